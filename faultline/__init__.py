@@ -1,0 +1,1 @@
+"""Run the catalogue of distributed fine-tuning failures."""

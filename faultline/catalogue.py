@@ -1,0 +1,98 @@
+"""The catalogue: what each folder in repros/ says of its failure, read without importing torch."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+REPROS = ROOT / "repros"
+MODES = ("off", "reentrant", "non-reentrant")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is run: the failure as it was reported (`broken`) or one claimed remedy.
+
+    `trainer` is empty at scenario level, else the trainer that it runs in: the
+    name is then ``trainer-remedy``. `strategies` are patterns.
+    """
+
+    remedy: str
+    trainer: str = ""
+    strategies: tuple[str, ...] = ("*",)
+    checkpointing: tuple[str, ...] = MODES
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainer}-{self.remedy}" if self.trainer else self.remedy
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A remedy that somebody recommends, and the cells that put it to the test.
+
+    kind `helps`: each failing broken cell is compared with the cell that `swap`
+    makes of it; the claim holds where that one trains.
+    kind `detects`: the swapped cell must raise a `check` signature where the
+    broken cell fails, and train where it trains.
+    kind `fails`: no cell that matches `where` trains.
+    kind `same`: the swapped cell has the outcome of the broken one.
+
+    `where` narrows the broken cells, axis by axis, with patterns.
+    """
+
+    text: str
+    kind: str = "helps"
+    swap: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One documented defect. `signatures` maps a name to the pattern of its error text."""
+
+    title: str
+    records: tuple[str, ...]
+    since: str
+    until: str
+    signatures: Mapping[str, str]
+    variants: tuple[Variant, ...]
+    claims: Mapping[str, Claim]
+    name: str = ""
+
+    def variant(self, name: str) -> Variant:
+        return next(v for v in self.variants if v.name == name)
+
+    def signature(self, text: str) -> str:
+        """The name of the first signature found in an error's text, or ``other``."""
+        for name, pattern in self.signatures.items():
+            if re.search(pattern, text):
+                return name
+        return "other"
+
+
+def load_module(folder: Path) -> ModuleType:
+    """Import one folder's failure.py under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"repros.{folder.name}.failure", folder / "failure.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def failures(root: Path = REPROS) -> dict[str, Failure]:
+    """Every failure by name, in the order of their names."""
+    found: dict[str, Any] = {}
+    for file in sorted(root.glob("*/failure.py")):
+        failure = load_module(file.parent).FAILURE
+        found[file.parent.name] = Failure(**{**vars(failure), "name": file.parent.name})
+    return found

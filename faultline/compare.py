@@ -1,0 +1,121 @@
+"""The oracle's arithmetic: gradients and weights of every step against the reference's."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+
+# The largest relative error that a healthy run may show. Each is far above what rounding does to the same
+# run (the reference's own noise, measured in every cell; see `Noise` in the README) and far below the
+# smallest fault: losing one rank of four moves a gradient by tens of percent.
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
+# Rounding alone: how many times the reference's measured noise still counts as rounding.
+MARGIN = 20.0
+EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run: initial weights, then gradients and weights after each step, whole and by name, in fp32."""
+
+    initial: Tensors
+    gradients: list[Tensors]
+    weights: list[Tensors]
+
+    def add(self, gradients: Tensors | None, weights: Tensors) -> None:
+        self.gradients.append(copy(gradients or {}))
+        self.weights.append(copy(weights))
+
+
+def copy(tensors: dict[str, Any]) -> Tensors:
+    """Detached fp32 copies on the CPU; a gradient that is None is left out."""
+    return {
+        name: tensor.detach().to("cpu", torch.float32, copy=True)
+        for name, tensor in tensors.items()
+        if tensor is not None
+    }
+
+
+def perturb(model: torch.nn.Module, precision: str) -> None:
+    """Move every weight by about one unit in the last place: what the run does then is its noise."""
+    generator = torch.Generator().manual_seed(17)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+            parameter.mul_(1 + EPSILON[precision] * sign.to(parameter.device))
+
+
+def digest(tensors: dict[str, Any]) -> str:
+    """Equal on two ranks only if every bit of every tensor is."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for name in sorted(tensors):
+        hashed.update(name.encode())
+        hashed.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> list[dict[str, Any]]:
+    """Errors of each step: {gradients: {name: error}, weights: {name: error}, bad: [...], unmoved: [...], nan: [...]}.
+
+    The error is relative, ``|x - r| / |r|`` in the Euclidean norm of one
+    parameter, of its gradient or of its movement since the start. It is bad when
+    it is above the tolerance and the difference is more than rounding explains.
+    """
+    steps = []
+    for index in range(len(trace.weights)):
+        found: dict[str, Any] = {"bad": [], "unmoved": [], "nan": []}
+        moved = {
+            "gradients": (trace.gradients[index], reference.gradients[index], noise.gradients[index]),
+            "weights": tuple(movement(run, index) for run in (trace, reference, noise)),
+        }
+        for kind, (mine, theirs, theirs_noisy) in moved.items():
+            if kind == "gradients" and not mine:
+                continue
+            found[kind] = {}
+            names = sorted(theirs.keys() | mine.keys())
+            for name, norms in zip(names, _norms(names, mine, theirs, theirs_noisy), strict=True):
+                have, want, difference, rounding = norms
+                error = difference / want if want else (difference and float("inf"))
+                if not (have < float("inf")):
+                    found["nan"].append(f"{kind}:{name}")
+                elif difference > MARGIN * rounding and error > TOLERANCE[precision]:
+                    found["bad"].append(f"{kind}:{name}")
+                    if have <= MARGIN * rounding and kind == "weights":
+                        found["unmoved"].append(name)
+                elif difference <= MARGIN * rounding and error > TOLERANCE[precision]:
+                    error = 0.0  # all of it is rounding
+                found[kind][name] = error
+        steps.append(found)
+    return steps
+
+
+def movement(trace: Trace, index: int) -> Tensors:
+    """How far each weight has come since the start."""
+    names = list(trace.initial)
+    return dict(
+        zip(
+            names,
+            torch._foreach_sub([trace.weights[index][n] for n in names], [trace.initial[n] for n in names]),
+            strict=True,
+        )
+    )
+
+
+def _norms(names: list[str], mine: Tensors, theirs: Tensors, noisy: Tensors) -> Any:
+    """For each name: norms of mine and theirs, of their difference, and of the reference's noise."""
+
+    def column(tensors: Tensors) -> list[torch.Tensor]:
+        return [tensors[name] if name in tensors else torch.zeros_like(_any(name, mine, theirs)) for name in names]
+
+    a, b, c = column(mine), column(theirs), column(noisy)
+    columns = [a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)]
+    return zip(*(torch.stack(torch._foreach_norm(values)).tolist() for values in columns), strict=True)
+
+
+def _any(name: str, *runs: Tensors) -> torch.Tensor:
+    return next(run[name] for run in runs if name in run)

@@ -1,0 +1,16 @@
+"""Mistakes of the person at the terminal: one clear line and exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+
+class UsageError(Exception):
+    """Something asked for can't be done; the message is one line and says what to do about it."""
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
+    """An error for a name that doesn't exist, with the nearest ones that do."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or list(known)[:5]
+    return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(near)}?")

@@ -1,0 +1,198 @@
+"""Cells: one run of one variant in one place of the matrix, and which of them make sense."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from faultline import strategies
+from faultline.catalogue import Failure, Variant
+from faultline.errors import UsageError, unknown
+
+CHECKPOINTING = ("off", "reentrant", "non-reentrant")
+PRECISIONS = ("fp32", "bf16")
+WORLD_SIZES = (1, 2, 4)
+DEVICES = ("cpu", "cuda")
+STEPS = 3
+
+AXES = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "device")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run with one outcome; its id is the seven axes joined by slashes."""
+
+    failure: str
+    variant: str
+    strategy: str
+    checkpointing: str = "off"
+    precision: str = "fp32"
+    world_size: int = 2
+    device: str = "cpu"
+
+    @property
+    def id(self) -> str:
+        return f"{self.failure}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The id without the failure: what pytest shows behind the file."""
+        return "/".join(
+            (self.variant, self.strategy, self.checkpointing, self.precision, f"w{self.world_size}", self.device)
+        )
+
+    @staticmethod
+    def parse(text: str) -> Cell:
+        """Read an id back; raises UsageError for anything else."""
+        parts = text.split("/")
+        if len(parts) != 7 or not parts[5].startswith("w") or not parts[5][1:].isdigit():
+            raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
+        return Cell(*parts[:5], world_size=int(parts[5][1:]), device=parts[6])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was asked for on the command line; an empty axis takes the default matrix.
+
+    Values may be patterns (``zero*``). `world_size` holds numbers, `cells` whole ids.
+    """
+
+    failure: tuple[str, ...] = ()
+    variant: tuple[str, ...] = ()
+    strategy: tuple[str, ...] = ()
+    checkpointing: tuple[str, ...] = ()
+    precision: tuple[str, ...] = ()
+    world_size: tuple[int, ...] = ()
+    device: str = "cpu"
+    cells: tuple[str, ...] = ()
+
+
+Rule = Callable[[Cell, Variant], bool]
+
+# Why a combination can't exist: these cells are never run, whatever is asked for.
+SENSELESS: dict[str, Rule] = {
+    "the single strategy is one process, so its world size is 1": lambda c, v: (
+        c.strategy == "single" and c.world_size != 1
+    ),
+    "the variant names the strategies that it is about": lambda c, v: not matches(c.strategy, v.strategies),
+    "the variant names the checkpointing modes that it is about": lambda c, v: c.checkpointing not in v.checkpointing,
+}
+
+# What the default matrix leaves out; asking for the value on the command line brings it back.
+SUBSET_STRATEGIES = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
+NOT_BY_DEFAULT: dict[str, Rule] = {
+    "bf16 runs for broken variants under single, ddp, zero2, zero3, fsdp1-full and fsdp2 at the default world size": (
+        lambda c, v: (
+            c.precision == "bf16"
+            and not (v.remedy == "broken" and c.strategy in SUBSET_STRATEGIES and c.world_size == default_world(c))
+        )
+    ),
+    "world sizes 1 and 4 run for broken variants at scenario level, without checkpointing and with reentrant": (
+        lambda c, v: (
+            c.world_size != default_world(c)
+            and not (v.remedy == "broken" and not v.trainer and c.checkpointing != "non-reentrant")
+        )
+    ),
+    "world size 4 runs under ddp, zero2, zero3, fsdp1-full and fsdp2; world size 1 under ddp, zero2, zero3 and fsdp2": (
+        lambda c, v: (
+            c.world_size != default_world(c)
+            and c.strategy not in (SUBSET_STRATEGIES if c.world_size == 4 else ("ddp", "zero2", "zero3", "fsdp2"))
+        )
+    ),
+}
+
+
+def default_world(cell: Cell) -> int:
+    return 1 if cell.strategy == "single" else 2
+
+
+def matches(value: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def every_cell(failures: Mapping[str, Failure], device: str) -> Iterable[tuple[Cell, Variant]]:
+    """The whole product, sense or not, in a stable order."""
+    for failure in failures.values():
+        axes = product(failure.variants, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
+        for variant, strategy, checkpointing, precision, world in axes:
+            yield Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device), variant
+
+
+def possible(cell: Cell, variant: Variant) -> bool:
+    return not any(rule(cell, variant) for rule in SENSELESS.values())
+
+
+def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
+    """The cells to run: the default matrix narrowed, or widened where an axis is named."""
+    check(failures, selection)
+    if selection.cells:
+        wanted = {Cell.parse(text): None for text in selection.cells}
+        known = {cell for cell, variant in every_cell(failures, selection.device) if possible(cell, variant)}
+        known |= {replace(cell, device=device) for cell in known for device in DEVICES}
+        for cell in wanted:
+            if cell not in known:
+                raise unknown("cell", cell.id, [known_cell.id for known_cell in known])
+        return list(wanted)
+    return [
+        cell
+        for cell, variant in every_cell(failures, selection.device)
+        if possible(cell, variant)
+        and _asked(cell, selection)
+        and not any(rule(_as_default(cell, selection), variant) for rule in NOT_BY_DEFAULT.values())
+    ]
+
+
+def left_out(failures: Mapping[str, Failure], device: str = "cpu") -> dict[str, int]:
+    """How many combinations each rule keeps out of the default matrix, by the first rule that applies."""
+    counts = dict.fromkeys((*SENSELESS, *NOT_BY_DEFAULT), 0)
+    rules = {**SENSELESS, **NOT_BY_DEFAULT}
+    for cell, variant in every_cell(failures, device):
+        for reason, rule in rules.items():
+            if rule(cell, variant):
+                counts[reason] += 1
+                break
+    return counts
+
+
+def _asked(cell: Cell, selection: Selection) -> bool:
+    """Whether every named axis holds the cell; `single` keeps world size 1 beside the default of 2."""
+    worlds = selection.world_size
+    return (
+        all(
+            matches(getattr(cell, axis), getattr(selection, axis) or ("*",))
+            for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
+        )
+        and (not worlds or cell.world_size in worlds)
+    )
+
+
+def _as_default(cell: Cell, selection: Selection) -> Cell:
+    """The cell as the default rules should see it: an axis that was named is no reason to leave it out."""
+    return replace(
+        cell,
+        precision="fp32" if selection.precision else cell.precision,
+        world_size=default_world(cell) if selection.world_size else cell.world_size,
+    )
+
+
+def check(failures: Mapping[str, Failure], selection: Selection) -> None:
+    """Refuse names that match nothing, with the nearest ones."""
+    chosen = [f for f in failures.values() if matches(f.name, selection.failure or ("*",))]
+    known = {
+        "failure": list(failures),
+        "variant": sorted({v.name for f in chosen for v in f.variants}),
+        "strategy": strategies.names(),
+        "checkpointing": list(CHECKPOINTING),
+        "precision": list(PRECISIONS),
+    }
+    for axis, names in known.items():
+        for pattern in getattr(selection, axis):
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                raise unknown(axis, pattern, names)
+    for world in selection.world_size:
+        if world not in WORLD_SIZES:
+            raise UsageError(f"world size {world}: the global batch of 4 rows divides over 1, 2 or 4 ranks")
+    if selection.device not in DEVICES:
+        raise unknown("device", selection.device, list(DEVICES))

@@ -1,0 +1,137 @@
+"""One rank of one cell: build the scenario, train it under the strategy, and report what happened."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faultline import accelerated, catalogue, checkpointing, compare, scenario, strategies, trainer
+from faultline.matrix import STEPS, Cell
+from faultline.run import Injection, Run, injection
+
+
+def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Run one rank of a job and return its report; an exception becomes part of it.
+
+    A job has the keys cell, folder, reference, and optionally `inject` (see
+    `run.injection`) and `record` (write a reference instead of comparing with one).
+    """
+    report: dict[str, Any] = {"rank": rank, "steps": [], "losses": [], "evidence": {}, "error": None}
+    started = time.monotonic()
+    try:
+        _run(job, rank, report)
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is its report
+        report["error"] = {
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": traceback.format_exc(),
+            "at": time.monotonic(),
+        }
+    report["seconds"] = time.monotonic() - started
+    return report
+
+
+def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
+    cell = Cell.parse(job["cell"])
+    setup = _set_up(cell, rank, job, report)
+    module = catalogue.load_module(catalogue.REPROS / cell.failure)
+    run = Run(module, module.FAILURE.variant(cell.variant), cell, setup)
+    if job.get("record"):
+        return record(run, Path(job["reference"]), report)
+    saved = torch.load(job["reference"], weights_only=False)
+    trace = compare.Trace({}, [], [])
+    try:
+        _trainer_of(run)(run, trace, report, injection(job.get("inject")))
+    finally:
+        if trace.weights:
+            report["steps"] = compare.compare(trace, saved["reference"], saved["noise"], cell.precision)
+            report["digests"] = [compare.digest(weights) for weights in trace.weights]
+    return None
+
+
+def _trainer_of(run: Run) -> Any:
+    return trainer.train if run.variant.trainer else train_scenario
+
+
+def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) -> strategies.Setup:
+    """Environment, device and process group; loopback and a file store, so that cells need no port."""
+    world = cell.world_size
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TMPDIR=job["folder"],
+    )  # fmt: skip
+    torch.manual_seed(1000 + rank)
+    device, backend = torch.device("cpu"), "gloo"
+    if cell.device == "cuda":
+        count = torch.cuda.device_count()
+        device = torch.device("cuda", rank % count)
+        torch.cuda.set_device(device)
+        backend = "nccl" if count >= world else "gloo"
+    torch.distributed.init_process_group(
+        backend, init_method=f"file://{job['folder']}/store", rank=rank, world_size=world
+    )
+    report["evidence"] |= {
+        "backend": torch.distributed.get_backend(),
+        "world_size": torch.distributed.get_world_size(),
+        "device": str(device),
+        "ranks_per_device": -(-world // torch.cuda.device_count()) if cell.device == "cuda" else world,
+    }
+    return strategies.Setup(rank, world, cell.checkpointing, cell.precision, device, job["folder"], {})
+
+
+def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Injection) -> None:
+    """The plain loop: batch, loss, backward, step, with gradients and weights read in between."""
+    cell, setup = run.cell, run.setup
+    built = inject.scenario(run.module.scenario(run.variant.remedy, setup), setup)
+    inject.model(built.model)
+    (built.checkpoint or checkpointing.enable)(built.model, cell.checkpointing)
+    scenario.share_dropout(built.model, setup.rank)
+    built.model.to(setup.device)
+    wrap = accelerated.wrap if built.second else strategies.wrap
+    wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
+    strategy = strategies.family(cell.strategy)
+    report["evidence"] |= {**strategy.evidence(wrapped.model), **wrapped.evidence}
+    trace.initial.update(compare.copy(strategy.parameters(wrapped.model)))
+    watch = checkpointing.Watch()
+    try:
+        if built.check:
+            built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
+        for step in range(STEPS):
+            batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
+            with watch.training(), autocast(cell, setup):
+                loss = built.loss(wrapped.model, batch)
+            report["losses"].append(loss.item())
+            wrapped.backward(loss)
+            gradients = strategy.gradients(wrapped.model)
+            wrapped.step()
+            trace.add(gradients, strategy.parameters(wrapped.model))
+    finally:
+        watch.close()
+        report["evidence"] |= watch.evidence(built.model)
+
+
+def autocast(cell: Cell, setup: Any) -> Any:
+    """bf16 as each engine does it: DeepSpeed and FSDP cast by themselves, the others use autocast."""
+    engine_casts = cell.strategy.startswith(("zero", "fsdp"))
+    return torch.autocast(setup.device.type, torch.bfloat16, enabled=cell.precision == "bf16" and not engine_casts)
+
+
+def to(batch: Any, device: torch.device) -> Any:
+    return {key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()}
+
+
+def record(run: Run, file: Path, report: dict[str, Any]) -> None:
+    """Train the reference twice, once with weights moved by one unit in the last place, and save both."""
+    traces = []
+    for injection in (Injection(), Injection(model=lambda model: compare.perturb(model, run.cell.precision))):
+        trace = compare.Trace({}, [], [])
+        _trainer_of(run)(run, trace, report, injection)
+        traces.append(trace)
+    partial = file.with_suffix(f".{os.getpid()}")
+    torch.save({"reference": traces[0], "noise": traces[1]}, partial)
+    partial.replace(file)

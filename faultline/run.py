@@ -1,0 +1,52 @@
+"""What a rank is given to do, and the places where a test may reach into it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from faultline.catalogue import Variant
+from faultline.matrix import Cell
+from faultline.strategies import Setup
+
+
+@dataclass(frozen=True)
+class Run:
+    """A failure's module and the variant of it that this rank runs."""
+
+    module: ModuleType
+    variant: Variant
+    cell: Cell
+    setup: Setup
+
+
+def _same(thing: Any, setup: Setup) -> Any:
+    return thing
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Changes what is run, to seed a fault or to measure noise; the default changes nothing.
+
+    `model` alters a bare model in place; `scenario` and `wrapped` give back what
+    to use instead of the Scenario and the Wrapped that they are handed.
+    """
+
+    model: Callable[[Any], None] = lambda model: None
+    scenario: Callable[[Any, Setup], Any] = _same
+    wrapped: Callable[[Any, Setup], Any] = _same
+
+
+def injection(target: str | None) -> Injection:
+    """The Injection that ``path/to/file.py:NAME`` names."""
+    if not target:
+        return Injection()
+    file, name = target.rsplit(":", 1)
+    spec = importlib.util.spec_from_file_location("injected", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)

@@ -1,0 +1,97 @@
+"""What a failure's file builds for the ranks, and the plain loops that train it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+LR = 0.05
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A model, a loss and the batches of each rank; it knows nothing of strategies.
+
+    `batch(step, rank, world_size)` gives a rank its rows of the global batch:
+    rank 0 of 1 gets all of them. `loss(model, batch)` must be scaled so that the
+    mean over the ranks is the loss of the global batch. `check(model, batch)`
+    runs once before training, on the wrapped model, and may raise. `checkpoint(model, mode)` sets the
+    checkpointing mode where `gradient_checkpointing_enable` is not meant.
+    `second(accelerator)` prepares a model that is only read; the scenario then
+    trains through accelerate.
+    """
+
+    model: torch.nn.Module
+    loss: Callable[[Any, Any], torch.Tensor]
+    batch: Callable[[int, int, int], Any]
+    check: Callable[[Any, Any], None] | None = None
+    checkpoint: Callable[[Any, str], None] | None = None
+    second: Callable[[Any], torch.nn.Module] | None = None
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """SGD with momentum: Adam would hide a gradient that is off by a factor."""
+    return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=LR, momentum=MOMENTUM)
+
+
+def my_rows(values: list[Any], rank: int, world_size: int) -> list[Any]:
+    """This rank's contiguous share of the global batch."""
+    share = len(values) // world_size
+    return values[rank * share : (rank + 1) * share]
+
+
+def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0) -> dict[str, Any]:
+    """This rank's rows, padded, as input_ids and labels [B, T].
+
+    `scale` makes the mean over ranks of ``sum of token losses * scale`` the
+    token mean of the global batch, however unequal the ranks' token counts.
+    """
+    mine = my_rows(rows, rank, world_size)
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [pad] * (width - len(row)) for row in mine])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in mine])
+    tokens = sum(len(row) - 1 for row in rows)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": ids.masked_fill(mask == 0, -100),
+        "scale": world_size / tokens,
+    }
+
+
+def next_token_loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+    """Scaled sum of next-token losses for logits [B, T, vocabulary]."""
+    return (
+        torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten(), ignore_index=-100, reduction="sum"
+        )
+        * batch["scale"]
+    )
+
+
+def share_dropout(model: torch.nn.Module, rank: int) -> None:
+    """Give every row of the global batch the same dropout mask on whichever rank it runs.
+
+    Dropout stays in force with its own rate; only the draw is a function of the
+    module, the shape and the row's place in the global batch, so that a run in
+    one process and a run on several ranks can be compared.
+    """
+
+    def keyed(module: torch.nn.Dropout, seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            if not module.training or module.p == 0:
+                return x
+            masks = []
+            for row in range(rank * len(x), (rank + 1) * len(x)):
+                generator = torch.Generator().manual_seed(seed * 1009 + row)
+                masks.append(torch.rand(x.shape[1:], generator=generator) >= module.p)
+            return x * torch.stack(masks).to(x.device, x.dtype) / (1 - module.p)
+
+        return forward
+
+    for seed, module in enumerate(m for m in model.modules() if isinstance(m, torch.nn.Dropout)):
+        module.forward = keyed(module, seed)  # type: ignore[method-assign]

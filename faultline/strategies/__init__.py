@@ -1,0 +1,79 @@
+"""How training is distributed: one file per family, found by looking into this folder.
+
+A strategy file has a dictionary STRATEGIES (name to options) and the functions
+
+    wrap(model, sgd, options, setup) -> Wrapped     under the bare engine
+    arguments(options, setup) -> dict               for TrainingArguments
+    accelerate(options, setup) -> dict              for accelerate.Accelerator
+    parameters(wrapped), gradients(wrapped)         whole tensors by name, on every rank
+    evidence(wrapped) -> dict                       what the live objects show
+    doubts(options, evidence) -> list[str]          what the evidence fails to prove
+
+Files import torch inside their functions, so that this list is free of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A model under an engine: `backward` takes the loss, `step` applies and clears the gradients."""
+
+    model: Any
+    backward: Callable[[Any], None]
+    step: Callable[[], None]
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where a rank finds itself: what its cell asks for, and the device that it was given."""
+
+    rank: int
+    world_size: int
+    checkpointing: str
+    precision: str
+    device: Any
+    folder: str
+    deepspeed: dict[str, Any]
+
+
+@functools.cache
+def families() -> dict[str, ModuleType]:
+    """The strategy files by name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names if not name.startswith("_")}
+
+
+@functools.cache
+def _index() -> dict[str, ModuleType]:
+    found = sorted(families().values(), key=lambda module: (module.ORDER, module.__name__))
+    return {name: module for module in found for name in module.STRATEGIES}
+
+
+def names() -> list[str]:
+    """Every strategy, from one process to the most sharded."""
+    return list(_index())
+
+
+def family(name: str) -> ModuleType:
+    return _index()[name]
+
+
+def options(name: str) -> dict[str, Any]:
+    return dict(_index()[name].STRATEGIES[name])
+
+
+def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
+    """Put a scenario's model under the bare engine of a strategy."""
+    from faultline.scenario import sgd
+
+    return family(name).wrap(built.model, sgd, options(name), setup)

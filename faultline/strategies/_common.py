@@ -1,0 +1,39 @@
+"""What several strategies share: names without wrappers' prefixes, and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def clean(name: str) -> str:
+    """A parameter's name as the bare model knows it."""
+    for prefix in PREFIXES:
+        name = name.replace(prefix, "")
+    return name.removeprefix("module.")
+
+
+def named(model: Any) -> dict[str, Any]:
+    """Parameters by clean name; tied parameters appear once."""
+    return {clean(name): parameter for name, parameter in model.named_parameters()}
+
+
+def nbytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def blocks(model: Any) -> set[type]:
+    """The classes that a model names as indivisible: the usual units of FSDP."""
+    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return {type(module) for module in model.modules() if type(module).__name__ in names}
+
+
+def plain_step(model: Any, optimizer: Any) -> Any:
+    """Step and clear, as a training loop without an engine does."""
+
+    def step() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,59 @@
+"""torch's DistributedDataParallel, plain and with the options that people are told to set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.strategies import Setup, Wrapped
+from faultline.strategies._common import named, nbytes, plain_step
+
+ORDER = 1
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"find_unused_parameters": False, "static_graph": False},
+    "ddp-find-unused": {"find_unused_parameters": True, "static_graph": False},
+    "ddp-static-graph": {"find_unused_parameters": False, "static_graph": True},
+}
+
+
+def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+    from torch.nn.parallel import DistributedDataParallel
+
+    devices = [setup.device] if setup.device.type == "cuda" else None
+    model = DistributedDataParallel(model, device_ids=devices, **options)
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+
+
+def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    static = {"ddp_static_graph": True} if options["static_graph"] else {}
+    return {"ddp_find_unused_parameters": options["find_unused_parameters"], **static}
+
+
+def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    return {"kwargs_handlers": [DistributedDataParallelKwargs(**options)]}
+
+
+def parameters(model: Any) -> dict[str, Any]:
+    return {name: parameter.detach() for name, parameter in named(model).items()}
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    return {name: parameter.grad for name, parameter in named(model).items()}
+
+
+def evidence(model: Any) -> dict[str, Any]:
+    held = nbytes(model.parameters())
+    return {
+        "wrapper": type(model).__name__,
+        "find_unused_parameters": getattr(model, "find_unused_parameters", None),
+        "static_graph": getattr(model, "static_graph", None),
+        "bytes_held": held,
+        "bytes_whole": held,
+    }
+
+
+def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    if found["wrapper"] != "DistributedDataParallel":
+        return [f"the model is wrapped in {found['wrapper']}, not DistributedDataParallel"]
+    return [f"{key} is {found[key]}" for key, value in options.items() if found[key] != value]

@@ -1,0 +1,97 @@
+"""torch's first FullyShardedDataParallel, one unit per block of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.strategies import Setup, Wrapped
+from faultline.strategies._common import blocks, named, nbytes, plain_step
+
+ORDER = 3
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "fsdp1-full": {"sharding": "FULL_SHARD", "fsdp": "full_shard"},
+    "fsdp1-grad-op": {"sharding": "SHARD_GRAD_OP", "fsdp": "shard_grad_op"},
+    "fsdp1-no-shard": {"sharding": "NO_SHARD", "fsdp": "no_shard"},
+}
+
+
+def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    mixed = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = FullyShardedDataParallel(
+        model,
+        sharding_strategy=ShardingStrategy[options["sharding"]],
+        auto_wrap_policy=ModuleWrapPolicy(blocks(model)),
+        mixed_precision=mixed if setup.precision == "bf16" else None,
+        device_id=setup.device,
+        use_orig_params=True,
+    )
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+
+
+def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    return {
+        "fsdp": f"{options['fsdp']} auto_wrap",
+        "fsdp_config": {"version": 1, "sync_module_states": False, "use_orig_params": True},
+    }
+
+
+def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    from accelerate import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=1,
+        reshard_after_forward=options["sharding"],
+        auto_wrap_policy="transformer_based_wrap",
+        sync_module_states=False,
+        use_orig_params=True,
+    )
+    return {"fsdp_plugin": plugin}
+
+
+def parameters(model: Any) -> dict[str, Any]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        return {name: parameter.detach().clone() for name, parameter in named(model).items()}
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False, with_grads=True):
+        return {
+            name: None if parameter.grad is None else parameter.grad.detach().clone()
+            for name, parameter in named(model).items()
+        }
+
+
+def evidence(model: Any) -> dict[str, Any]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    units = FullyShardedDataParallel.fsdp_modules(model)
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        whole = nbytes(model.parameters())
+    return {
+        "wrapper": type(model).__name__,
+        "sharding": model.sharding_strategy.name if units else None,
+        "units": len(units),
+        "bytes_held": nbytes(model.parameters()),
+        "bytes_whole": whole,
+    }
+
+
+def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    if found["wrapper"] != "FullyShardedDataParallel":
+        return [f"the model is wrapped in {found['wrapper']}, not FullyShardedDataParallel"]
+    # FSDP1 itself turns every strategy into NO_SHARD when there is one rank.
+    sharding = options["sharding"] if found["world_size"] > 1 else "NO_SHARD"
+    wrong = [] if found["sharding"] == sharding else [f"sharding is {found['sharding']}, not {sharding}"]
+    if found["units"] < 2:
+        wrong.append(f"{found['units']} FSDP unit, not one per block")
+    if sharding != "NO_SHARD" and found["bytes_held"] >= found["bytes_whole"]:
+        wrong.append("every rank holds all parameters")
+    return wrong

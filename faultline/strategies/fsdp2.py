@@ -1,0 +1,91 @@
+"""torch's fully_shard (FSDP2), one group per block of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.strategies import Setup, Wrapped
+from faultline.strategies._common import blocks, named, nbytes, plain_step
+
+ORDER = 4
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "fsdp2": {"reshard_after_forward": True},
+    "fsdp2-no-reshard": {"reshard_after_forward": False},
+}
+
+
+def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    settings = {
+        "mesh": init_device_mesh(setup.device.type, (setup.world_size,)),
+        "reshard_after_forward": options["reshard_after_forward"],
+        "mp_policy": bf16 if setup.precision == "bf16" else MixedPrecisionPolicy(),
+    }
+    classes = tuple(blocks(model))
+    for module in model.modules():
+        if isinstance(module, classes):
+            fully_shard(module, **settings)
+    fully_shard(model, **settings)
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+
+
+def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2, **options}}
+
+
+def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    from accelerate import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **options
+    )
+    return {"fsdp_plugin": plugin}
+
+
+def parameters(model: Any) -> dict[str, Any]:
+    return {name: _whole(parameter.detach()).clone() for name, parameter in named(model).items()}
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    return {
+        name: None if parameter.grad is None else _whole(parameter.grad) for name, parameter in named(model).items()
+    }
+
+
+def evidence(model: Any) -> dict[str, Any]:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    shards = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
+    reshard = {
+        group.post_forward_mesh_info is not None
+        for unit in units[1:]
+        if (group := unit._get_fsdp_state()._fsdp_param_group) is not None
+    }
+    return {
+        "wrapper": next((base.__name__ for base in type(model).__mro__ if base.__name__ == "FSDPModule"), "none"),
+        "units": len(units),
+        "reshard_after_forward": reshard.pop() if len(reshard) == 1 else None,
+        "bytes_held": nbytes(shards),
+        "bytes_whole": nbytes(model.parameters()),
+    }
+
+
+def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    if found["wrapper"] != "FSDPModule":
+        return ["fully_shard was not applied to the model"]
+    wrong = [] if found["units"] >= 2 else [f"{found['units']} FSDP unit, not one per block"]
+    if found["reshard_after_forward"] != options["reshard_after_forward"]:
+        wrong.append(f"reshard_after_forward is {found['reshard_after_forward']}")
+    if found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
+        wrong.append("every rank holds all parameters")
+    return wrong
+
+
+def _whole(tensor: Any) -> Any:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,0 +1,41 @@
+"""One process and no distribution: where a failure can be told from one of the strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.strategies import Setup, Wrapped
+from faultline.strategies._common import named, nbytes, plain_step
+
+ORDER = 0
+STRATEGIES: dict[str, dict[str, Any]] = {"single": {}}
+
+
+def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+
+
+def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    return {}
+
+
+def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    return {}
+
+
+def parameters(model: Any) -> dict[str, Any]:
+    return {name: parameter.detach() for name, parameter in named(model).items()}
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    return {name: parameter.grad for name, parameter in named(model).items()}
+
+
+def evidence(model: Any) -> dict[str, Any]:
+    held = nbytes(model.parameters())
+    return {"wrapper": type(model).__name__, "bytes_held": held, "bytes_whole": held}
+
+
+def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    wrappers = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
+    return [f"the model is wrapped in {found['wrapper']}"] if found["wrapper"] in wrappers else []

@@ -1,0 +1,129 @@
+"""DeepSpeed's ZeRO, each setting from the JSON file in ds_configs/ that bears its name."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from faultline.errors import UsageError
+from faultline.strategies import Setup, Wrapped
+from faultline.strategies._common import clean, nbytes
+
+ORDER = 2
+CONFIGS = Path(__file__).resolve().parents[2] / "ds_configs"
+
+
+@functools.cache
+def read_config(file: Path) -> dict[str, Any]:
+    """A DeepSpeed config; raises UsageError that names the file and line of a mistake."""
+    try:
+        config = json.loads(file.read_text())
+        stage = config["zero_optimization"]["stage"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{file.name}: not a usable DeepSpeed config: {type(error).__name__}: {error}") from None
+    if stage not in (0, 1, 2, 3):
+        raise UsageError(f"{file.name}: zero_optimization.stage must be 0, 1, 2 or 3, not {stage!r}")
+    return config
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {file.stem: {"file": file} for file in sorted(CONFIGS.glob("*.json"), key=lambda f: f.stem)}
+
+
+def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
+    content = {**read_config(options["file"]), **setup.deepspeed}
+    content["train_micro_batch_size_per_gpu"] = 4 // setup.world_size
+    if setup.precision == "bf16":
+        content["bf16"] = {"enabled": True}
+    return content
+
+
+def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+    import deepspeed
+
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, optimizer=sgd(trainable), config=config(options, setup))
+    return Wrapped(engine, engine.backward, engine.step)
+
+
+def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    content = config(options, setup)
+    if content == read_config(options["file"]):
+        return {"deepspeed": str(options["file"])}
+    file = Path(setup.folder) / f"deepspeed-{setup.rank}.json"
+    file.write_text(json.dumps(content))
+    return {"deepspeed": str(file)}
+
+
+def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    from accelerate import DeepSpeedPlugin
+
+    return {"deepspeed_plugin": DeepSpeedPlugin(hf_ds_config=arguments(options, setup)["deepspeed"])}
+
+
+def parameters(engine: Any) -> dict[str, Any]:
+    """Whole fp32 parameters: the optimizer's master copy of what trains, the gathered tensor of the rest."""
+    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    known = {clean(name): parameter for name, parameter in engine.named_parameters()}
+    sharded = [parameter for parameter in known.values() if hasattr(parameter, "ds_id")]
+    with GatheredParameters(sharded, enabled=bool(sharded)):
+        whole = {name: parameter.detach().clone() for name, parameter in known.items()}
+    if any(tensor.element_size() < 4 for tensor in whole.values()):
+        for name, parameter in known.items():
+            master = safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
+            if master is not None:
+                whole[name] = master
+    return whole
+
+
+def gradients(engine: Any) -> dict[str, Any]:
+    from deepspeed.utils import safe_get_full_grad
+
+    return {
+        clean(name): safe_get_full_grad(parameter)
+        for name, parameter in engine.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def evidence(engine: Any) -> dict[str, Any]:
+    if not hasattr(engine, "zero_optimization_stage"):
+        return {"wrapper": type(engine).__name__}
+    known = list(engine.parameters())
+    zero = engine.config["zero_optimization"] if isinstance(engine.config, dict) else {}
+    return {
+        "wrapper": type(engine).__name__,
+        "stage": engine.zero_optimization_stage(),
+        "optimizer": type(engine.optimizer).__name__,
+        "reduce_bucket_size": zero.get("reduce_bucket_size", "default"),
+        "offload_optimizer": bool(engine.zero_offload_optimizer() and zero.get("offload_optimizer")),
+        "offload_param": bool(engine.zero_offload_param() and zero.get("offload_param")),
+        "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(p for p in known if _gathered(p)),
+        "bytes_whole": sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in known),
+    }
+
+
+def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    zero = read_config(options["file"])["zero_optimization"]
+    if found.get("wrapper") != "DeepSpeedEngine":
+        return [f"the model is wrapped in {found.get('wrapper')}, not DeepSpeedEngine"]
+    wanted = {
+        "stage": zero["stage"],
+        "reduce_bucket_size": zero.get("reduce_bucket_size", "default"),
+        "offload_optimizer": "offload_optimizer" in zero,
+        "offload_param": "offload_param" in zero,
+    }
+    wrong = [f"{key} is {found[key]}, not {value}" for key, value in wanted.items() if found[key] != value]
+    if zero["stage"] == 3 and found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
+        wrong.append("every rank holds all parameters")
+    return wrong
+
+
+def _gathered(parameter: Any) -> bool:
+    """Whether a partitioned parameter is whole at this moment, beside its shard."""
+    return hasattr(parameter, "ds_status") and parameter.ds_status.name == "AVAILABLE"
+

@@ -1,0 +1,113 @@
+"""Trainer-level cells: the real trainer, with the strategy given through its own arguments."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from faultline import accelerated, checkpointing, compare, scenario, strategies
+from faultline.matrix import STEPS
+from faultline.run import Injection, Run
+
+SECOND_MODELS = ("ref_model", "teacher_model")
+
+
+def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Injection) -> None:
+    """Build the failure's trainer, train it, and read its weights after every step."""
+    from transformers import TrainerCallback
+
+    cell, setup = run.cell, run.setup
+    strategy = strategies.family(cell.strategy)
+    if setup.device.type == "cpu":
+        accelerated.honest_on_cpu()
+    trainer = run.module.trainer(run.variant, arguments(run), setup)
+    inject.model(trainer.model)
+    scenario.share_dropout(trainer.model, setup.rank)
+    sgd = (torch.optim.SGD, {"lr": scenario.LR, "momentum": scenario.MOMENTUM})
+    trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
+    watch = checkpointing.Watch()
+
+    class Read(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            report["evidence"] |= strategy.evidence(trainer.model_wrapped)
+            for name in SECOND_MODELS:
+                if getattr(trainer, name, None) is not None:
+                    report["evidence"]["second"] = accelerated.placement(getattr(trainer, name))
+            trace.initial.update(compare.copy(strategy.parameters(trainer.model_wrapped)))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trace.add(None, strategy.parameters(trainer.model_wrapped))
+
+    trainer.add_callback(Read())
+    compute_loss = trainer.compute_loss
+
+    def watched_loss(*args: Any, **kwargs: Any) -> Any:
+        with watch.training():
+            loss = compute_loss(*args, **kwargs)
+        report["losses"].append((loss[0] if isinstance(loss, tuple) else loss).item())
+        return loss
+
+    trainer.compute_loss = watched_loss
+    try:
+        with scripted_sampling(setup.rank):
+            trainer.train()
+    finally:
+        watch.close()
+        report["evidence"] |= watch.evidence(trainer.model)
+
+
+def arguments(run: Run) -> dict[str, Any]:
+    """TrainingArguments' keywords for a cell: strategy, checkpointing, precision, batch and steps."""
+    cell, setup = run.cell, run.setup
+    on = cell.checkpointing != "off"
+    return {
+        "output_dir": str(Path(setup.folder) / "output"),
+        "per_device_train_batch_size": 4 // setup.world_size,
+        "max_steps": STEPS,
+        "learning_rate": scenario.LR,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "gradient_checkpointing": on,
+        "gradient_checkpointing_kwargs": {"use_reentrant": cell.checkpointing == "reentrant"} if on else None,
+        "bf16": cell.precision == "bf16",
+        "use_cpu": setup.device.type == "cpu",
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "seed": 7,
+        **strategies.family(cell.strategy).arguments(strategies.options(cell.strategy), setup),
+    }
+
+
+@contextmanager
+def scripted_sampling(rank: int) -> Iterator[None]:
+    """Sample the same completions however rows are spread over ranks and whatever rounding does.
+
+    Generation runs as it is; only the draw is replaced, by a token that is a
+    function of the row's place in the global batch and of the position. Never
+    one of the special tokens, so that all completions have full length.
+    """
+    from tiny_models.tokenizer import SPECIAL, VOCABULARY
+
+    position = iter(range(10**9))
+
+    def draw(probabilities: torch.Tensor, num_samples: int, **kwargs: Any) -> torch.Tensor:
+        at, rows = next(position), len(probabilities)
+        letters = range(len(SPECIAL), len(VOCABULARY))
+        tokens = [letters[_hash(rank * rows + row, at) % len(letters)] for row in range(rows)]
+        return torch.tensor(tokens, device=probabilities.device).unsqueeze(1)
+
+    with mock.patch("torch.multinomial", draw):
+        yield
+
+
+def _hash(*values: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=4).digest(), "big")

@@ -1,0 +1,133 @@
+"""GRPO with a LoRA adapter and gradient checkpointing cannot run backward."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/trl/issues/3150"
+
+FAILURE = Failure(
+    title="GRPO with a LoRA adapter and gradient checkpointing cannot run backward",
+    records=(ISSUE, "https://github.com/huggingface/trl/issues/3089"),
+    since="trl 0.15.2",
+    until="trainers of today enable input gradients themselves; the mechanism is torch's and stays",
+    signatures={
+        "no-grad-fn": r"element 0 of tensors does not require grad and does not have a grad_fn",
+        "check": r"CheckFailed: ",
+    },
+    variants=(
+        Variant("broken"),
+        Variant("enable_input_require_grads"),
+        Variant("check_trainable_parameters"),
+        Variant("check_graph"),
+        Variant("broken", trainer="grpo"),
+        Variant("enable_input_require_grads", trainer="grpo"),
+        Variant("broken", trainer="sft"),
+    ),
+    claims={
+        "a": Claim(
+            "call `model.enable_input_require_grads()` before `get_peft_model`",
+            swap={"variant": "enable_input_require_grads"},
+            source=ISSUE,
+        ),
+        "b": Claim("`gradient_checkpointing=False`", swap={"checkpointing": "off"}, source=ISSUE),
+        "c": Claim(
+            '`gradient_checkpointing_kwargs={"use_reentrant": False}`',
+            swap={"checkpointing": "non-reentrant"},
+            source=ISSUE,
+        ),
+        "d": Claim(
+            "check the trainable parameters before training",
+            kind="detects",
+            swap={"variant": "check_trainable_parameters"},
+            source=ISSUE,
+        ),
+        "e": Claim(
+            "check after one forward pass that the loss carries a graph",
+            kind="detects",
+            swap={"variant": "check_graph"},
+            source=ISSUE,
+        ),
+        "f": Claim("bf16 needs special care for gradients", kind="changes", swap={"precision": "bf16"}, source=ISSUE),
+        "g": Claim(
+            "newer TRL releases are fixed", kind="trains", where={"variant": "*-broken"}, source=ISSUE
+        ),
+    },
+)
+
+
+def scenario(remedy, setup):
+    """The mechanism alone: a frozen base with LoRA, and each layer checkpointed by hand."""
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import add_lora, qwen2
+
+    base = qwen2()
+    if remedy == "enable_input_require_grads":
+        base.enable_input_require_grads()
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    checks = {"check_trainable_parameters": trainable_parameters, "check_graph": graph_after_one_forward(loss)}
+    return Scenario(add_lora(base), loss, batch, check=checks.get(remedy), checkpoint=checkpoint_layers)
+
+
+def checkpoint_layers(model, mode):
+    """torch.utils.checkpoint around every decoder layer, as models did it themselves at the time."""
+    from functools import partial
+
+    from torch.utils.checkpoint import checkpoint
+
+    def checkpointed(forward):
+        def run(hidden_states, **others):
+            return checkpoint(partial(forward, **others), hidden_states, use_reentrant=mode == "reentrant")
+
+        return run
+
+    for layer in model.get_base_model().model.layers if mode != "off" else ():
+        layer.forward = checkpointed(layer.forward)
+
+
+def trainable_parameters(model, batch):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise CheckFailed("no parameter is trainable")
+
+
+def graph_after_one_forward(loss):
+    def check(model, batch):
+        if loss(model, batch).grad_fn is None:
+            raise CheckFailed("the loss carries no graph")
+
+    return check
+
+
+class CheckFailed(Exception):
+    """A check that somebody recommends found the problem before training."""
+
+    def __str__(self):
+        return f"CheckFailed: {self.args[0]}"
+
+
+def trainer(variant, arguments, setup):
+    """The real trainer, given a model that already carries the adapter."""
+    from tiny_models.data import prompts, text_dataset
+    from tiny_models.qwen2 import add_lora, qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    base = qwen2()
+    if variant.remedy == "enable_input_require_grads":
+        base.enable_input_require_grads()
+    model = add_lora(base)
+    if variant.trainer == "sft":
+        from trl import SFTConfig, SFTTrainer
+
+        return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=tokenizer())
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tiny_models.data import GRPO, count_vowels
+
+    return GRPOTrainer(
+        model, count_vowels, GRPOConfig(**arguments, **GRPO), train_dataset=prompts(), processing_class=tokenizer()
+    )

@@ -1,0 +1,54 @@
+"""A Qwen2 body with the speech adapter whose output is split and regrouped, as in SLAM-Omni."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tiny_models import build
+from tiny_models.qwen2 import config
+
+
+class LinearGroupDecodeAdapter(nn.Module):
+    """One linear layer for all code layers: [B, T, V] to [B, T, L, V] audio logits.
+
+    Source: the adapter of modelscope/ms-swift issue 3262, where L x V is 12480.
+    """
+
+    def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
+        super().__init__()
+        self.audio_vocab_size = audio_vocab_size
+        self.code_layer = code_layer
+        self.linear = nn.Linear(audio_vocab_size, code_layer * audio_vocab_size)
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        groups = self.linear(logits).split(self.audio_vocab_size, dim=-1)
+        return torch.stack(groups, dim=-2)
+
+
+class SpeechModel(nn.Module):
+    """Text logits, and audio logits of every code layer from the last audio_vocab_size of them."""
+
+    def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
+        super().__init__()
+        from transformers import Qwen2ForCausalLM
+
+        self.body = Qwen2ForCausalLM(config())
+        self.audio_head = nn.Linear(self.body.config.hidden_size, audio_vocab_size, bias=False)
+        self.adapter = LinearGroupDecodeAdapter(audio_vocab_size, code_layer)
+        self._no_split_modules = ["Qwen2DecoderLayer", "LinearGroupDecodeAdapter"]
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        self.body.gradient_checkpointing_enable(gradient_checkpointing_kwargs=gradient_checkpointing_kwargs)
+
+    def forward(self, input_ids: torch.Tensor, audio: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """input_ids [B, T] to text logits [B, T, vocabulary] and, if asked for, audio logits [B, T, L, V]."""
+        hidden = self.body.model(input_ids=input_ids).last_hidden_state
+        return self.body.lm_head(hidden), self.adapter(self.audio_head(hidden)) if audio else None
+
+
+def speech_model(seed: int = 0, audio_vocab_size: int = 16, code_layer: int = 3) -> SpeechModel:
+    """About 24k parameters; audio_vocab_size 4160 with code_layer 3 gives the report's 12480."""
+    return build(lambda: SpeechModel(audio_vocab_size, code_layer), seed)

@@ -1,0 +1,60 @@
+"""Qwen2ForCausalLM, alone or with a LoRA adapter on a frozen base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from tiny_models import build, seeded
+from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
+
+
+def config(**changes: Any) -> Qwen2Config:
+    return Qwen2Config(
+        **{
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+            "tie_word_embeddings": False,
+            "pad_token_id": SPECIAL.index("<pad>"),
+            "bos_token_id": SPECIAL.index("<bos>"),
+            "eos_token_id": SPECIAL.index("<eos>"),
+            "initializer_range": 0.1,
+            "use_cache": False,
+            **changes,
+        }
+    )
+
+
+def qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
+    """About 22k parameters."""
+    return build(lambda: Qwen2ForCausalLM(config(**changes)), seed)
+
+
+def lora_config() -> Any:
+    """The report's adapter (r=16, alpha=32, dropout 0.05) at a quarter of its rank, its scale of 2 kept."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=4, lora_alpha=8, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
+    )
+
+
+def add_lora(model: Any, seed: int = 1) -> Any:
+    """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once."""
+    from peft import get_peft_model
+
+    def make() -> Any:
+        adapted = get_peft_model(model, lora_config())
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(std=0.05)
+        return adapted
+
+    with seeded(seed):
+        return make().train()
