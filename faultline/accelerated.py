@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -41,7 +43,7 @@ def honest_on_cpu() -> None:
             first.select(_from_accelerator_state=True)
             changes |= {"distributed_type": DistributedType.DEEPSPEED, "deepspeed_plugins": deepspeed}
             changes |= {"_mixed_precision": "no"}
-        else:
+        elif fsdp:
             if precision != "no":
                 fsdp.set_mixed_precision(precision)
             changes |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": fsdp}
@@ -52,11 +54,13 @@ def honest_on_cpu() -> None:
 
 
 def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
-    """Put a scenario's model under a strategy through `Accelerator.prepare`, and its second model as it says."""
-    from accelerate import Accelerator
+    """Put a scenario's model under a strategy through `Accelerator.prepare`."""
+    from accelerate import Accelerator, DistributedType
 
     from faultline.scenario import sgd
 
+    if setup.device.type == "cpu":
+        honest_on_cpu()
     family, options = strategies.family(name), strategies.options(name)
     accelerator = Accelerator(
         cpu=setup.device.type == "cpu",
@@ -69,8 +73,29 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
         optimizer.step()
         optimizer.zero_grad()
 
-    second = built.second(accelerator)
-    return Wrapped(model, accelerator.backward, step, {"second": placement(second)})
+    # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
+    remain = accelerator.distributed_type != DistributedType.DEEPSPEED
+    return Wrapped(model, accelerator.backward, step, accelerator, remain)
+
+
+def as_launched(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What `accelerate launch` makes of a DeepSpeed config: variables for the ranks instead of an argument.
+
+    The variables come from accelerate's own launcher code.
+    """
+    from accelerate.commands import launch
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
+    if "deepspeed" not in arguments:
+        return arguments
+    words = ["--use_deepspeed", "--deepspeed_config_file", arguments.pop("deepspeed")]
+    words += ["--num_processes", "2", "--num_machines", "1", "script.py"]
+    ready: list[Any] = []
+    with mock.patch.object(launch, "deepspeed_launcher", ready.append):
+        launch.launch_command(launch.launch_command_parser().parse_args(words))
+    _, variables = prepare_deepspeed_cmd_env(ready[0])
+    os.environ.update({name: value for name, value in variables.items() if name.startswith("ACCELERATE_")})
+    return arguments
 
 
 def placement(model: Any) -> dict[str, Any]:

@@ -38,14 +38,15 @@ class Variant:
 class Claim:
     """A remedy that somebody recommends, and the cells that put it to the test.
 
-    kind `helps`: each failing broken cell is compared with the cell that `swap`
-    makes of it; the claim holds where that one trains.
-    kind `detects`: the swapped cell must raise a `check` signature where the
-    broken cell fails, and train where it trains.
-    kind `fails`: no cell that matches `where` trains.
-    kind `same`: the swapped cell has the outcome of the broken one.
+    `where` chooses broken cells, axis by axis, with patterns; `swap` makes of
+    each the cell to compare it with. By kind, a cell speaks for the claim when
 
-    `where` narrows the broken cells, axis by axis, with patterns.
+    helps     the broken cell doesn't train and the swapped one does
+    detects   the swapped cell raises a `check` signature just where the broken one doesn't train
+    changes   the swapped cell has another outcome than the broken one
+    fails     the chosen cell doesn't train
+    trains    the chosen cell trains
+    shows     the chosen cell doesn't train, and says so with an error
     """
 
     text: str
@@ -55,7 +56,7 @@ class Claim:
     source: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept
 class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text."""
 

@@ -17,14 +17,15 @@ def enable(model: Any, mode: str) -> None:
 
 
 class Watch:
-    """Counts what modules do while a model trains.
+    """Counts what a model's modules do while it trains.
 
     Checkpointed segments run again inside backward. What runs inside the
     reentrant variant's first pass runs without grad although the loop around it
     records a graph, so the loop brackets its forward pass with `training`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._mine = set(model.modules())
         self.recomputed = 0
         self.without_grad = 0
         self.forwards = 0
@@ -32,6 +33,8 @@ class Watch:
         self._handle = register_module_forward_pre_hook(self._on_forward)
 
     def _on_forward(self, module: torch.nn.Module, args: Any) -> None:
+        if module not in self._mine:
+            return
         self.forwards += 1
         if torch._C._current_graph_task_id() != -1:
             self.recomputed += 1

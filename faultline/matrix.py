@@ -49,7 +49,8 @@ class Cell:
         parts = text.split("/")
         if len(parts) != 7 or not parts[5].startswith("w") or not parts[5][1:].isdigit():
             raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
-        return Cell(*parts[:5], world_size=int(parts[5][1:]), device=parts[6])
+        failure, variant, strategy, checkpointing, precision, world, device = parts
+        return Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device)
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,10 @@ def left_out(failures: Mapping[str, Failure], device: str = "cpu") -> dict[str, 
 def _asked(cell: Cell, selection: Selection) -> bool:
     """Whether every named axis holds the cell; `single` keeps world size 1 beside the default of 2."""
     worlds = selection.world_size
-    return (
-        all(
-            matches(getattr(cell, axis), getattr(selection, axis) or ("*",))
-            for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
-        )
-        and (not worlds or cell.world_size in worlds)
-    )
+    return all(
+        matches(getattr(cell, axis), getattr(selection, axis) or ("*",))
+        for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
+    ) and (not worlds or cell.world_size in worlds)
 
 
 def _as_default(cell: Cell, selection: Selection) -> Cell:

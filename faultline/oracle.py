@@ -10,13 +10,7 @@ from typing import Any
 from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.matrix import STEPS, Cell
-from faultline.ranks import Ended
-
-# What a rank says when its peer is gone: it follows from a failure and never is the cause.
-VICTIM = re.compile(
-    r"Connection (reset|closed) by peer|Broken pipe|Timed out waiting|recvValue failed|Socket closed|"
-    r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited"
-)
+from faultline.ranks import Ended, is_victim
 
 
 class Outcome(StrEnum):
@@ -85,22 +79,26 @@ def judge(cell: Cell, failure: Failure, ended: Ended) -> Judgement:
 def first_cause(reports: list[dict[str, Any]]) -> tuple[int, dict[str, Any]] | None:
     """The rank and error that came first; one that only says that a peer is gone comes after all others."""
     errors = [(report["rank"], report["error"]) for report in reports if report["error"]]
-    return min(errors, key=lambda e: (bool(VICTIM.search(e[1]["message"])), e[1]["at"]), default=None)
+    return min(errors, key=lambda e: (is_victim(e[1]), e[1]["at"]), default=None)
 
 
 def _judge_error(
     cell: Cell, failure: Failure, rank: int, error: dict[str, Any], reports: list[dict[str, Any]]
 ) -> Judgement:
     text = f"{error['type']}: {error['message']}"
+    if not error["message"].strip():  # a bare assert: the line that failed says what it was
+        text = f"{error['type']}: {last_line(error['traceback'])}"
     if error["type"] == "Impossible":
         return Judgement(Outcome.IMPOSSIBLE, "", error["message"], rank)
     signature = failure.signature(text)
     evidence = next(report["evidence"] for report in reports if report["rank"] == rank)
     if "wrapper" not in evidence and signature != "other":
         return Judgement(Outcome.INVALID, "evidence", f"rank {rank} failed before its strategy was in force: {text}")
-    doubts = strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), evidence) if (
-        "wrapper" in evidence
-    ) else []
+    doubts = (
+        strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), evidence)
+        if ("wrapper" in evidence)
+        else []
+    )
     if doubts:
         return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, text]), rank)
     return Judgement(Outcome.RAISES, signature, text, rank)
@@ -124,8 +122,8 @@ def evidence_doubts(cell: Cell, reports: list[dict[str, Any]]) -> list[str]:
             doubts.append(who + f"checkpointing was {found['checkpointing_seen']}, not {cell.checkpointing}")
         if len(report["steps"]) != STEPS:
             doubts.append(who + f"{len(report['steps'])} of {STEPS} steps")
-        if found["server"]["threads"] > 1 or found["server"]["cuda_initialised"]:
-            pass
+        if found["at_fork"]["cuda_initialised"]:
+            doubts.append(who + "CUDA was initialised before the fork")
     losses = {tuple(report["losses"]) for report in reports}
     if cell.world_size > 1 and len(losses) == 1 and losses != {()}:
         doubts.append("every rank saw the same losses: they trained on the same rows")
@@ -177,6 +175,14 @@ def _judge_numbers(reports: list[dict[str, Any]]) -> Judgement:
     if len(digests) > 1:
         return Judgement(Outcome.DIVERGES, "ranks-differ", "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)
+
+
+def last_line(traceback: str) -> str:
+    """The source line that raised, from a printed traceback."""
+    lines = [
+        line.strip() for line in traceback.splitlines() if line.startswith("    ") and set(line.strip()) - set("^~")
+    ]
+    return lines[-1] if lines else ""
 
 
 def innermost(stack: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -61,10 +62,7 @@ def _trainer_of(run: Run) -> Any:
 def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) -> strategies.Setup:
     """Environment, device and process group; loopback and a file store, so that cells need no port."""
     world = cell.world_size
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TMPDIR=job["folder"],
-    )  # fmt: skip
+    os.environ["TMPDIR"] = tempfile.tempdir = job["folder"]
     torch.manual_seed(1000 + rank)
     device, backend = torch.device("cpu"), "gloo"
     if cell.device == "cuda":
@@ -72,16 +70,27 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
         device = torch.device("cuda", rank % count)
         torch.cuda.set_device(device)
         backend = "nccl" if count >= world else "gloo"
+    report["evidence"] |= {
+        "backend": "none",
+        "world_size": 1,
+        "device": str(device),
+        "ranks_per_device": -(-world // torch.cuda.device_count()) if cell.device == "cuda" else world,
+    }
+    setup = strategies.Setup(rank, world, cell.checkpointing, cell.precision, device, job["folder"], {})
+    if cell.strategy == "single":
+        return setup  # no process group and none of its variables: libraries would distribute
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
+    )  # fmt: skip
     torch.distributed.init_process_group(
         backend, init_method=f"file://{job['folder']}/store", rank=rank, world_size=world
     )
     report["evidence"] |= {
         "backend": torch.distributed.get_backend(),
         "world_size": torch.distributed.get_world_size(),
-        "device": str(device),
-        "ranks_per_device": -(-world // torch.cuda.device_count()) if cell.device == "cuda" else world,
     }
-    return strategies.Setup(rank, world, cell.checkpointing, cell.precision, device, job["folder"], {})
+    return setup
 
 
 def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Injection) -> None:
@@ -90,14 +99,16 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
     built = inject.scenario(run.module.scenario(run.variant.remedy, setup), setup)
     inject.model(built.model)
     (built.checkpoint or checkpointing.enable)(built.model, cell.checkpointing)
-    scenario.share_dropout(built.model, setup.rank)
+    scenario.share_dropout(built.model)
     built.model.to(setup.device)
     wrap = accelerated.wrap if built.second else strategies.wrap
     wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
     strategy = strategies.family(cell.strategy)
-    report["evidence"] |= {**strategy.evidence(wrapped.model), **wrapped.evidence}
+    report["evidence"] |= strategy.evidence(wrapped.model)
+    if built.second:
+        report["evidence"]["second"] = accelerated.placement(built.second(wrapped.accelerator))
     trace.initial.update(compare.copy(strategy.parameters(wrapped.model)))
-    watch = checkpointing.Watch()
+    watch = checkpointing.Watch(built.model)
     try:
         if built.check:
             built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
@@ -107,7 +118,7 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
                 loss = built.loss(wrapped.model, batch)
             report["losses"].append(loss.item())
             wrapped.backward(loss)
-            gradients = strategy.gradients(wrapped.model)
+            gradients = strategy.gradients(wrapped.model) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model))
     finally:
@@ -122,15 +133,18 @@ def autocast(cell: Cell, setup: Any) -> Any:
 
 
 def to(batch: Any, device: torch.device) -> Any:
-    return {key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()}
+    """A batch, nested or not, with its tensors on the device."""
+    if isinstance(batch, dict):
+        return {key: to(value, device) for key, value in batch.items()}
+    return batch.to(device) if hasattr(batch, "to") else batch
 
 
 def record(run: Run, file: Path, report: dict[str, Any]) -> None:
     """Train the reference twice, once with weights moved by one unit in the last place, and save both."""
     traces = []
-    for injection in (Injection(), Injection(model=lambda model: compare.perturb(model, run.cell.precision))):
+    for change in (Injection(), Injection(model=lambda model: compare.perturb(model, run.cell.precision))):
         trace = compare.Trace({}, [], [])
-        _trainer_of(run)(run, trace, report, injection)
+        _trainer_of(run)(run, trace, report, change)
         traces.append(trace)
     partial = file.with_suffix(f".{os.getpid()}")
     torch.save({"reference": traces[0], "noise": traces[1]}, partial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -23,7 +24,20 @@ DEADLINE = 120.0  # seconds that a cell may take at the very most
 QUIET = 3.0  # seconds in which every rank sleeps and uses no processor: a hang
 STUCK = 20.0  # seconds in which every rank shows the same Python stack while it spins: a hang as well
 GRACE = 0.3  # seconds that the peers of a rank that failed have to report their own error
+PATIENCE = 3.0  # the same, while all that is known is that a peer is gone: the cause is still to come
 TICK = 0.25
+
+
+# What a rank says when its peer is gone: it follows from a failure and never is the cause.
+VICTIM = re.compile(
+    r"Connection (reset|closed) by peer|Broken pipe|Timed out waiting|recvValue failed|Socket closed|"
+    r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited"
+)
+
+
+def is_victim(error: dict[str, Any]) -> bool:
+    """Whether a rank's error only says that a peer is gone."""
+    return bool(VICTIM.search(error["message"]))
 
 
 @dataclass(frozen=True)
@@ -110,12 +124,12 @@ class RankServer:
         reports: dict[int, dict[str, Any]] = {}
         exits: dict[int, int] = {}
         hang = ""
-        failed_at = 0.0
+        failed_at = grace = 0.0
         while len(reports.keys() | exits.keys()) < world_size:
             event = self._event(0.02 if failed_at else TICK)
             now = time.monotonic()
             if event is None:
-                if failed_at and now - failed_at > GRACE:
+                if failed_at and now - failed_at > grace:
                     break
                 hang = "" if failed_at else progress.stalled(set(reports) | set(exits))
                 if not hang and now - started > self.deadline:
@@ -126,10 +140,11 @@ class RankServer:
             elif "report" in event:
                 reports[event["rank"]] = event["report"]
                 if event["report"]["error"]:
-                    failed_at = failed_at or now
+                    cause = not is_victim(event["report"]["error"])
+                    failed_at, grace = failed_at or now, GRACE if cause else grace or PATIENCE
             elif "exit" in event:
                 exits[event["rank"]] = event["exit"]
-                failed_at = failed_at or now
+                failed_at, grace = failed_at or now, GRACE
         seconds = time.monotonic() - started
         self._send({"kill": True})
         while (event := self._event(30.0)) is not None and "done" not in event:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ class Scenario:
     mean over the ranks is the loss of the global batch. `check(model, batch)`
     runs once before training, on the wrapped model, and may raise. `checkpoint(model, mode)` sets the
     checkpointing mode where `gradient_checkpointing_enable` is not meant.
-    `second(accelerator)` prepares a model that is only read; the scenario then
-    trains through accelerate.
+    `second(accelerator)` prepares a model that is only read and gives it back;
+    the scenario then trains through accelerate. `deepspeed` changes the config
+    that a ZeRO strategy takes from its file.
     """
 
     model: torch.nn.Module
@@ -31,6 +32,11 @@ class Scenario:
     check: Callable[[Any, Any], None] | None = None
     checkpoint: Callable[[Any, str], None] | None = None
     second: Callable[[Any], torch.nn.Module] | None = None
+    deepspeed: dict[str, Any] = field(default_factory=dict)
+
+
+class Impossible(Exception):
+    """The cell can't exist here; the message says why."""
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -73,25 +79,23 @@ def next_token_loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor
     )
 
 
-def share_dropout(model: torch.nn.Module, rank: int) -> None:
-    """Give every row of the global batch the same dropout mask on whichever rank it runs.
+def share_dropout(model: torch.nn.Module) -> None:
+    """Give every token the same dropout mask wherever its row runs and however it is padded.
 
-    Dropout stays in force with its own rate; only the draw is a function of the
-    module, the shape and the row's place in the global batch, so that a run in
-    one process and a run on several ranks can be compared.
+    Dropout stays in force with its own rate; the mask over channels is drawn
+    once for each module, so that a run in one process and a run on several
+    ranks, whose trainers shuffle and pad rows in ways of their own, can be compared.
     """
 
     def keyed(module: torch.nn.Dropout, seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
         def forward(x: torch.Tensor) -> torch.Tensor:
             if not module.training or module.p == 0:
                 return x
-            masks = []
-            for row in range(rank * len(x), (rank + 1) * len(x)):
-                generator = torch.Generator().manual_seed(seed * 1009 + row)
-                masks.append(torch.rand(x.shape[1:], generator=generator) >= module.p)
-            return x * torch.stack(masks).to(x.device, x.dtype) / (1 - module.p)
+            generator = torch.Generator().manual_seed(seed)
+            mask = torch.rand(x.shape[-1], generator=generator) >= module.p
+            return x * mask.to(x.device, x.dtype) / (1 - module.p)
 
         return forward
 
     for seed, module in enumerate(m for m in model.modules() if isinstance(m, torch.nn.Dropout)):
-        module.forward = keyed(module, seed)  # type: ignore[method-assign]
+        module.forward = keyed(module, seed)

@@ -14,10 +14,13 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
+import shutil
 import signal
 import sys
 import time
+from importlib import metadata
 from typing import Any
 
 PRELOAD = """
@@ -35,6 +38,8 @@ PRELOAD_IF_THERE = """
 """.split()
 # Attributes that lazy packages import only when they are first used.
 TOUCH = {"trl": ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"], "transformers": ["Trainer"]}
+
+STACK = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed")
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -74,6 +79,11 @@ def preload() -> None:
     sys.modules["deepspeed"].ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
+def versions() -> dict[str, str]:
+    """The stack: what is installed beside this server, by distribution."""
+    return {name: metadata.version(name) for name in STACK}
+
+
 def warm() -> None:
     """Fill what libraries cache at first use, so that no cell pays for it: tables of regular expressions, data."""
     from faultline import strategies
@@ -82,6 +92,7 @@ def warm() -> None:
     strategies.names()
     qwen2.add_lora(qwen2.qwen2())
     data.text_rows(0)
+    data.image_text_batch(0, 0, 1, "dummy")
 
 
 def describe() -> dict[str, Any]:
@@ -101,7 +112,7 @@ def main() -> None:
     preload()
     gc.collect()
     gc.freeze()
-    serve(requests, events, {"ready": True, "seconds": time.monotonic() - started, **describe()})
+    serve(requests, events, {"ready": True, "seconds": time.monotonic() - started, "versions": versions()} | describe())
 
 
 def serve(requests: int, events: int, greeting: dict[str, Any]) -> None:
@@ -131,6 +142,7 @@ def serve(requests: int, events: int, greeting: dict[str, Any]) -> None:
                     readable = [fd]  # the other descriptors may be closed by now
                 if not chunk:
                     kill(pids)
+                    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
                     return
             else:
                 rank = pipes.index(fd)
@@ -188,6 +200,7 @@ def become_rank(job: dict[str, Any], rank: int, pipe: int) -> None:
     destructor or reset a connection that a slower peer still reads.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     log = os.open(f"{job['folder']}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -195,8 +208,9 @@ def become_rank(job: dict[str, Any], rank: int, pipe: int) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1)
     stacks = open(f"{job['folder']}/rank{rank}.stack", "w")  # noqa: SIM115 - must outlive this function
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    at_fork = describe()
     report = importlib.import_module("faultline.rank").main(job, rank)
-    report["evidence"]["server"] = describe()
+    report["evidence"]["at_fork"] = at_fork
     send(pipe, report)
     while True:
         signal.pause()

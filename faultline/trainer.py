@@ -27,11 +27,12 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     if setup.device.type == "cpu":
         accelerated.honest_on_cpu()
     trainer = run.module.trainer(run.variant, arguments(run), setup)
+    check_checkpointing(trainer.args, cell.checkpointing)
     inject.model(trainer.model)
-    scenario.share_dropout(trainer.model, setup.rank)
+    scenario.share_dropout(trainer.model)
     sgd = (torch.optim.SGD, {"lr": scenario.LR, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
-    watch = checkpointing.Watch()
+    watch = checkpointing.Watch(trainer.model)
 
     class Read(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -85,6 +86,13 @@ def arguments(run: Run) -> dict[str, Any]:
         "seed": 7,
         **strategies.family(cell.strategy).arguments(strategies.options(cell.strategy), setup),
     }
+
+
+def check_checkpointing(args: Any, asked: str) -> None:
+    """Trainers overrule their user for some strategies; then the mode that was asked for can't be had."""
+    kept = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
+    if asked != "off" and kept != (asked == "reentrant"):
+        raise scenario.Impossible(f"the trainer itself sets use_reentrant={kept} here")
 
 
 @contextmanager

@@ -7,13 +7,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tiny_models.tokenizer import tokenizer
+import torch
+
+from tiny_models.tokenizer import SPECIAL, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 ROWS = 4  # of the global batch
 
 # What every GRPO cell shares: two completions of each prompt, four tokens long.
 GRPO = {"num_generations": 2, "max_completion_length": 4, "use_vllm": False}
+
+
+@functools.cache
+def processor() -> Any:
+    from tiny_models import gemma3
+
+    return gemma3.processor()
 
 
 @functools.cache
@@ -33,6 +42,64 @@ def text_rows(step: int) -> list[list[int]]:
     return [rows[(step * ROWS + i) % len(rows)] for i in range(ROWS)]
 
 
+def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:
+    """Gemma3's inputs for this rank's rows, made by its processor, with labels and scale.
+
+    `images` is ``none``; ``first half``: rows 0 and 1 of the four have one each;
+    ``dummy``: every row has one whose tokens are not trained on, so that the
+    vision tower always takes part.
+    """
+    rows = range(ROWS)
+    shown = {"none": (), "first half": (0, 1), "dummy": rows}[images]
+    texts = [records("image_text")[(step * ROWS + row) % len(records("image_text"))] for row in rows]
+    inputs = processor()(
+        text=[("<boi>" if row in shown else "") + texts[row]["text"] for row in rows],
+        images=[[picture(texts[row]["colour"])] if row in shown else [] for row in rows] if shown else None,
+        padding=True,
+        padding_side="right",
+        return_tensors="pt",
+    )
+    special = torch.tensor([SPECIAL.index(word) for word in ("<pad>", "<boi>", "<image>", "<eoi>")])
+    labels = inputs["input_ids"].masked_fill(torch.isin(inputs["input_ids"], special), -100)
+    share = ROWS // world_size
+    mine = slice(rank * share, (rank + 1) * share)
+    kept = {name: inputs[name][mine] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    before, ours = (sum(row in shown for row in rows[part]) for part in (slice(0, mine.start), mine))
+    if ours:
+        kept["pixel_values"] = inputs["pixel_values"][before : before + ours]
+    return {"inputs": kept, "labels": labels[mine], "scale": world_size / int((labels[:, 1:] != -100).sum())}
+
+
+def picture(colour: list[int]) -> Any:
+    """A plain image with one diagonal, so that no two patches are equal."""
+    from PIL import Image
+
+    image = Image.new("RGB", (16, 16), tuple(colour))
+    for i in range(16):
+        image.putpixel((i, i), (255 - colour[0], 16 * i, colour[2]))
+    return image
+
+
+def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices: int) -> dict[str, Any]:
+    """Rows of text with `slices` image slices each: input_ids, labels [B, T] and slices [B, S, 3, 8, 8]."""
+    from faultline.scenario import my_rows, token_batch
+
+    generator = torch.Generator().manual_seed(step)
+    pixels = torch.randn(rows, slices, 3, 8, 8, generator=generator)
+    batch = token_batch(text_rows(step)[:rows], rank, world_size)
+    return {**batch, "slices": torch.stack(my_rows(list(pixels), rank, world_size))}
+
+
+def saved(model: Any, setup: Any) -> Any:
+    """The model, loaded from a folder that it was just saved to: a trainer can load it by name again."""
+    path = Path(setup.folder) / "model"
+    if setup.rank == 0:
+        model.save_pretrained(path)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    return type(model).from_pretrained(path)
+
+
 def text_dataset() -> Any:
     from datasets import Dataset
 
@@ -45,6 +112,6 @@ def prompts() -> Any:
     return Dataset.from_list(records("prompts"))
 
 
-def count_vowels(completions: list[str], **_: Any) -> list[float]:
-    """A reward that tells completions apart without a model."""
+def letter_score(completions: list[str], **_: Any) -> list[float]:
+    """A reward that tells any two completions apart, without a model."""
     return [sum((7 * ord(letter)) % 11 for letter in text) / 10 for text in completions]

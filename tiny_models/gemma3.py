@@ -64,6 +64,4 @@ def processor() -> Any:
 
     images = Gemma3ImageProcessor(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE}, do_pan_and_scan=False)
     words = tokenizer()
-    return Gemma3Processor(
-        images, words, chat_template=words.chat_template, image_seq_length=TOKENS_PER_IMAGE
-    )
+    return Gemma3Processor(images, words, chat_template=words.chat_template, image_seq_length=TOKENS_PER_IMAGE)

@@ -40,9 +40,7 @@ def lora_config() -> Any:
     """The report's adapter (r=16, alpha=32, dropout 0.05) at a quarter of its rank, its scale of 2 kept."""
     from peft import LoraConfig
 
-    return LoraConfig(
-        r=4, lora_alpha=8, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
-    )
+    return LoraConfig(r=4, lora_alpha=8, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
 
 
 def add_lora(model: Any, seed: int = 1) -> Any:

@@ -18,19 +18,24 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A model under an engine: `backward` takes the loss, `step` applies and clears the gradients."""
+    """A model under an engine: `backward` takes the loss, `step` applies and clears the gradients.
+
+    `accelerator` is there when accelerate prepared the model. An engine whose
+    `backward` steps as well leaves no gradients to read.
+    """
 
     model: Any
     backward: Callable[[Any], None]
     step: Callable[[], None]
-    evidence: dict[str, Any] = field(default_factory=dict)
+    accelerator: Any = None
+    gradients_remain: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,4 +81,4 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     """Put a scenario's model under the bare engine of a strategy."""
     from faultline.scenario import sgd
 
-    return family(name).wrap(built.model, sgd, options(name), setup)
+    return family(name).wrap(built.model, sgd, options(name), replace(setup, deepspeed=built.deepspeed))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import blocks, named, nbytes, plain_step
+from faultline.strategies._common import blocks, clean, named, nbytes, plain_step
 
 ORDER = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,8 @@ def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    # Accelerate 1.15 takes FULL_SHARD whatever `fsdp` says, unless this variable of its launcher is set.
+    os.environ["FSDP_SHARDING_STRATEGY"] = options["sharding"]
     return {
         "fsdp": f"{options['fsdp']} auto_wrap",
         "fsdp_config": {"version": 1, "sync_module_states": False, "use_orig_params": True},
@@ -44,7 +47,7 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=1,
-        reshard_after_forward=options["sharding"],
+        sharding_strategy=options["sharding"],  # `reshard_after_forward` has no effect in accelerate 1.15
         auto_wrap_policy="transformer_based_wrap",
         sync_module_states=False,
         use_orig_params=True,
@@ -56,7 +59,21 @@ def parameters(model: Any) -> dict[str, Any]:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
-        return {name: parameter.detach().clone() for name, parameter in named(model).items()}
+        return {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+
+
+def _views(model: Any) -> dict[str, Any]:
+    """What units hold as plain views at this moment: a unit that is all frozen is not put back after a
+    forward pass when nothing is sharded, and `named_parameters` does not see its tensors then."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    prefixes = {module: f"{name}." if name else "" for name, module in model.named_modules()}
+    return {
+        clean(prefixes[info.module] + info.param_name): getattr(info.module, info.param_name)
+        for unit in FullyShardedDataParallel.fsdp_modules(model)
+        if unit._handle
+        for info in unit._handle.flat_param._param_infos
+    }
 
 
 def gradients(model: Any) -> dict[str, Any]:

@@ -62,15 +62,12 @@ def evidence(model: Any) -> dict[str, Any]:
 
     units = [module for module in model.modules() if isinstance(module, FSDPModule)]
     shards = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
-    reshard = {
-        group.post_forward_mesh_info is not None
-        for unit in units[1:]
-        if (group := unit._get_fsdp_state()._fsdp_param_group) is not None
-    }
+    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units[1:]]
     return {
         "wrapper": next((base.__name__ for base in type(model).__mro__ if base.__name__ == "FSDPModule"), "none"),
         "units": len(units),
-        "reshard_after_forward": reshard.pop() if len(reshard) == 1 else None,
+        # The root never reshards, nor does accelerate's group of norm and head.
+        "reshard_after_forward": any(group and group.post_forward_mesh_info is not None for group in groups),
         "bytes_held": nbytes(shards),
         "bytes_whole": nbytes(model.parameters()),
     }

@@ -28,12 +28,16 @@ def read_config(file: Path) -> dict[str, Any]:
     return config
 
 
-STRATEGIES: dict[str, dict[str, Any]] = {file.stem: {"file": file} for file in sorted(CONFIGS.glob("*.json"), key=lambda f: f.stem)}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    file.stem: {"file": file} for file in sorted(CONFIGS.glob("*.json"), key=lambda f: f.stem)
+}
 
 
 def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
-    content = {**read_config(options["file"]), **setup.deepspeed}
+    content = json.loads(json.dumps(read_config(options["file"])))
+    for key, value in setup.deepspeed.items():
+        content[key] = {**content[key], **value} if isinstance(value, dict) else value
     content["train_micro_batch_size_per_gpu"] = 4 // setup.world_size
     if setup.precision == "bf16":
         content["bf16"] = {"enabled": True}
@@ -126,4 +130,3 @@ def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
 def _gathered(parameter: Any) -> bool:
     """Whether a partitioned parameter is whole at this moment, beside its shard."""
     return hasattr(parameter, "ds_status") and parameter.ds_status.name == "AVAILABLE"
-

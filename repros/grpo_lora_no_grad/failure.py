@@ -10,7 +10,11 @@ FAILURE = Failure(
     since="trl 0.15.2",
     until="trainers of today enable input gradients themselves; the mechanism is torch's and stays",
     signatures={
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of tensors does not require grad and does not have a grad_fn",
+        # DeepSpeed's engine asks first whether the loss has a graph, in words of its own.
+        "not-a-loss": r"loss must be a scalar tensor",
+        "mixed-dtypes": r"mat1 and mat2 must have the same dtype",
         "check": r"CheckFailed: ",
     },
     variants=(
@@ -25,7 +29,7 @@ FAILURE = Failure(
     claims={
         "a": Claim(
             "call `model.enable_input_require_grads()` before `get_peft_model`",
-            swap={"variant": "enable_input_require_grads"},
+            swap={"remedy": "enable_input_require_grads"},
             source=ISSUE,
         ),
         "b": Claim("`gradient_checkpointing=False`", swap={"checkpointing": "off"}, source=ISSUE),
@@ -37,19 +41,17 @@ FAILURE = Failure(
         "d": Claim(
             "check the trainable parameters before training",
             kind="detects",
-            swap={"variant": "check_trainable_parameters"},
+            swap={"remedy": "check_trainable_parameters"},
             source=ISSUE,
         ),
         "e": Claim(
             "check after one forward pass that the loss carries a graph",
             kind="detects",
-            swap={"variant": "check_graph"},
+            swap={"remedy": "check_graph"},
             source=ISSUE,
         ),
         "f": Claim("bf16 needs special care for gradients", kind="changes", swap={"precision": "bf16"}, source=ISSUE),
-        "g": Claim(
-            "newer TRL releases are fixed", kind="trains", where={"variant": "*-broken"}, source=ISSUE
-        ),
+        "g": Claim("newer TRL releases are fixed", kind="trains", where={"variant": "*-broken"}, source=ISSUE),
     },
 )
 
@@ -126,8 +128,8 @@ def trainer(variant, arguments, setup):
         return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=tokenizer())
     from trl import GRPOConfig, GRPOTrainer
 
-    from tiny_models.data import GRPO, count_vowels
+    from tiny_models.data import GRPO, letter_score
 
     return GRPOTrainer(
-        model, count_vowels, GRPOConfig(**arguments, **GRPO), train_dataset=prompts(), processing_class=tokenizer()
+        model, letter_score, GRPOConfig(**arguments, **GRPO), train_dataset=prompts(), processing_class=tokenizer()
     )

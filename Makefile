@@ -1,0 +1,62 @@
+# Every target that needs the environment makes it first; see faultline/bootstrap.py.
+
+PYTHON ?= python3
+RUN := .venv/bin/python -m
+
+# A value goes to the shell within single quotes, and an option only where its variable is set.
+quote = '$(subst ','\'',$(1))'
+option = $(if $($(2)),$(1) $(call quote,$($(2))))
+
+DEVICE_OPTION = $(call option,--device,DEVICE)
+SELECTION = $(strip \
+  $(call option,--failure,FAILURE) \
+  $(call option,--variant,VARIANT) \
+  $(call option,--strategy,STRATEGY) \
+  $(call option,--checkpointing,CHECKPOINTING) \
+  $(call option,--precision,PRECISION) \
+  $(call option,--world,WORLD) \
+  $(DEVICE_OPTION) \
+  $(call option,--cell,CELL))
+OPTIONS = $(strip $(SELECTION) \
+  $(call option,--shard,SHARD) \
+  $(call option,--workers,WORKERS) \
+  $(if $(filter-out 0,$(RESUME)),--resume))
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup test test-matrix test-quick bench list lint clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo 'test-matrix and list take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD and CELL, each one'
+	@echo 'value or several between commas, and DEVICE; test-matrix also takes WORKERS, SHARD=1/4 and RESUME=1;'
+	@echo 'test takes DEVICE and WORKERS.'
+	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13.'
+
+setup: ## make .venv from requirements.txt, unless it is there and whole
+	@$(call quote,$(PYTHON)) -m faultline.bootstrap
+
+test: lint ## lint, the tests of the machinery, then the whole matrix under pytest
+	$(RUN) pytest tests
+	$(RUN) pytest repros -n $(call quote,$(or $(WORKERS),2)) $(DEVICE_OPTION)
+
+test-matrix: setup ## run the matrix, or the part of it that the variables name
+	$(RUN) faultline run $(OPTIONS)
+
+test-quick: lint ## lint, and the tests of the machinery that take seconds
+	$(RUN) pytest tests -m 'not slow'
+
+bench: setup ## measure how long the matrix takes
+	$(RUN) faultline bench
+
+list: setup ## list the cells, or those that the variables name, and what is left out
+	$(RUN) faultline list $(SELECTION)
+
+lint: setup ## check format, style and types
+	$(RUN) ruff format --check
+	$(RUN) ruff check
+	$(RUN) mypy faultline
+
+clean: ## remove .venv and results
+	rm -rf .venv results

@@ -1,0 +1,98 @@
+"""Every cell is a pytest item; -k, -m, -n, -x and --junitxml work as people know them."""
+
+import sys
+
+import pytest
+
+from faultline import catalogue, matrix, runner
+from faultline.errors import UsageError
+from faultline.matrix import Selection
+from faultline.ranks import RankServer
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("faultline")
+    group.addoption("--device", default="cpu", help="cpu (default) or cuda")
+
+
+def pytest_configure(config):
+    for name in catalogue.failures():
+        config.addinivalue_line("markers", f"{name}: cells of this failure")
+    config.addinivalue_line("markers", "trainer: cells that run a real trainer")
+    config.addinivalue_line("markers", "scenario: cells that run a bare model and loss")
+
+
+def pytest_collect_file(file_path, parent):
+    if file_path.name == "failure.py" and file_path.parent.parent == catalogue.REPROS:
+        return Cells.from_parent(parent, path=file_path)
+    return None
+
+
+class Cells(pytest.File):
+    """One failure's part of the default matrix."""
+
+    def collect(self):
+        failure = catalogue.failures()[self.path.parent.name]
+        selection = Selection(failure=(failure.name,), device=self.config.getoption("--device"))
+        try:
+            runner.rules(failure)
+            cells = matrix.select(catalogue.failures(), selection)
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+        for cell in cells:
+            yield CellItem.from_parent(self, name=cell.name, cell=cell)
+
+
+class CellItem(pytest.Item):
+    """One cell; it passes when it does what expected.toml says."""
+
+    def __init__(self, *, cell, **kwargs):
+        super().__init__(**kwargs)
+        self.cell = cell
+        failure = catalogue.failures()[cell.failure]
+        self.add_marker(cell.failure)
+        self.add_marker("trainer" if failure.variant(cell.variant).trainer else "scenario")
+
+    def runtest(self):
+        server, references = self.config.stash.get(RANKS, None) or start(self.config)
+        entry = runner.run_cell(server, references, self.cell)
+        self.user_properties += [(key, entry[key]) for key in ("outcome", "signature", "verdict")]
+        if entry["verdict"] != "expected":
+            raise NotAsExpected(entry)
+
+    def repr_failure(self, excinfo, style=None):
+        if not isinstance(excinfo.value, NotAsExpected):
+            return super().repr_failure(excinfo)
+        entry = excinfo.value.args[0]
+        wanted = entry["expected"]
+        lines = [
+            f"{entry['verdict']}: {entry['outcome']} {entry['signature']}".rstrip(),
+            f"expected: {wanted['outcome']} {' or '.join(wanted['signatures'])}".rstrip(),
+            entry["detail"],
+            f"again: make test-matrix CELL={entry['id']}",
+        ]
+        errors = [rank["error"]["traceback"] for rank in entry["ranks"] if rank["error"]]
+        return "\n".join([*lines, *errors[:1]])
+
+    def reportinfo(self):
+        return self.path, None, self.cell.id
+
+
+class NotAsExpected(Exception):
+    """A cell did something else than its failure's expected.toml says."""
+
+
+RANKS = pytest.StashKey()
+
+
+def start(config):
+    """One rank server for each pytest process, with references of its own; all of it goes with the server."""
+    server = RankServer(sys.executable)
+    config.stash[RANKS] = server, runner.References(server.folder)
+    return config.stash[RANKS]
+
+
+def pytest_unconfigure(config):
+    ranks = config.stash.get(RANKS, None)
+    if ranks:
+        ranks[0].close()

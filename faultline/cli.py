@@ -1,0 +1,111 @@
+"""The command line: every mistake is one clear line and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from faultline import commands
+from faultline.errors import UsageError
+from faultline.matrix import Selection
+
+EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        return args.command(args)
+    except UsageError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("faultline: interrupted; what was measured is kept, RESUME=1 goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNEXPECTED
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m faultline", description=__doc__)
+    verbs = top.add_subparsers(required=True, metavar="COMMAND")
+
+    run = verb(verbs, "run", commands.run, "run cells and hold them against what is expected of them")
+    add_selection(run)
+    run.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
+    run.add_argument("--resume", action="store_true", help="go on with the newest run")
+    run.add_argument("--shard", default="", metavar="I/N", help="run one of N equal parts")
+
+    show_list = verb(verbs, "list", commands.list_cells, "list the cells of a selection, and what is left out and why")
+    add_selection(show_list)
+    show_list.add_argument("--ids", action="store_true", help="only ids, one a line")
+
+    show = verb(verbs, "show", commands.show, "show a failure: record, variants, claims, what was measured")
+    show.add_argument("failure")
+
+    env = verb(verbs, "env", commands.env, "versions, devices and effective settings")
+    env.add_argument("--json", action="store_true")
+
+    bless = verb(verbs, "bless", commands.bless, "rewrite expected.toml from a run, as the smallest set of rules")
+    bless.add_argument("run", nargs="?", default="", help="a results folder (default: results/latest)")
+    bless.add_argument("--failure", default="")
+    bless.add_argument("--check", action="store_true", help="only show the difference; exit code 1 if there is one")
+
+    readme = verb(verbs, "readme", commands.readme, "rewrite the measured part of each failure's README from a run")
+    readme.add_argument("run", nargs="?", default="")
+
+    report = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
+    report.add_argument("run", nargs="?", default="")
+
+    merge = verb(verbs, "merge", commands.merge, "put the shards of a run together and say what is missing")
+    merge.add_argument("runs", nargs="+", metavar="RUN")
+
+    again = verb(verbs, "repeat", commands.repeat, "run cells twice and compare every outcome")
+    add_selection(again)
+    again.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+
+    chaos = verb(verbs, "chaos", commands.chaos, "run random cells while ranks are killed at random moments")
+    chaos.add_argument("--cells", type=int, default=200)
+    chaos.add_argument("--rate", type=float, default=0.05, help="share of the ranks that is killed")
+    chaos.add_argument("--seed", type=int, default=0)
+    chaos.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+
+    verb(verbs, "bench", commands.bench, "measure the cost of cells and write bench/README.md")
+    return top
+
+
+def verb(verbs: argparse._SubParsersAction, name: str, command: object, text: str) -> argparse.ArgumentParser:
+    added = verbs.add_parser(name, help=text, description=text)
+    added.set_defaults(command=command)
+    return added
+
+
+def add_selection(to: argparse.ArgumentParser) -> None:
+    """The options that narrow the matrix; each takes names or patterns, with commas between them."""
+    for axis in ("failure", "variant", "strategy", "checkpointing", "precision", "world"):
+        to.add_argument(f"--{axis}", default="", metavar="NAMES")
+    to.add_argument("--device", default="cpu", metavar="NAME")
+    to.add_argument("--cell", default="", metavar="IDS", help="whole cell ids")
+
+
+def selection(args: argparse.Namespace) -> Selection:
+    def names(text: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    try:
+        worlds = tuple(int(world) for world in names(args.world))
+    except ValueError:
+        raise UsageError(f"--world takes numbers, not {args.world!r}") from None
+    return Selection(
+        failure=names(args.failure),
+        variant=names(args.variant),
+        strategy=names(args.strategy),
+        checkpointing=names(args.checkpointing),
+        precision=names(args.precision),
+        world_size=worlds,
+        device=args.device,
+        cells=names(args.cell),
+    )

@@ -1,0 +1,294 @@
+"""What each cell is expected to do: the rules of a failure's expected.toml, and how a run is held against them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from faultline import strategies
+from faultline.catalogue import ROOT, Failure
+from faultline.errors import UsageError, unknown
+from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell, matches
+from faultline.oracle import Outcome
+
+# The axes that a rule may narrow by pattern; world_size holds numbers.
+PATTERNS = ("variant", "strategy", "checkpointing", "precision", "device")
+KEYS = (*PATTERNS, "world_size", "versions", "outcome", "signature", "rate", "record", "reason")
+# What the oracle calls a finding that no pattern of the failure names.
+ORACLE_SIGNATURES = (
+    *("other", "differs", "unmoved", "nan", "ranks-differ", "reference-model"),
+    *("no-progress", "signal", "silent-exit", "evidence"),
+)
+
+
+HEADER = """\
+# What doesn't simply train here: the first rule that matches a cell says what it does; without one, it trains.
+# Conditions: variant, strategy, checkpointing, precision, device (patterns), world_size, versions (PEP 440).
+# Result: outcome, and any one signature; rate where the failure isn't certain; record and reason for readers.
+# `bless` rewrites this file and keeps rate, record, reason and versions.
+"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One ``[[rule]]``: the cells that it is about, and what they do.
+
+    An empty condition holds for every cell. `versions` pairs a package with a
+    PEP 440 specifier. `place` (file and rule number, for errors) and `text`
+    (the rule as it stands in the file, with the comment above it) say where the
+    rule comes from, and don't make it another rule.
+    """
+
+    variant: tuple[str, ...] = ()
+    strategy: tuple[str, ...] = ()
+    checkpointing: tuple[str, ...] = ()
+    precision: tuple[str, ...] = ()
+    world_size: tuple[int, ...] = ()
+    device: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    outcome: str = "trains"
+    signatures: tuple[str, ...] = ()
+    rate: float | None = None
+    record: str = ""
+    reason: str = ""
+    place: str = field(default="", compare=False)
+    text: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a cell should do: any one of `signatures`, or whichever if there is none.
+
+    With a `rate` the failure isn't certain, and the cell may train as well.
+    """
+
+    outcome: str = "trains"
+    signatures: tuple[str, ...] = ()
+    rate: float | None = None
+    record: str = ""
+
+
+def expect(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
+    """What the first rule that applies says of a cell; without one, that it trains."""
+    rule = first(rules, cell, versions) or Rule()
+    return Expectation(rule.outcome, rule.signatures, rule.rate, rule.record)
+
+
+def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rule | None:
+    """The first rule that is about a cell and holds in this stack."""
+    return next((rule for rule in rules if about(rule, cell) and holds(rule, versions)), None)
+
+
+def about(rule: Rule, cell: Cell) -> bool:
+    """Whether every condition on the cell is met, whatever the stack."""
+    return (not rule.world_size or cell.world_size in rule.world_size) and all(
+        matches(getattr(cell, axis), getattr(rule, axis) or ("*",)) for axis in PATTERNS
+    )
+
+
+def holds(rule: Rule, versions: Mapping[str, str]) -> bool:
+    """Whether the stack has every package that the rule names, at a version that it names."""
+    if not rule.versions:
+        return True
+    stack: dict[str, str] = {canonicalize_name(name): version for name, version in versions.items()}
+    return all(name in stack and _contains(specifier, stack[name]) for name, specifier in rule.versions)
+
+
+@functools.cache
+def _contains(specifier: str, version: str) -> bool:
+    return SpecifierSet(specifier, prereleases=True).contains(Version(version).base_version)
+
+
+def verdict(expectation: Expectation, outcome: str, signature: str) -> str:
+    """Hold what a cell did against its expectation.
+
+    Gives ``expected``, ``unexpected pass`` (it trains, and shouldn't),
+    ``unexpected failure`` (it should train) or ``changed`` (it fails otherwise).
+    """
+    if outcome == expectation.outcome and (not expectation.signatures or signature in expectation.signatures):
+        return "expected"
+    if outcome == Outcome.TRAINS and expectation.outcome != Outcome.TRAINS:
+        return "expected" if expectation.rate else "unexpected pass"
+    return "unexpected failure" if expectation.outcome == Outcome.TRAINS else "changed"
+
+
+def load(file: Path) -> tuple[Rule, ...]:
+    """Read a file's rules; a missing file has none.
+
+    Raises UsageError for whatever is wrong with the file by itself; `check`
+    holds its names against the failure.
+    """
+    if not file.exists():
+        return ()
+    name = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+    try:
+        content = file.read_text(encoding="utf-8")
+        document = tomllib.loads(content)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name}: {error}") from None
+    for key in document:
+        if key != "rule":
+            raise UsageError(f"{name}: {unknown('key', key, ['rule'])}")
+    tables = document.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{name}: rules are tables of a list; write [[rule]]")
+    texts = _texts(content, tables)
+    return tuple(_rule(table, f"{name}, rule {i + 1}", texts[i]) for i, table in enumerate(tables))
+
+
+def _texts(content: str, tables: list[Any]) -> list[str]:
+    """The lines of each rule and the comment right above it; nothing where they can't be told apart."""
+    lines = content.split("\n")
+    starts = []
+    for number, line in enumerate(lines):
+        if re.match(r"\s*\[\[\s*rule\s*\]\]", line):
+            while number and lines[number - 1].lstrip().startswith("#"):
+                number -= 1
+            starts.append(number)
+    texts = ["\n".join(lines[a:b]).strip() for a, b in zip(starts, [*starts, None][1:], strict=True)]
+    try:
+        same = [tomllib.loads(text)["rule"] for text in texts] == [[table] for table in tables]
+    except (tomllib.TOMLDecodeError, KeyError):
+        same = False
+    return texts if same else [""] * len(tables)
+
+
+def _rule(table: dict[str, Any], place: str, text: str) -> Rule:
+    for key in table:
+        if key not in KEYS:
+            raise UsageError(f"{place}: {unknown('key', key, KEYS)}")
+    if "outcome" not in table:
+        raise UsageError(f"{place}: outcome is missing")
+    outcome, rate = table["outcome"], table.get("rate")
+    # A cell without evidence is never a pass, so nobody can expect one.
+    outcomes = [known.value for known in Outcome if known != Outcome.INVALID]
+    if outcome not in outcomes:
+        raise UsageError(f"{place}: {unknown('outcome', str(outcome), outcomes)}")
+    if rate is not None and not (isinstance(rate, float) and 0 < rate < 1):
+        raise UsageError(f"{place}: rate {rate!r} is not a number between 0 and 1")
+    if rate is not None and outcome == Outcome.TRAINS:
+        raise UsageError(f"{place}: rate is that of a failure, and the outcome is trains")
+    for key in ("record", "reason"):
+        if not isinstance(table.get(key, ""), str):
+            raise UsageError(f"{place}: {key} {table[key]!r} is not a string")
+    return Rule(
+        **{axis: _values(table, axis, str, place) for axis in PATTERNS},
+        world_size=_values(table, "world_size", int, place),
+        versions=_versions(table.get("versions", {}), place),
+        outcome=outcome,
+        signatures=_values(table, "signature", str, place),
+        rate=rate,
+        record=table.get("record", ""),
+        reason=table.get("reason", ""),
+        place=place,
+        text=text,
+    )
+
+
+def _values(table: dict[str, Any], key: str, kind: type, place: str) -> tuple[Any, ...]:
+    """One value or a list of them; an empty list would quietly mean all, so it is refused."""
+    if key not in table:
+        return ()
+    values = table[key] if isinstance(table[key], list) else [table[key]]
+    if not values or not all(type(value) is kind and value != "" for value in values):
+        what = "string" if kind is str else "whole number"
+        raise UsageError(f"{place}: {key} {table[key]!r} is neither a {what} nor a list of some")
+    return tuple(values)
+
+
+def _versions(table: Any, place: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(table, dict):
+        raise UsageError(f'{place}: versions {table!r} is not a table such as {{trl = ">=0.15"}}')
+    for package, specifier in table.items():
+        try:
+            SpecifierSet(specifier)
+        except (InvalidSpecifier, TypeError, AttributeError):
+            raise UsageError(
+                f"{place}: versions of {package}: {specifier!r} is not a version specifier such as '>=0.15,<1.0'"
+            ) from None
+    return tuple((canonicalize_name(package), specifier) for package, specifier in table.items())
+
+
+def check(failure: Failure, rules: Iterable[Rule], cells: Iterable[Cell], packages: Iterable[str] = ()) -> None:
+    """Hold a failure's rules against what there is; raises UsageError for the first mistake.
+
+    `cells` are those that a rule may be about: one that matches none of them,
+    on any device and with any versions, is a mistake. A rule that earlier ones
+    hide is none. `packages` are the names that `versions` may use, if given.
+    """
+    cells, packages = list(cells), [canonicalize_name(package) for package in packages]
+    known: dict[str, Sequence[str]] = {
+        "variant": [variant.name for variant in failure.variants],
+        "strategy": strategies.names(),
+        "checkpointing": CHECKPOINTING,
+        "precision": PRECISIONS,
+        "device": DEVICES,
+    }
+    signatures = (*failure.signatures, *ORACLE_SIGNATURES)
+    for rule in rules:
+        for axis, names in known.items():
+            for pattern in getattr(rule, axis):
+                if not any(matches(name, (pattern,)) for name in names):
+                    raise UsageError(f"{rule.place}: {unknown(axis, pattern, names)}")
+        for world in rule.world_size:
+            if world not in WORLD_SIZES:
+                raise UsageError(f"{rule.place}: {unknown('world_size', str(world), list(map(str, WORLD_SIZES)))}")
+        for signature in rule.signatures:
+            if signature not in signatures:
+                raise UsageError(f"{rule.place}: {unknown('signature', signature, signatures)}")
+        for package, _ in rule.versions:
+            if packages and package not in packages:
+                raise UsageError(f"{rule.place}: {unknown('package', package, packages)}")
+        anywhere = replace(rule, device=())
+        if not any(about(anywhere, cell) for cell in cells):
+            raise UsageError(f"{rule.place}: no cell of {failure.name} has all of {_conditions(rule)}")
+
+
+def to_toml(rules: Iterable[Rule]) -> str:
+    """The file with these rules; one that came from a file keeps its text."""
+    texts = [rule.text.removeprefix(HEADER) or _table(rule) for rule in rules]
+    return "\n".join([HEADER, *(f"{text}\n" for text in texts)]) if texts else ""
+
+
+def _table(rule: Rule) -> str:
+    lines = ["[[rule]]"]
+    for axis in ("variant", "strategy", "checkpointing", "precision", "world_size", "device"):
+        lines += _line(axis, getattr(rule, axis))
+    if rule.versions:
+        lines.append(f"versions = {{ {', '.join(f'{_key(name)} = {_value(spec)}' for name, spec in rule.versions)} }}")
+    lines += _line("outcome", (rule.outcome,)) + _line("signature", rule.signatures)
+    lines += [f"rate = {rule.rate!r}"] if rule.rate else []
+    lines += [f"{key} = {_value(text)}" for key in ("record", "reason") if (text := getattr(rule, key))]
+    return "\n".join(lines)
+
+
+def _line(key: str, values: Sequence[str | int]) -> list[str]:
+    """A key with its value, or with a list where there are several."""
+    if not values:
+        return []
+    texts = [_value(value) for value in values]
+    return [f"{key} = {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}"]
+
+
+def _value(value: str | int) -> str:
+    # TOML reads JSON's strings, except for surrogate pairs and a bare DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _conditions(rule: Rule) -> str:
+    axes = (*PATTERNS, "world_size")
+    return ", ".join(f"{axis} {' or '.join(map(str, getattr(rule, axis)))}" for axis in axes if getattr(rule, axis))

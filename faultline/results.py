@@ -1,0 +1,155 @@
+"""Results on disk: a folder for each run, one JSON line for each finished cell, written at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline.catalogue import ROOT
+from faultline.errors import UsageError
+from faultline.expectations import Expectation
+from faultline.matrix import Cell
+from faultline.oracle import Judgement
+from faultline.ranks import Ended
+
+RESULTS = ROOT / "results"
+WORST = 20  # parameters whose errors are kept for each cell
+
+Result = dict[str, Any]
+"""One line of cells.jsonl; README.md has the table of its keys."""
+
+
+def stack_name(versions: Mapping[str, str]) -> str:
+    """The stack in one line, local build tags left out: ``accelerate 1.15.0, deepspeed 0.19.8, ...``."""
+    return ", ".join(f"{name} {version.split('+')[0]}" for name, version in sorted(versions.items()))
+
+
+def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Expectation, verdict: str) -> Result:
+    reports = [end.report or {} for end in ended.ranks]
+    return {
+        "id": cell.id,
+        **vars(cell),
+        "stack": stack,
+        "outcome": str(judged.outcome),
+        "signature": judged.signature,
+        "detail": judged.detail,
+        "worst_parameter": judged.worst_parameter,
+        "relative_error": judged.relative_error,
+        "expected": {"outcome": expected.outcome, "signatures": list(expected.signatures), "record": expected.record},
+        "verdict": verdict,
+        "seconds": round(ended.seconds, 3),
+        "evidence": next((report["evidence"] for report in reports if report), {}),
+        "errors": worst_errors(reports),
+        "ranks": [
+            {
+                "rank": rank,
+                "exit": end.exit,
+                "error": {k: v for k, v in report["error"].items() if k != "at"} if report.get("error") else None,
+                "losses": report.get("losses", []),
+                "steps": len(report.get("steps", [])),
+                "bad": sum(len(step["bad"]) for step in report.get("steps", [])),
+                "digests": report.get("digests", []),
+                "stack": end.stack,
+                "log": end.log[-4000:] if judged.outcome not in ("trains", "raises") else "",
+            }
+            for rank, (end, report) in enumerate(zip(ended.ranks, reports, strict=True))
+        ],
+    }
+
+
+def worst_errors(reports: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    """The largest errors of a cell as [parameter, kind, step, rank, relative error]."""
+    rows = [
+        [name, kind, number + 1, report["rank"], error]
+        for report in reports
+        for number, step in enumerate(report.get("steps", []))
+        for kind in ("gradients", "weights")
+        for name, error in step.get(kind, {}).items()
+        if error
+    ]
+    return sorted(rows, key=lambda row: -row[-1])[:WORST]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run: run.json says what was asked, cells.jsonl what came of it."""
+
+    path: Path
+
+    @property
+    def cells(self) -> Path:
+        return self.path / "cells.jsonl"
+
+    def describe(self, **facts: Any) -> None:
+        """Merge facts into run.json."""
+        file = self.path / "run.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(known | facts, indent=2) + "\n")
+        partial.replace(file)
+
+    def facts(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except (OSError, ValueError):
+            raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
+
+    def results(self) -> list[Result]:
+        """Every whole line; a line that an interruption cut short is left out."""
+        found: dict[str, Result] = {}
+        if self.cells.exists():
+            for line in self.cells.read_text(errors="replace").splitlines():
+                try:
+                    entry = json.loads(line)
+                    found[entry["id"]] = entry
+                except (ValueError, KeyError, TypeError):
+                    continue
+        return list(found.values())
+
+
+class Writer:
+    """Appends results as they come, from any thread; each is on disk when `add` returns."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._lock = threading.Lock()
+        torn = folder.cells.exists() and not folder.cells.read_bytes().endswith(b"\n") and folder.cells.stat().st_size
+        self._file = open(folder.cells, "a")  # noqa: SIM115 - kept open for the whole run
+        if torn:
+            self._file.write("\n")
+
+    def add(self, entry: Result) -> None:
+        with self._lock:
+            self._file.write(json.dumps(entry, allow_nan=True) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def new_run(root: Path = RESULTS) -> RunFolder:
+    """A fresh folder named after the time; results/latest points to it."""
+    root.mkdir(exist_ok=True, parents=True)
+    while True:
+        path = root / time.strftime("%Y-%m-%dT%H-%M-%S")
+        try:
+            path.mkdir()
+            break
+        except FileExistsError:
+            time.sleep(0.2)
+    partial = root / f".latest-{os.getpid()}"
+    partial.symlink_to(path.name)
+    partial.replace(root / "latest")
+    return RunFolder(path)
+
+
+def latest_run(root: Path = RESULTS) -> RunFolder:
+    if not (root / "latest").exists():
+        raise UsageError("there is no run yet: start one with `make test-matrix`")
+    return RunFolder((root / "latest").resolve())

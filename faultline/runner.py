@@ -1,0 +1,133 @@
+"""A run: cells go to rank servers, judgements come back, and every result is on disk at once."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from faultline import expectations, oracle, results
+from faultline.catalogue import REPROS, Failure, failures
+from faultline.matrix import DEVICES, Cell, every_cell, possible
+from faultline.oracle import Judgement, Outcome
+from faultline.ranks import Ended, RankServer, ServerDied
+
+
+class References:
+    """Reference runs in one folder, each made once, whichever worker needs it first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, server: RankServer, cell: Cell) -> tuple[Path, str]:
+        """The reference for a cell and, where it could not be made, why."""
+        of = replace(cell, strategy="single", checkpointing="off", world_size=1)
+        path = self.folder / (of.id.replace("/", "+") + ".pt")
+        failed = path.with_suffix(".failed")
+        with FileLock(path.with_suffix(".lock")):
+            if not path.exists() and not failed.exists():
+                ended = server.run({"cell": of.id, "reference": str(path), "record": True}, 1)
+                report = ended.ranks[0].report
+                if not path.exists():
+                    reason = report["error"]["traceback"] if report and report["error"] else ended.ranks[0].log
+                    failed.write_text(reason or ended.hang or "no reason given")
+        return path, failed.read_text() if failed.exists() else ""
+
+
+def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
+    """Run one cell and say what it did and whether that was expected.
+
+    A rank server that dies says nothing of the cell: the cell runs once more on
+    a fresh one. `inject` names a change to make to the run (see `run.injection`).
+    """
+    failure = failures()[cell.failure]
+    for attempt in (1, 2):
+        try:
+            path, problem = references.file(server, cell)
+            if problem:
+                ended = Ended([])
+                judged = Judgement(
+                    Outcome.INVALID, "reference", f"no reference run: {problem.strip().splitlines()[-1]}"
+                )
+            else:
+                ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
+                judged = oracle.judge(cell, failure, ended)
+            break
+        except ServerDied as died:
+            if attempt == 2:
+                ended, judged = Ended([]), Judgement(Outcome.INVALID, "server", str(died))
+    versions = server.greeting.get("versions", {})
+    expected = expectations.expect(rules(failure), cell, versions)
+    verdict = expectations.verdict(expected, judged.outcome, judged.signature)
+    return results.result(cell, judged, ended, results.stack_name(versions), expected, verdict)
+
+
+@functools.cache
+def rules(failure: Failure) -> tuple[expectations.Rule, ...]:
+    """The rules of a failure's expected.toml, held against every cell that it can have."""
+    known = expectations.load(REPROS / failure.name / "expected.toml")
+    cells = [
+        cell
+        for device in DEVICES
+        for cell, variant in every_cell({failure.name: failure}, device)
+        if possible(cell, variant)
+    ]
+    expectations.check(failure, known, cells)
+    return known
+
+
+def run_all(
+    cells: Sequence[Cell],
+    workers: int,
+    scratch: Path,
+    done: Callable[[results.Result], None],
+    python: str = sys.executable,
+) -> None:
+    """Run cells on `workers` rank servers; `done` is called with each result, one at a time.
+
+    Returns when all are done. An exception in a worker or in `done`, and
+    KeyboardInterrupt, end all servers before they go on.
+    """
+    waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+    for cell in cells:
+        waiting.put(cell)
+    finished: queue.SimpleQueue[results.Result | BaseException | None] = queue.SimpleQueue()
+    references = References(scratch)
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            with RankServer(python) as server:
+                while not stop.is_set():
+                    try:
+                        cell = waiting.get_nowait()
+                    except queue.Empty:
+                        break
+                    finished.put(run_cell(server, references, cell))
+            finished.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            finished.put(error)
+
+    threads = [threading.Thread(target=work) for _ in range(max(1, min(workers, len(cells))))]
+    for thread in threads:
+        thread.start()
+    try:
+        running = len(threads)
+        while running:
+            item = finished.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                done(item)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,110 @@
+"""Gemma3 fine-tuning on text dies in DDP: the vision tower takes no part in the loss."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/trl/issues/3207"
+
+FAILURE = Failure(
+    title="Gemma3 supervised fine-tuning on text dies in DDP because the vision tower is unused",
+    records=(ISSUE,),
+    since="torch's DDP has always asked for a gradient of every parameter",
+    until="not fixed: DDP's documented contract",
+    signatures={
+        "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+    },
+    variants=(
+        Variant("broken"),
+        Variant("touch_everything"),
+        Variant("freeze_unused"),
+        Variant("zero_allow_untested_optimizer"),
+        Variant("images_on_one_rank"),
+        Variant("broken", trainer="sft"),
+        Variant("freeze_unused", trainer="sft"),
+        Variant("accelerate_launch", trainer="sft", strategies=("ddp", "zero2", "zero3")),
+    ),
+    claims={
+        "a": Claim(
+            "`find_unused_parameters=True`",
+            swap={"strategy": "ddp-find-unused"},
+            where={"variant": "*broken", "strategy": "ddp"},
+            source=ISSUE,
+        ),
+        "b": Claim(
+            "change the forward pass so that vision tower and projector always take part",
+            swap={"remedy": "touch_everything"},
+            where={"variant": "broken"},
+            source=ISSUE,
+        ),
+        "c": Claim(
+            "freeze the unused parameters (`requires_grad=False`)", swap={"remedy": "freeze_unused"}, source=ISSUE
+        ),
+        "d": Claim(
+            'set `"zero_allow_untested_optimizer": true` in the DeepSpeed config',
+            swap={"remedy": "zero_allow_untested_optimizer"},
+            where={"variant": "broken"},
+            source=ISSUE,
+        ),
+        "e": Claim(
+            "start with `accelerate launch` rather than `torchrun`, so that the ZeRO-3 that was asked for is what runs",
+            swap={"variant": "sft-accelerate_launch", "strategy": "zero3"},
+            where={"variant": "sft-broken", "strategy": "ddp"},
+            source=ISSUE,
+        ),
+        "f": Claim(
+            "under ZeRO-3 every rank must use the same parameters in every step",
+            kind="fails",
+            where={"variant": "images_on_one_rank", "strategy": "zero3*"},
+            source=ISSUE,
+        ),
+        "g": Claim("a small test run before training shows the problem", kind="shows", source=ISSUE),
+    },
+)
+
+UNUSED = ("vision_tower", "multi_modal_projector")
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import image_text_batch
+    from tiny_models.gemma3 import gemma3
+
+    model = gemma3()
+    if remedy == "freeze_unused":
+        freeze(model)
+    images = {"touch_everything": "dummy", "images_on_one_rank": "first half"}.get(remedy, "none")
+
+    def batch(step, rank, world_size):
+        return image_text_batch(step, rank, world_size, images)
+
+    def loss(model, batch):
+        return next_token_loss(model(**batch["inputs"]).logits, batch)
+
+    config = {"zero_allow_untested_optimizer": True} if remedy == "zero_allow_untested_optimizer" else {}
+    return Scenario(model, loss, batch, deepspeed=config)
+
+
+def freeze(model):
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in UNUSED):
+            parameter.requires_grad_(False)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.gemma3 import gemma3
+    from tiny_models.tokenizer import tokenizer
+
+    if variant.remedy == "accelerate_launch":
+        from faultline.accelerated import as_launched
+
+        arguments = as_launched(arguments)
+    if "fsdp" in arguments:
+        # Gemma3 names a block that it doesn't have without a vision head, and accelerate refuses to wrap by it.
+        arguments["fsdp_config"]["transformer_layer_cls_to_wrap"] = ["Gemma3DecoderLayer", "SiglipEncoderLayer"]
+    model = gemma3()
+    if variant.remedy == "freeze_unused":
+        freeze(model)
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=tokenizer())

@@ -1,0 +1,110 @@
+"""GRPO's reference model is neither sharded nor moved to the accelerator under FSDP."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/trl/issues/3348"
+
+FAILURE = Failure(
+    title="GRPO's reference model is neither sharded nor moved to the accelerator under FSDP",
+    records=(
+        ISSUE,
+        "https://github.com/huggingface/trl/issues/1147",
+        "https://github.com/huggingface/trl/issues/2796",
+        "https://github.com/huggingface/trl/issues/3259",
+    ),
+    since="trl 0.17.0.dev0",
+    until="trainers of today have a helper; accelerate's evaluation mode still leaves the model as it is",
+    signatures={
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+        "two-devices": r"Expected all tensors to be on the same device",
+        # Accelerate and DeepSpeed refuse, in four wordings, to prepare a model that has no optimizer.
+        "needs-optimizer": r"requires an optimizer|must be passed together|requires a model and an optimizer"
+        r"|'NoneType' object has no attribute 'parameters'",
+    },
+    variants=(
+        Variant("broken"),
+        Variant("prepare_then_eval"),
+        Variant("evaluation_mode_false"),
+        Variant("helper"),
+        Variant("broken", trainer="grpo"),
+    ),
+    claims={
+        "a": Claim(
+            "`accelerator.prepare(ref_model)`, then `.eval()`", swap={"remedy": "prepare_then_eval"}, source=ISSUE
+        ),
+        "b": Claim(
+            "`prepare_model(ref_model, evaluation_mode=False)`", swap={"remedy": "evaluation_mode_false"}, source=ISSUE
+        ),
+        "c": Claim(
+            "a helper for FSDP that wraps and keeps evaluation mode (TRL's `prepare_fsdp`)",
+            swap={"remedy": "helper"},
+            source=ISSUE,
+        ),
+        "d": Claim(
+            "newer TRL releases are fixed",
+            kind="trains",
+            where={"variant": "grpo-broken", "strategy": "fsdp*"},
+            source=ISSUE,
+        ),
+    },
+)
+
+
+def scenario(remedy, setup):
+    """A policy that trains through accelerate and stays near a reference model, by a KL term."""
+    import torch
+
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    prepared = {}
+
+    def second(accelerator):
+        prepared["reference"] = prepare(accelerator, qwen2(seed=1), remedy)
+        return prepared["reference"]
+
+    def loss(model, batch):
+        logits = model(input_ids=batch["input_ids"]).logits
+        with torch.no_grad():
+            reference = prepared["reference"](input_ids=batch["input_ids"]).logits
+        terms = torch.nn.functional.kl_div(
+            logits.float().log_softmax(-1), reference.float().log_softmax(-1), log_target=True, reduction="none"
+        )
+        kept = batch["attention_mask"].unsqueeze(-1)
+        return next_token_loss(logits, batch) + (terms * kept).sum() * batch["scale"]
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(qwen2(), loss, batch, second=second)
+
+
+def prepare(accelerator, reference, remedy):
+    """The reference model as the issue describes it, and as each claim proposes."""
+    if remedy == "prepare_then_eval":
+        return accelerator.prepare(reference).eval()
+    if remedy == "evaluation_mode_false":
+        return accelerator.prepare_model(reference, evaluation_mode=False)
+    if remedy == "helper":
+        from trl.models.utils import prepare_deepspeed, prepare_fsdp
+
+        kind = accelerator.distributed_type.value
+        if kind == "FSDP":
+            return prepare_fsdp(reference, accelerator)
+        if kind == "DEEPSPEED":
+            return prepare_deepspeed(reference, accelerator)
+    return accelerator.prepare_model(reference, evaluation_mode=True)
+
+
+def trainer(variant, arguments, setup):
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tiny_models.data import GRPO, letter_score, prompts, saved
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    # The trainer loads its reference model from the policy's name, so the policy is saved and loaded first.
+    model = saved(qwen2(), setup)
+    config = GRPOConfig(**arguments, **GRPO, beta=0.1)
+    return GRPOTrainer(model, letter_score, config, train_dataset=prompts(), processing_class=tokenizer())

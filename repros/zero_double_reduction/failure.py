@@ -1,0 +1,70 @@
+"""A parameter's gradient is reduced twice in one backward pass."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/OpenBMB/MiniCPM-V/issues/423"
+
+FAILURE = Failure(
+    title="A vision tower that runs once per image has its gradients reduced twice",
+    records=(
+        ISSUE,
+        "https://github.com/modelscope/ms-swift/issues/3128",
+        "https://github.com/OpenBMB/MiniCPM-V/issues/1003",
+        "https://github.com/deepspeedai/DeepSpeed/issues/988",
+    ),
+    since="MiniCPM-V 2.6 (2024-08)",
+    until="not fixed: ZeRO-1, ZeRO-2 and DDP reduce a gradient as soon as it was accumulated",
+    signatures={
+        "reduced-twice": r"has already been reduced|len\(set\(p.ds_id for p in params_in_bucket\)\)",
+        "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",
+    },
+    variants=(Variant("broken"), Variant("two_calls"), Variant("smaller_batch"), Variant("one_call")),
+    claims={
+        "a": Claim(
+            '`gradient_checkpointing_kwargs={"use_reentrant": False}`',
+            swap={"checkpointing": "non-reentrant"},
+            source=ISSUE,
+        ),
+        "b": Claim(
+            "a smaller per-device batch lowers the odds (one image per rank: one call)",
+            swap={"remedy": "smaller_batch"},
+            source=ISSUE,
+        ),
+        "b2": Claim("half as many calls lower the odds", swap={"remedy": "two_calls"}, source=ISSUE),
+        "c": Claim("no gradient checkpointing", swap={"checkpointing": "off"}, source=ISSUE),
+        "d": Claim("one call for all slices, as the earlier model did", swap={"remedy": "one_call"}, source=ISSUE),
+        "e": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where={"strategy": "zero2*"}, source=ISSUE),
+        "f1": Claim(
+            "it comes back in another form at ZeRO-3",
+            kind="fails",
+            where={"variant": "broken", "strategy": "zero3*", "checkpointing": "reentrant"},
+            source=ISSUE,
+        ),
+        "f2": Claim(
+            "it comes back in another form in DDP",
+            kind="fails",
+            where={"variant": "broken", "strategy": "ddp*", "checkpointing": "reentrant"},
+            source=ISSUE,
+        ),
+    },
+)
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Impossible, Scenario, next_token_loss
+    from tiny_models.data import sliced_image_batch
+    from tiny_models.per_image_vision import per_image_vision_model
+
+    small = remedy == "smaller_batch"
+    if small and setup.world_size > 2:
+        raise Impossible("the smaller batch has two images, one for each of two ranks")
+
+    def batch(step, rank, world_size):
+        return sliced_image_batch(step, rank, world_size, rows=2 if small else 4, slices=1 if small else 2)
+
+    def loss(model, batch):
+        slices = batch["slices"]
+        calls = {"one_call": 1, "two_calls": 2}.get(remedy, slices.shape[0] * slices.shape[1])
+        return next_token_loss(model(batch["input_ids"], slices, calls), batch)
+
+    return Scenario(per_image_vision_model(), loss, batch)

@@ -1,0 +1,244 @@
+"""Blessing: rules that give back what was observed, few of them, and nothing lost that somebody noted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline import strategies
+from faultline.bless import bless, difference, refuse, rules_from
+from faultline.catalogue import Failure, Variant
+from faultline.errors import UsageError
+from faultline.expectations import HEADER, Rule, expect, load, to_toml, verdict
+from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
+
+VARIANTS = ("broken", "repaired", "grpo-broken")
+STRATEGIES = ("ddp", "zero2", "zero3", "zero3-offload", "fsdp2")
+RESULTS = (("trains", ""), ("raises", "a"), ("raises", "b"), ("hangs", "no-progress"), ("impossible", ""))
+FAILURE = Failure("", (), "", "", {"a": "a", "b": "b"}, tuple(map(Variant, VARIANTS)), {}, "example")
+CELLS = [
+    Cell("example", variant, strategy, mode)
+    for variant in VARIANTS
+    for strategy in STRATEGIES
+    for mode in CHECKPOINTING
+]
+WIDE = [
+    replace(cell, precision=precision, world_size=world, device=device)
+    for cell in CELLS
+    for precision in PRECISIONS
+    for world in WORLD_SIZES
+    for device in DEVICES
+]
+OLD, NEW = {"trl": "0.19.1"}, {"trl": "1.2.0"}
+SINCE, BEFORE = (("trl", ">=1.0"),), (("trl", "<1.0"),)
+
+
+def some(*values):
+    return st.lists(st.sampled_from(values), max_size=2, unique=True).map(tuple)
+
+
+def rule_lists(versions, devices=()):
+    failing = st.sampled_from([("raises", ("a",)), ("raises", ("a", "b")), ("hangs", ()), ("trains", ())])
+    return st.lists(
+        st.builds(
+            lambda found, rate, **others: Rule(
+                outcome=found[0], signatures=found[1], rate=rate if found[0] != "trains" else None, **others
+            ),
+            failing,
+            st.sampled_from([None, None, 0.5]),
+            variant=some(*VARIANTS, "*broken"),
+            strategy=some(*STRATEGIES, "zero3*"),
+            checkpointing=some(*CHECKPOINTING),
+            device=some(*devices) if devices else st.just(()),
+            versions=st.sampled_from(versions),
+            record=st.sampled_from(["", "https://example.org/1"]),
+            reason=st.sampled_from(["", 'a "reason" \U0001f600']),
+        ),
+        max_size=5,
+    )
+
+
+OBSERVED = st.dictionaries(st.sampled_from(CELLS), st.sampled_from(RESULTS), max_size=len(CELLS))
+
+
+@pytest.fixture(scope="module")
+def reload(tmp_path_factory):
+    file = tmp_path_factory.mktemp("blessed") / "expected.toml"
+
+    def reload(text):
+        file.write_text(text, encoding="utf-8")
+        return load(file)
+
+    return reload
+
+
+def said(rules, cell):
+    expectation = expect(rules, cell, {})
+    return expectation.outcome, expectation.signatures
+
+
+def exact(observed):
+    return {cell: (outcome, (signature,) if signature else ()) for cell, (outcome, signature) in observed.items()}
+
+
+@given(st.dictionaries(st.sampled_from(WIDE), st.sampled_from(RESULTS), max_size=24))
+@settings(deadline=None, max_examples=40)
+def test_law_rules_give_back_exactly_what_was_observed(observed):
+    rules = rules_from(observed)
+    assert {cell: said(rules, cell) for cell in observed} == exact(observed)
+    assert len(rules) <= len(observed), "more rules than cells"
+
+
+@given(OBSERVED)
+@settings(deadline=None, max_examples=30)
+def test_the_order_of_the_results_does_not_matter(observed):
+    assert rules_from(observed) == rules_from(dict(reversed(observed.items())))
+
+
+@given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES))
+@settings(deadline=None)
+def test_law_blessing_twice_changes_nothing(reload, observed, rules):
+    once = bless(FAILURE, observed, NEW, rules, CELLS)
+    assert bless(FAILURE, observed, NEW, reload(once), CELLS) == once
+
+
+@given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES), st.sampled_from(DEVICES))
+@settings(deadline=None)
+def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(reload, observed, rules, device):
+    observed = {replace(cell, device=device): result for cell, result in observed.items()}
+    blessed = reload(bless(FAILURE, observed, NEW, rules, CELLS))
+    for cell, result in observed.items():
+        assert verdict(expect(blessed, cell, NEW), *result) == "expected", f"blessing does not bless {cell.id}"
+    for cell in CELLS:
+        if cell not in observed:
+            assert expect(blessed, cell, NEW) == expect(rules, cell, NEW), f"{cell.id} was not run and changed"
+
+
+@given(OBSERVED, rule_lists([(), SINCE]))
+@settings(deadline=None)
+def test_law_a_stack_where_fewer_rules_hold_keeps_its_expectations(reload, observed, rules):
+    blessed = reload(bless(FAILURE, observed, NEW, rules, CELLS))
+    for cell in CELLS:
+        if cell not in observed or verdict(expect(rules, cell, NEW), *observed[cell]) == "expected":
+            assert expect(blessed, cell, OLD) == expect(rules, cell, OLD), f"{cell.id} changed in the older stack"
+
+
+def full(result):
+    """All strategies and modes of three variants, at the default world size."""
+    cells = [Cell("example", v, s, m) for v in VARIANTS for s in strategies.names() for m in CHECKPOINTING]
+    return {cell: result(cell) for cell in cells}
+
+
+def test_an_axis_that_does_not_matter_is_left_out_and_families_are_patterns():
+    def result(cell):
+        if cell.variant == "repaired":
+            return "trains", ""
+        if cell.strategy.startswith("zero3") and cell.checkpointing == "reentrant":
+            return "raises", "a"
+        return ("hangs", "no-progress") if cell.strategy in ("ddp", "fsdp2") else ("trains", "")
+
+    assert set(rules_from(full(result))) == {
+        Rule(
+            variant=("*broken",),
+            strategy=("zero3*",),
+            checkpointing=("reentrant",),
+            outcome="raises",
+            signatures=("a",),
+        ),
+        Rule(variant=("*broken",), strategy=("ddp", "fsdp2"), outcome="hangs", signatures=("no-progress",)),
+    }
+
+
+def test_an_exception_comes_in_front_instead_of_a_list_of_all_others():
+    broken = full(lambda cell: ("raises", "a") if cell.strategy != "zero2" else ("trains", ""))
+    assert rules_from(broken) == (Rule(strategy=("zero2",)), Rule(outcome="raises", signatures=("a",)))
+
+
+def test_four_hundred_cells_take_less_than_two_seconds():
+    observed = {
+        Cell("example", f"{trainer}{variant}", strategy, mode, precision): RESULTS[
+            (len(strategy) + len(variant) * (mode == "off") + 3 * (strategy[:4] == "zero")) % 5
+        ]
+        for trainer in ("", "grpo-")
+        for variant in ("broken", "repaired")
+        for strategy in strategies.names()
+        for mode in CHECKPOINTING
+        for precision in PRECISIONS
+    }
+    assert len(observed) > 400
+    start = time.process_time()
+    rules = rules_from(observed)
+    assert time.process_time() - start < 2
+    assert {cell: said(rules, cell) for cell in observed} == exact(observed)
+
+
+def test_rules_that_expect_what_was_observed_stay_as_somebody_wrote_them(reload):
+    text = f'{HEADER}\n# by hand\n[[rule]]\n  variant = ["broken"]   # really\n  outcome = "raises"\n'
+    observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken"}
+    assert bless(FAILURE, observed, NEW, reload(text), CELLS) == text
+
+
+def test_notes_follow_a_result_and_other_versions_stay_word_by_word(reload):
+    other = '# of old\n[[rule]]\nversions = { trl = "<1.0" }   # TRL\'s\noutcome = "hangs"'
+    rules = reload(
+        f"{other}\n\n[[rule]]\nvariant = 'broken'\nstrategy = 'ddp'\nversions = {{ trl = '>=1.0' }}\n"
+        "outcome = 'raises'\nsignature = 'a'\nrate = 0.5\nrecord = 'https://example.org/1'\nreason = 'why'\n"
+    )
+    observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken" and cell.strategy != "fsdp2"}
+    text = bless(FAILURE, observed, NEW, rules, CELLS)
+    assert text.startswith(f"{HEADER}\n{other}\n\n[[rule]]\n"), "a rule about other versions was touched"
+    (kept, *made) = reload(text)
+    assert kept == rules[0]
+    assert [replace(rule, strategy=()) for rule in made] == [replace(rules[1], strategy=())], "a note got lost"
+
+
+def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(reload):
+    rules = reload(
+        "[[rule]]\nstrategy='zero3'\nversions={trl='>=1.0'}\noutcome='trains'\n"
+        "[[rule]]\nstrategy='zero3'\noutcome='raises'\nsignature='a'\n"
+    )
+    blessed = reload(bless(FAILURE, {Cell("example", "broken", "ddp"): ("hangs", "no-progress")}, NEW, rules, CELLS))
+    zero3 = Cell("example", "broken", "zero3")
+    assert expect(blessed, zero3, NEW).outcome == "trains"
+    assert expect(blessed, zero3, OLD).outcome == "raises"
+
+
+def test_a_failure_that_is_not_certain_stays_so_when_it_trains_this_time(reload):
+    rules = (Rule(strategy=("ddp",), outcome="hangs", signatures=("no-progress",), rate=0.5),)
+    observed = dict.fromkeys(CELLS, ("trains", "")) | {Cell("example", "broken", "fsdp2"): ("raises", "a")}
+    blessed = reload(bless(FAILURE, observed, NEW, rules, CELLS))
+    assert expect(blessed, Cell("example", "broken", "ddp"), NEW).rate == 0.5
+
+
+def test_a_run_on_one_device_leaves_the_other_alone(reload):
+    rules = (Rule(strategy=("zero3",), outcome="raises", signatures=("a",)),)
+    on_cpu = Cell("example", "broken", "zero3")
+    on_cuda = replace(on_cpu, device="cuda")
+    blessed = reload(bless(FAILURE, {on_cuda: ("trains", "")}, NEW, rules, CELLS))
+    assert expect(blessed, on_cuda, NEW).outcome == "trains"
+    assert expect(blessed, on_cpu, NEW).outcome == "raises"
+
+
+def test_cells_of_other_failures_are_passed_over():
+    assert bless(FAILURE, {Cell("another", "broken", "ddp"): ("raises", "a")}, NEW, (), CELLS) == ""
+
+
+def test_an_interrupted_run_and_cells_without_evidence_are_refused():
+    results = [{"id": f"example/broken/ddp/off/fp32/w{n}/cpu", "outcome": "invalid"} for n in range(5)]
+    with pytest.raises(UsageError, match="interrupted"):
+        refuse([], finished=False)
+    with pytest.raises(UsageError, match=r"invalid cells: .*w0/cpu, .*w1/cpu, .*w2/cpu and 2 more$"):
+        refuse(results, finished=True)
+    refuse([{**results[0], "outcome": "raises"}], finished=True)
+
+
+def test_the_difference_names_the_file_and_is_empty_without_one():
+    old, new = to_toml([Rule(outcome="raises")]), to_toml([Rule(outcome="hangs")])
+    text = difference(old, new, "repros/example/expected.toml")
+    assert text.startswith("--- repros/example/expected.toml\n+++ repros/example/expected.toml (blessed)\n@@")
+    assert '-outcome = "raises"\n+outcome = "hangs"\n' in text
+    assert difference(old, old, "any") == ""
