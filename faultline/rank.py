@@ -44,7 +44,7 @@ def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
     run = Run(module, module.FAILURE.variant(cell.variant), cell, setup)
     if job.get("record"):
         return record(run, Path(job["reference"]), report)
-    saved = torch.load(job["reference"], weights_only=False)
+    saved = compare.load(job["reference"])
     trace = compare.Trace({}, [], [])
     try:
         _trainer_of(run)(run, trace, report, injection(job.get("inject")))
@@ -147,5 +147,5 @@ def record(run: Run, file: Path, report: dict[str, Any]) -> None:
         _trainer_of(run)(run, trace, report, change)
         traces.append(trace)
     partial = file.with_suffix(f".{os.getpid()}")
-    torch.save({"reference": traces[0], "noise": traces[1]}, partial)
+    compare.save({"reference": traces[0], "noise": traces[1]}, partial)
     partial.replace(file)

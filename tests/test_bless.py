@@ -93,6 +93,26 @@ def test_law_rules_give_back_exactly_what_was_observed(observed):
     assert len(rules) <= len(observed), "more rules than cells"
 
 
+def painted(strokes):
+    """Every cell, with the result of the last stroke that is about it: the kind of overlap that failures show."""
+    rules = [replace(rule, outcome=outcome, signatures=(signature,)) for rule, (outcome, signature) in strokes]
+    found = {cell: expect(reversed(rules), cell, {}) for cell in CELLS}
+    return {cell: (told.outcome, "".join(told.signatures)) for cell, told in found.items()}
+
+
+STROKE = st.builds(Rule, variant=some(*VARIANTS), strategy=some(*STRATEGIES), checkpointing=some(*CHECKPOINTING))
+
+
+@given(st.lists(st.tuples(STROKE, st.sampled_from(RESULTS)), min_size=3, max_size=9).map(painted))
+@settings(deadline=None)
+def test_law_no_rule_could_be_dropped(observed):
+    rules = rules_from(observed)
+    assert {cell: said(rules, cell) for cell in observed} == exact(observed)
+    for i in range(len(rules)):
+        fewer = rules[:i] + rules[i + 1 :]
+        assert {cell: said(fewer, cell) for cell in observed} != exact(observed), f"rule {i + 1} says nothing"
+
+
 @given(OBSERVED)
 @settings(deadline=None, max_examples=30)
 def test_the_order_of_the_results_does_not_matter(observed):
@@ -113,7 +133,8 @@ def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(reload, o
     blessed = reload(bless(FAILURE, observed, NEW, rules, CELLS))
     for cell, result in observed.items():
         assert verdict(expect(blessed, cell, NEW), *result) == "expected", f"blessing does not bless {cell.id}"
-    for cell in CELLS:
+    apart = device != "cpu" or any(rule.device for rule in rules)
+    for cell in [replace(cell, device=known) for cell in CELLS for known in (DEVICES if apart else ["cpu"])]:
         if cell not in observed:
             assert expect(blessed, cell, NEW) == expect(rules, cell, NEW), f"{cell.id} was not run and changed"
 
@@ -151,6 +172,12 @@ def test_an_axis_that_does_not_matter_is_left_out_and_families_are_patterns():
         ),
         Rule(variant=("*broken",), strategy=("ddp", "fsdp2"), outcome="hangs", signatures=("no-progress",)),
     }
+
+
+def test_a_pattern_never_takes_in_a_cell_that_trains():
+    fails = ("zero3", "zero3-offload", "zero3-offload-param")
+    (rule,) = rules_from(full(lambda cell: ("raises", "a") if cell.strategy in fails else ("trains", "")))
+    assert rule.strategy == ("zero3", "zero3-offload*")
 
 
 def test_an_exception_comes_in_front_instead_of_a_list_of_all_others():
@@ -194,6 +221,22 @@ def test_notes_follow_a_result_and_other_versions_stay_word_by_word(reload):
     (kept, *made) = reload(text)
     assert kept == rules[0]
     assert [replace(rule, strategy=()) for rule in made] == [replace(rules[1], strategy=())], "a note got lost"
+
+
+def test_an_exception_never_hides_what_rules_without_versions_say(reload):
+    rules = (
+        Rule(strategy=("zero2",), outcome="hangs", signatures=("no-progress",)),
+        Rule(versions=SINCE, outcome="raises", signatures=("a",)),
+    )
+    cells = list(full(lambda cell: ("", "")))
+    blessed = reload(bless(FAILURE, {cells[0]: ("raises", "b")}, NEW, rules, cells))
+    for stack in (OLD, NEW):
+        assert expect(blessed, Cell("example", "broken", "zero2"), stack).outcome == "hangs"
+
+
+def test_the_header_is_not_taken_for_a_comment_on_the_first_rule(reload):
+    text = to_toml([Rule(outcome="raises")])
+    assert to_toml(reload(text.replace("\n\n", "\n"))) == text
 
 
 def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(reload):

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from faultline import strategies
@@ -160,6 +160,7 @@ def test_law_the_first_match_wins(before, after, cell, trl):
 
 @settings(deadline=None, max_examples=50)
 @given(RULES)
+@example([Rule(outcome="raises", reason='a "bell" \x07, DEL \x7f, \U0001f600 and\r\n[[rule]]')])
 def test_law_what_is_written_is_read_back(tmp_path_factory, rules):
     file = tmp_path_factory.mktemp("written") / "expected.toml"
     text = to_toml(rules)

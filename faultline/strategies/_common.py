@@ -29,6 +29,20 @@ def blocks(model: Any) -> set[type]:
     return {type(module) for module in model.modules() if type(module).__name__ in names}
 
 
+def all_gather(shards: list[Any]) -> list[Any]:
+    """Every rank's shards, in one collective: tensors [n] of the same n on all ranks to tensors [world size, n]."""
+    import torch
+    import torch.distributed as dist
+
+    if not shards:
+        return []
+    mine = torch.cat([shard.detach().flatten() for shard in shards])
+    world = dist.get_world_size()
+    everyone = mine.new_empty(world * mine.numel())
+    dist.all_gather_into_tensor(everyone, mine)
+    return list(everyone.view(world, -1).split([shard.numel() for shard in shards], dim=1))
+
+
 def plain_step(model: Any, optimizer: Any) -> Any:
     """Step and clear, as a training loop without an engine does."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import blocks, named, nbytes, plain_step
+from faultline.strategies._common import all_gather, blocks, named, nbytes, plain_step
 
 ORDER = 4
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -47,13 +47,36 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def parameters(model: Any) -> dict[str, Any]:
-    return {name: _whole(parameter.detach()).clone() for name, parameter in named(model).items()}
+    return whole({name: parameter.detach() for name, parameter in named(model).items()})
 
 
 def gradients(model: Any) -> dict[str, Any]:
-    return {
-        name: None if parameter.grad is None else _whole(parameter.grad) for name, parameter in named(model).items()
-    }
+    return whole({name: p.grad.detach() for name, p in named(model).items() if p.grad is not None})
+
+
+def whole(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Whole tensors from their shards, with one collective instead of one for each.
+
+    FSDP2 shards dimension 0 into chunks of equal size of which the last ranks
+    may lack rows: padded to that size and put together, the rows are in order.
+    """
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    ready, sharded = {}, {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, DTensor):
+            ready[name] = tensor.clone()
+        elif tensor.placements == (Shard(0),):
+            rows = -(-tensor.shape[0] // tensor.device_mesh.size())
+            local = tensor.to_local()
+            sharded[name] = torch.cat([local, local.new_zeros(rows - len(local), *local.shape[1:])])
+        else:
+            ready[name] = tensor.full_tensor()
+    for name, shards in zip(sharded, all_gather(list(sharded.values())), strict=True):
+        shape = tensors[name].shape
+        ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
+    return ready
 
 
 def evidence(model: Any) -> dict[str, Any]:
@@ -82,7 +105,3 @@ def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
         wrong.append("every rank holds all parameters")
     return wrong
-
-
-def _whole(tensor: Any) -> Any:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

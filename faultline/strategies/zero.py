@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from faultline.errors import UsageError
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import clean, nbytes
+from faultline.strategies._common import all_gather, clean, nbytes
 
 ORDER = 2
 CONFIGS = Path(__file__).resolve().parents[2] / "ds_configs"
@@ -68,30 +71,63 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def parameters(engine: Any) -> dict[str, Any]:
-    """Whole fp32 parameters: the optimizer's master copy of what trains, the gathered tensor of the rest."""
-    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+    """Whole parameters: what the model computes with, or in bf16 the optimizer's fp32 master of what trains."""
     from deepspeed.utils import safe_get_full_fp32_param
 
     known = {clean(name): parameter for name, parameter in engine.named_parameters()}
-    sharded = [parameter for parameter in known.values() if hasattr(parameter, "ds_id")]
-    with GatheredParameters(sharded, enabled=bool(sharded)):
-        whole = {name: parameter.detach().clone() for name, parameter in known.items()}
-    if any(tensor.element_size() < 4 for tensor in whole.values()):
-        for name, parameter in known.items():
-            master = safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
-            if master is not None:
-                whole[name] = master
-    return whole
+    sharded = {name: parameter for name, parameter in known.items() if hasattr(parameter, "ds_id")}
+    gathered = all_gather([parameter.ds_tensor for parameter in sharded.values()])
+    whole = {name: parameter.detach() for name, parameter in known.items()}
+    for (name, parameter), shards in zip(sharded.items(), gathered, strict=True):
+        whole[name] = shards.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
+    low = [name for name, parameter in known.items() if parameter.requires_grad and parameter.element_size() < 4]
+    with one_collective():
+        masters = {name: safe_get_full_fp32_param(known[name]) for name in low}
+    low_of = zip(*(getattr(engine.optimizer, name, ()) for name in ("fp16_groups", "fp32_groups")), strict=True)
+    unfused = {low: master for lows, highs in low_of for low, master in zip(lows, highs, strict=True)}  # stage 0
+    masters |= {name: unfused[known[name]] for name in low if known[name] in unfused}
+    return whole | {name: master.detach() for name, master in masters.items() if master is not None}
 
 
 def gradients(engine: Any) -> dict[str, Any]:
     from deepspeed.utils import safe_get_full_grad
 
-    return {
-        clean(name): safe_get_full_grad(parameter)
-        for name, parameter in engine.named_parameters()
-        if parameter.requires_grad
-    }
+    with one_collective():
+        return {
+            clean(name): safe_get_full_grad(parameter)
+            for name, parameter in engine.named_parameters()
+            if parameter.requires_grad
+        }
+
+
+@contextmanager
+def one_collective() -> Iterator[None]:
+    """Put off the collectives of DeepSpeed's `safe_get_*` functions, which make one for each parameter, and
+    make one of all of them at the end: the tensors that the functions returned are filled then."""
+    import torch
+    from deepspeed import comm
+
+    reductions: list[Any] = []
+    gathers: list[tuple[Any, Any]] = []
+
+    def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> None:
+        reductions.append(tensor)
+
+    def all_gather_into_tensor(output: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
+        gathers.append((output, tensor))
+
+    with (
+        mock.patch.object(comm, "all_reduce", all_reduce),
+        mock.patch.object(comm, "all_gather_into_tensor", all_gather_into_tensor),
+    ):
+        yield
+    if reductions:
+        total = torch.cat([tensor.flatten() for tensor in reductions])
+        torch.distributed.all_reduce(total)
+        for tensor, part in zip(reductions, total.split([t.numel() for t in reductions]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+    for (output, _), part in zip(gathers, all_gather([tensor for _, tensor in gathers]), strict=True):
+        output.copy_(part.flatten())
 
 
 def evidence(engine: Any) -> dict[str, Any]:

@@ -1,0 +1,219 @@
+"""What all reports share: the words and symbols, tables of a run, and texts made safe to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from faultline import claims, strategies
+from faultline.catalogue import Failure, failures
+from faultline.claims import Verdict
+from faultline.matrix import CHECKPOINTING, Cell, default_world
+from faultline.results import Result
+
+SYMBOLS = {
+    "trains": "✓",
+    "raises": "✗",
+    "diverges": "≠",
+    "misplaced": "⌂",
+    "hangs": "∞",
+    "crashes": "†",
+    "impossible": "–",  # noqa: RUF001 - a dash, as in any table
+    "invalid": "?",
+}
+ABSENT = "·"
+
+# Sequences that move a terminal's cursor or set its title; then what is left of them and of binary output,
+# characters that XML forbids, and marks that show a text in another order than it has.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
+)
+_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_FORBIDDEN = re.compile(
+    r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a failure's table; `extra` where it isn't fp32 at the default world size."""
+
+    label: str
+    extra: bool
+    cells: dict[tuple[str, str], Result] = field(default_factory=dict)
+    """Results by strategy and checkpointing mode."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One failure's results: variants down, the strategies that are there across."""
+
+    failure: str
+    strategies: list[str]
+    rows: list[Row]
+
+
+def plain(text: object) -> str:
+    """A text without escape sequences and characters that terminals or XML take for something else."""
+    return _FORBIDDEN.sub("", _BREAKS.sub("\n", _ESCAPES.sub("", str(text))))
+
+
+def one_line(text: object) -> str:
+    return " ".join(plain(text).split())
+
+
+def as_expected(result: Result) -> bool:
+    """Whether a cell did what was expected of it; one without evidence never did."""
+    return result["verdict"] == "expected" and result["outcome"] != "invalid"
+
+
+def expectation(result: Result) -> str:
+    """The expected and the observed outcome in a few words."""
+    expected = result["expected"]
+    return f"expected {named(expected['outcome'], *expected['signatures'])}, got {found(result)}"
+
+
+def found(result: Result) -> str:
+    return named(result["outcome"], result["signature"])
+
+
+def named(outcome: str, *signatures: str) -> str:
+    """An outcome with its signatures behind it: ``raises (no-grad-fn)``."""
+    known = " or ".join(filter(None, signatures))
+    return one_line(f"{outcome} ({known})" if known else outcome)
+
+
+def command(cell: str) -> str:
+    """What repeats exactly one cell; nothing for an id that a shell or make would read otherwise."""
+    return f"make test-matrix CELL={cell}" if re.fullmatch(r"[A-Za-z0-9_./-]+", cell) else ""
+
+
+def cell_of(result: Result) -> Cell:
+    axes = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "device")
+    return Cell(**{axis: result[axis] for axis in axes})
+
+
+def outcomes(results: Iterable[Result]) -> dict[Cell, tuple[str, str]]:
+    """Outcome and signature of each cell, as claims are held against them."""
+    return {cell_of(result): (result["outcome"], result["signature"]) for result in results}
+
+
+def verdicts(failure: Failure, results: Iterable[Result]) -> dict[str, Verdict]:
+    """Each claim's verdict; results of variants that the failure no longer has say nothing."""
+    known = {variant.name for variant in failure.variants}
+    observed = outcomes(r for r in results if r["failure"] == failure.name and r["variant"] in known)
+    return {key: claims.verdict(failure, claim, observed) for key, claim in failure.claims.items()}
+
+
+def ordered(values: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Distinct values in a known order, with unknown ones behind."""
+    distinct = dict.fromkeys(values)
+    return [v for v in known if v in distinct] + sorted(v for v in distinct if v not in known)
+
+
+def tables(results: Collection[Result]) -> list[Table]:
+    """One table for each failure of a run, with every result in exactly one place."""
+    made = []
+    for name in sorted({result["failure"] for result in results}):
+        own = [result for result in results if result["failure"] == name]
+        failure = failures().get(name)
+        variants = ordered((r["variant"] for r in own), [v.name for v in failure.variants] if failure else [])
+        devices = {result["device"] for result in own}
+        rows: dict[tuple[bool, int, str], Row] = {}
+        for result in own:
+            told = _deviations(cell_of(result), several_devices=len(devices) > 1)
+            key = (bool(told), variants.index(result["variant"]), told)
+            row = rows.setdefault(key, Row(f"{result['variant']} {told}".strip(), bool(told)))
+            row.cells[result["strategy"], result["checkpointing"]] = result
+        columns = ordered((result["strategy"] for result in own), strategies.names())
+        made.append(Table(name, columns, [rows[key] for key in sorted(rows)]))
+    return made
+
+
+def _deviations(cell: Cell, several_devices: bool) -> str:
+    """How a cell differs from the main table's: precision, world size, device."""
+    parts = [
+        cell.precision if cell.precision != "fp32" else "",
+        f"w{cell.world_size}" if cell.world_size != default_world(cell) else "",
+        cell.device if several_devices and cell.device != "cpu" else "",
+    ]
+    return " ".join(filter(None, parts))
+
+
+def grouped(names: Iterable[str], among: Iterable[str]) -> str:
+    """Strategies in few words: ``zero2*`` stands for all of those that were run, if there are several."""
+    left, everything = ordered(names, strategies.names()), ordered(among, strategies.names())
+    if len(left) == len(everything) > 1:
+        return f"all {len(left)} strategies"
+    words = {}
+    prefixes = {match[0] for name in everything for match in re.finditer(r"^[a-z]+|^[a-z]+\d", name)}
+    prefixes |= {name.split("-")[0] for name in everything}
+    for prefix in sorted(prefixes, key=lambda prefix: (len(prefix), prefix)):
+        family = [name for name in everything if name.startswith(prefix)]
+        if len(family) > 1 and all(name in left for name in family):
+            words[f"{prefix}*"] = everything.index(family[0])
+            left = [name for name in left if name not in family]
+    words |= {name: everything.index(name) for name in left}
+    return ", ".join(sorted(words, key=lambda word: words[word]))
+
+
+def against(failure: Failure, verdict: Verdict, results: Iterable[Result]) -> list[str]:
+    """Where a claim doesn't hold, and what happens there instead: one text for each outcome.
+
+    Another world size than the default is named only for what the default doesn't show.
+    """
+    observed = outcomes(results)
+    cells = {*verdict.speaks_for, *verdict.against}
+    among = {cell.strategy for cell in cells}
+    several = len({cell.variant for cell in cells}) > 1
+    judged = {cell: _told(failure, verdict, cell) for cell in verdict.against}
+    lines = []
+    for told in dict.fromkeys(named(*observed[judged[cell]]) for cell in sorted(judged, key=_order)):
+        there = [cell for cell in judged if named(*observed[judged[cell]]) == told]
+        if not verdict.speaks_for and len(there) == len(judged):
+            lines.append(told)
+            continue
+        lines.append(f"{told}: {'; '.join(places(there, among, several))}")
+    return lines
+
+
+def places(cells: Iterable[Cell], among: Iterable[str], variants: bool) -> list[str]:
+    """Cells in words, grouped by strategy and checkpointing mode."""
+    by_place: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    default: set[tuple[str, str, str, str]] = set()
+    for cell in sorted(cells, key=_order):
+        world = "" if cell.world_size == default_world(cell) else f"w{cell.world_size}"
+        where = (cell.variant if variants else "", cell.precision if cell.precision != "fp32" else "")
+        if not world:
+            default.add((*where, cell.strategy, cell.checkpointing))
+        elif (*where, cell.strategy, cell.checkpointing) in default:
+            continue
+        by_place.setdefault((*where, world), {}).setdefault(cell.checkpointing, set()).add(cell.strategy)
+    texts = []
+    among = list(among)
+    for where, modes in by_place.items():
+        same: dict[str, list[str]] = {}
+        for mode, names in modes.items():
+            same.setdefault(grouped(names, among), []).append(mode)
+        for names, shared in same.items():
+            texts.append(" ".join(filter(None, (*where, names, f"({', '.join(shared)})"))))  # noqa: PERF401
+    return texts
+
+
+def _told(failure: Failure, verdict: Verdict, cell: Cell) -> Cell:
+    """The cell whose outcome speaks against a claim: the one that it proposes, if it proposes one."""
+    return claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell
+
+
+def _order(cell: Cell) -> tuple[object, ...]:
+    names, modes = strategies.names(), CHECKPOINTING
+    return (
+        cell.world_size != default_world(cell),
+        cell.precision != "fp32",
+        cell.variant,
+        modes.index(cell.checkpointing),
+        names.index(cell.strategy),
+        cell.world_size,
+        cell.device,
+    )

@@ -1,0 +1,57 @@
+"""A run as JUnit XML: one test case for each cell, for CI services that show such files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from faultline.report import as_expected, expectation, plain
+from faultline.results import Result
+
+
+def write(file: Path, results: Collection[Result]) -> None:
+    """Write the file; a cell that didn't do what was expected is a failure, an impossible one is skipped."""
+    unexpected = sum(not as_expected(result) for result in results)
+    suite = ET.Element(
+        "testsuite",
+        name="faultline",
+        tests=str(len(results)),
+        failures=str(unexpected),
+        errors="0",
+        skipped=str(sum(_skipped(result) for result in results)),
+        time=f"{sum(result['seconds'] for result in results):.3f}",
+    )
+    for result in sorted(results, key=lambda result: result["id"]):
+        suite.append(_case(result))
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    ET.ElementTree(root).write(file, encoding="utf-8", xml_declaration=True)
+
+
+def _skipped(result: Result) -> bool:
+    return as_expected(result) and result["outcome"] == "impossible"
+
+
+def _case(result: Result) -> ET.Element:
+    failure, _, name = result["id"].partition("/")
+    case = ET.Element("testcase", classname=plain(failure), name=plain(name), time=f"{result['seconds']:.3f}")
+    properties = ET.SubElement(case, "properties")
+    for key in ("outcome", "signature", "verdict"):
+        ET.SubElement(properties, "property", name=key, value=plain(result[key]))
+    if _skipped(result):
+        ET.SubElement(case, "skipped", message=plain(result["detail"]))
+    elif not as_expected(result):
+        element = ET.SubElement(case, "failure", type=plain(result["verdict"]), message=expectation(result))
+        element.text = plain("\n\n".join(_told(result)))
+    return case
+
+
+def _told(result: Result) -> list[str]:
+    """The detail, then what each rank left behind."""
+    told = [result["detail"]]
+    for rank in result["ranks"]:
+        traceback = (rank["error"] or {}).get("traceback", "")
+        told += [f"rank {rank['rank']}:\n{text}" for text in (traceback, rank["stack"], rank["log"]) if text]
+    return told
