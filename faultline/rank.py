@@ -20,20 +20,23 @@ def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
     """Run one rank of a job and return its report; an exception becomes part of it.
 
     A job has the keys cell, folder, reference, and optionally `inject` (see
-    `run.injection`) and `record` (write a reference instead of comparing with one).
+    `run.injection`), `record` (write a reference instead of comparing with one)
+    and `times` (do it all again in the same ranks and report the last time: how
+    long the bare work takes).
     """
-    report: dict[str, Any] = {"rank": rank, "steps": [], "losses": [], "evidence": {}, "error": None}
-    started = time.monotonic()
-    try:
-        _run(job, rank, report)
-    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is its report
-        report["error"] = {
-            "type": type(error).__name__,
-            "message": str(error),
-            "traceback": traceback.format_exc(),
-            "at": time.monotonic(),
-        }
-    report["seconds"] = time.monotonic() - started
+    for _ in range(job.get("times", 1)):
+        report: dict[str, Any] = {"rank": rank, "steps": [], "losses": [], "evidence": {}, "error": None}
+        started = time.monotonic()
+        try:
+            _run(job, rank, report)
+        except BaseException as error:  # noqa: BLE001 - whatever ends a rank is its report
+            report["error"] = {
+                "type": type(error).__name__,
+                "message": str(error),
+                "traceback": traceback.format_exc(),
+                "at": time.monotonic(),
+            }
+        report["seconds"] = time.monotonic() - started
     return report
 
 
@@ -83,9 +86,10 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
         MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
     )  # fmt: skip
-    torch.distributed.init_process_group(
-        backend, init_method=f"file://{job['folder']}/store", rank=rank, world_size=world
-    )
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(
+            backend, init_method=f"file://{job['folder']}/store", rank=rank, world_size=world
+        )
     report["evidence"] |= {
         "backend": torch.distributed.get_backend(),
         "world_size": torch.distributed.get_world_size(),

@@ -73,10 +73,16 @@ def preload() -> None:
     for package, names in TOUCH.items():
         for name in names:
             getattr(sys.modules[package], name)
+    compile_nothing()
     warm()
-    # DeepSpeed would compile its shared memory collectives with g++ inside a cell, and
-    # with two ranks that fails at random; gloo does the same work without them.
-    sys.modules["deepspeed"].ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def compile_nothing() -> None:
+    """Keep DeepSpeed from compiling its shared memory collectives with g++ inside a cell.
+
+    With two ranks that fails at random; gloo does the same work without them.
+    """
+    importlib.import_module("deepspeed").ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def versions() -> dict[str, str]:

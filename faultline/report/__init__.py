@@ -27,7 +27,9 @@ ABSENT = "·"
 # Sequences that move a terminal's cursor or set its title; then what is left of them and of binary output,
 # characters that XML forbids, and marks that show a text in another order than it has.
 _ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
 )
 _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _FORBIDDEN = re.compile(
@@ -141,79 +143,78 @@ def _deviations(cell: Cell, several_devices: bool) -> str:
     return " ".join(filter(None, parts))
 
 
-def grouped(names: Iterable[str], among: Iterable[str]) -> str:
-    """Strategies in few words: ``zero2*`` stands for all of those that were run, if there are several."""
-    left, everything = ordered(names, strategies.names()), ordered(among, strategies.names())
-    if len(left) == len(everything) > 1:
+def grouped(names: Iterable[str], among: Collection[str]) -> str:
+    """Strategies in few words: ``zero2*`` where every strategy that it matches is meant."""
+    left, known = ordered(names, strategies.names()), strategies.names()
+    if len(left) > 1 and set(left) == set(among):
         return f"all {len(left)} strategies"
     words = {}
-    prefixes = {match[0] for name in everything for match in re.finditer(r"^[a-z]+|^[a-z]+\d", name)}
-    prefixes |= {name.split("-")[0] for name in everything}
+    prefixes = {name[: part.end()] for name in known for part in re.finditer(r"[a-z]+|\d|-", name)}
     for prefix in sorted(prefixes, key=lambda prefix: (len(prefix), prefix)):
-        family = [name for name in everything if name.startswith(prefix)]
+        family = [name for name in known if name.startswith(prefix)]
         if len(family) > 1 and all(name in left for name in family):
-            words[f"{prefix}*"] = everything.index(family[0])
+            words[f"{prefix}*"] = known.index(family[0])
             left = [name for name in left if name not in family]
-    words |= {name: everything.index(name) for name in left}
+    words |= {name: known.index(name) if name in known else len(known) for name in left}
     return ", ".join(sorted(words, key=lambda word: words[word]))
 
 
-def against(failure: Failure, verdict: Verdict, results: Iterable[Result]) -> list[str]:
-    """Where a claim doesn't hold, and what happens there instead: one text for each outcome.
+def where(failure: Failure, verdict: Verdict, results: Iterable[Result]) -> list[str]:
+    """The cells that say most of a claim, one text for each outcome: those against it, or those that it changes."""
+    observed = outcomes(results)
+    cells = (*verdict.speaks_for, *verdict.against)
+    telling = verdict.speaks_for if verdict.claim.kind == "changes" else verdict.against
+    # What speaks against a claim is what the cell does that it proposes, if it proposes one.
+    judged = {cell: claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell for cell in telling}
+    by_outcome: dict[str, list[Cell]] = {}
+    for cell in sorted(judged, key=_order):
+        by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)
+    return [
+        told if len(there) == len(cells) else f"{told}: {'; '.join(places(there, cells))}"
+        for told, there in by_outcome.items()
+    ]
+
+
+def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
+    """Some of many cells in words; an axis is left out where it makes no difference.
 
     Another world size than the default is named only for what the default doesn't show.
     """
-    observed = outcomes(results)
-    cells = {*verdict.speaks_for, *verdict.against}
-    among = {cell.strategy for cell in cells}
-    several = len({cell.variant for cell in cells}) > 1
-    judged = {cell: _told(failure, verdict, cell) for cell in verdict.against}
-    lines = []
-    for told in dict.fromkeys(named(*observed[judged[cell]]) for cell in sorted(judged, key=_order)):
-        there = [cell for cell in judged if named(*observed[judged[cell]]) == told]
-        if not verdict.speaks_for and len(there) == len(judged):
-            lines.append(told)
-            continue
-        lines.append(f"{told}: {'; '.join(places(there, among, several))}")
-    return lines
-
-
-def places(cells: Iterable[Cell], among: Iterable[str], variants: bool) -> list[str]:
-    """Cells in words, grouped by strategy and checkpointing mode."""
-    by_place: dict[tuple[str, str, str], dict[str, set[str]]] = {}
-    default: set[tuple[str, str, str, str]] = set()
-    for cell in sorted(cells, key=_order):
+    variants, modes = ({getattr(cell, axis) for cell in among} for axis in ("variant", "checkpointing"))
+    default = {_spot(cell) for cell in there if cell.world_size == default_world(cell)}
+    found: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
+    for cell in sorted(there, key=_order):
         world = "" if cell.world_size == default_world(cell) else f"w{cell.world_size}"
-        where = (cell.variant if variants else "", cell.precision if cell.precision != "fp32" else "")
-        if not world:
-            default.add((*where, cell.strategy, cell.checkpointing))
-        elif (*where, cell.strategy, cell.checkpointing) in default:
+        if world and _spot(cell) in default:
             continue
-        by_place.setdefault((*where, world), {}).setdefault(cell.checkpointing, set()).add(cell.strategy)
-    texts = []
-    among = list(among)
-    for where, modes in by_place.items():
-        same: dict[str, list[str]] = {}
-        for mode, names in modes.items():
-            same.setdefault(grouped(names, among), []).append(mode)
-        for names, shared in same.items():
-            texts.append(" ".join(filter(None, (*where, names, f"({', '.join(shared)})"))))  # noqa: PERF401
-    return texts
+        precision = cell.precision if cell.precision != "fp32" else ""
+        by_mode = found.setdefault((precision, world), {}).setdefault(cell.variant, {})
+        by_mode.setdefault(cell.checkpointing, []).append(cell.strategy)
+    everywhere = {cell.strategy for cell in among}
+    texts: dict[str, list[str]] = {}  # the variants of each text
+    for which, by_variant in found.items():
+        for variant, by_mode in by_variant.items():
+            shared: dict[str, list[str]] = {}
+            for mode, names in by_mode.items():
+                shared.setdefault(grouped(names, everywhere), []).append(mode)
+            for names, in_modes in shared.items():
+                parts = (*which, names, "" if modes <= {*in_modes} else f"({', '.join(in_modes)})")
+                texts.setdefault(" ".join(filter(None, parts)), []).append(variant)
+    return [text if variants <= {*of} else f"{', '.join(of)} under {text}" for text, of in texts.items()]
 
 
-def _told(failure: Failure, verdict: Verdict, cell: Cell) -> Cell:
-    """The cell whose outcome speaks against a claim: the one that it proposes, if it proposes one."""
-    return claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell
+def _spot(cell: Cell) -> tuple[str, ...]:
+    return cell.variant, cell.strategy, cell.checkpointing, cell.precision
 
 
 def _order(cell: Cell) -> tuple[object, ...]:
-    names, modes = strategies.names(), CHECKPOINTING
+    names = strategies.names()
     return (
         cell.world_size != default_world(cell),
         cell.precision != "fp32",
         cell.variant,
-        modes.index(cell.checkpointing),
-        names.index(cell.strategy),
+        CHECKPOINTING.index(cell.checkpointing) if cell.checkpointing in CHECKPOINTING else -1,
+        names.index(cell.strategy) if cell.strategy in names else -1,
         cell.world_size,
         cell.device,
     )

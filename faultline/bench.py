@@ -1,0 +1,165 @@
+"""What cells cost, as ratios measured side by side in one run; writes the table of bench/README.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from faultline import matrix, runner, server, shards
+from faultline.catalogue import ROOT, failures
+from faultline.matrix import Cell, Selection
+from faultline.ranks import RankServer
+
+README = ROOT / "bench" / "README.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
+REPEATS = 20
+
+Row = tuple[str, str, str]
+
+
+def main() -> int:
+    """Measure everything and rewrite the table; takes about a quarter of an hour, most of it torchrun's."""
+    say = Console(stderr=True).print
+    rows: list[Row] = []
+    with RankServer(sys.executable) as ranks:
+        references = runner.References(ranks.folder)
+        rows += per_cell(ranks, references, say)
+        rows.append(memory(ranks, references))
+    rows += linear(say)
+    rows += claims(say)
+    table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
+    cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
+    stack = ", ".join(f"{name} {version}" for name, version in server.versions().items())
+    text = "\n".join(["", f"{cores}; {stack}.", "", "| measured | value | target |", "|---|---|---|", *table, ""])
+    before, _, rest = README.read_text().partition(BEGIN)
+    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    print(text)
+    return 0
+
+
+def healthy(strategy: str) -> list[Cell]:
+    """REPEATS cells of a strategy that train: every variant that does, over and over."""
+    cells = [
+        cell
+        for cell in matrix.select(failures(), Selection(strategy=(strategy,), precision=("fp32",)))
+        if cell.world_size == 2
+        and not failures()[cell.failure].variant(cell.variant).trainer
+        and runner.expectations.first(runner.rules(failures()[cell.failure]), cell, server.versions()) is None
+    ]
+    return [cells[i * len(cells) // REPEATS] for i in range(REPEATS)]
+
+
+def per_cell(ranks: RankServer, references: runner.References, say: Callable[[str], None]) -> list[Row]:
+    """Forked ranks against torchrun and against ranks that are already up, cell by cell in turn."""
+    rows: list[Row] = []
+    ranks.start()
+    for strategy in STRATEGIES:
+        forked, launched, bare = [], [], []
+        for number, cell in enumerate(healthy(strategy)):
+            reference, problem = references.file(ranks, cell)
+            if problem:
+                raise RuntimeError(f"{cell.id}: no reference: {problem}")
+            job = {"cell": cell.id, "reference": str(reference)}
+            forked.append(timed(lambda job=job: ranks.run(job, 2)))  # type: ignore[misc]
+            again = ranks.run({**job, "times": 2}, 2)
+            bare.append(max(end.report["seconds"] for end in again.ranks if end.report))
+            launched.append(timed(lambda job=job: torchrun(job)))  # type: ignore[misc]
+            say(f"{strategy} {number + 1}/{REPEATS}: {forked[-1]:.2f} s, torchrun {launched[-1]:.1f} s")
+        cost, slow, least = map(statistics.median, (forked, launched, bare))
+        per_pair = statistics.median(b / a for a, b in zip(forked, launched, strict=True))
+        over = statistics.median(a / b for a, b in zip(forked, bare, strict=True))
+        rows += [
+            (f"{strategy}: torchrun / cell", f"{per_pair:.0f} ({slow:.1f} s / {cost:.2f} s)", "at least 25"),
+            (f"{strategy}: cell / bare work", f"{over:.2f} ({cost:.2f} s / {least:.2f} s)", "at most 2"),
+        ]
+    return rows
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def torchrun(job: dict[str, Any]) -> None:
+    """The same job, started the usual way; its own reports prove that it ran."""
+    with tempfile.TemporaryDirectory(prefix="faultline-torchrun-") as folder:
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps({**job, "folder": folder}))
+        words = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+        words += ["-m", "faultline.launched", str(file)]
+        subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=True)
+        for rank in range(2):
+            if json.loads((Path(folder) / f"report{rank}.json").read_text())["error"]:
+                raise RuntimeError(f"{job['cell']}: torchrun's rank {rank} failed")
+
+
+def memory(ranks: RankServer, references: runner.References) -> Row:
+    """The most that server and ranks hold together, shared pages counted once (PSS), in a ZeRO-3 cell."""
+    cell = healthy("zero3")[0]
+    reference, _ = references.file(ranks, cell)
+    most = 0
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MEMORY_CELL, cell.id, str(reference)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    supervisor = psutil.Process(process.pid)
+    while process.poll() is None:
+        try:
+            everyone = supervisor.children(recursive=True)
+            most = max(most, sum(child.memory_full_info().pss for child in everyone))
+        except psutil.NoSuchProcess:
+            pass
+        time.sleep(0.01)
+    return ("server and two ranks (PSS)", f"{most / 2**30:.2f} GB", "under 3 GB")
+
+
+_MEMORY_CELL = """
+import sys
+from faultline.ranks import RankServer
+with RankServer(sys.executable) as ranks:
+    for _ in range(5):
+        ranks.run({"cell": sys.argv[1], "reference": sys.argv[2], "times": 3}, 2)
+"""
+
+
+def linear(say: Callable[[str], None]) -> list[Row]:
+    """The scenario-level part and the whole default matrix, and a quarter of it against the whole."""
+    cells = matrix.select(failures(), Selection())
+    scenario = [cell for cell in cells if not failures()[cell.failure].variant(cell.variant).trainer]
+    quarter = shards.split(cells, 4, shards.recorded())[0]
+    rows: list[Row] = []
+    seconds = {}
+    for name, part in (("quarter", quarter), ("scenario", scenario), ("whole", cells)):
+        seconds[name] = timed(lambda part=part: run(part))  # type: ignore[misc]
+        say(f"{name}: {len(part)} cells in {seconds[name]:.0f} s")
+    rows.append((f"scenario-level cells ({len(scenario)})", f"{seconds['scenario'] / 60:.1f} min", "under 6 min"))
+    rows.append((f"default matrix ({len(cells)} cells)", f"{seconds['whole'] / 60:.1f} min", "under 12 min"))
+    per_cell = [seconds["whole"] / len(cells), seconds["quarter"] / len(quarter)]
+    rows.append(("seconds per cell, whole / a quarter", f"{per_cell[0]:.2f} / {per_cell[1]:.2f}", "the same: linear"))
+    return rows
+
+
+def run(cells: Sequence[Cell]) -> None:
+    with tempfile.TemporaryDirectory(prefix="faultline-bench-") as scratch:
+        runner.run_all(cells, os.cpu_count() or 2, Path(scratch), lambda entry: None)
+
+
+def claims(say: Callable[[str], None]) -> list[Row]:
+    """What remedies cost, where a claim says that they do; measured in a process of its own."""
+    say("the price of remedies")
+    told = subprocess.run(
+        [sys.executable, "-m", "faultline.prices"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [(name, value, "") for name, value in json.loads(told.stdout.splitlines()[-1])]

@@ -1,0 +1,126 @@
+"""Reliability that anyone can measure: the same matrix twice, and a run whose ranks are killed at random."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from faultline import commands, matrix, results
+from faultline.catalogue import failures
+from faultline.matrix import Cell, Selection
+from faultline.results import Result
+
+
+def repeat(cells: Sequence[Cell], workers: int) -> int:
+    """Run cells twice, the second time in reverse order; exit code 1 if any outcome or signature differs."""
+    first, second = {}, {}
+    for found, order in ((first, cells), (second, list(reversed(cells)))):
+        folder = results.new_run()
+        folder.describe(selection={}, cells=[cell.id for cell in order])
+        commands.measure(order, workers, folder)
+        folder.describe(finished=True)
+        found.update({entry["id"]: (entry["outcome"], entry["signature"]) for entry in folder.results()})
+    different = [name for name in first if first[name] != second.get(name)]
+    for name in different:
+        print(f"{name}: {' '.join(first[name])} / {' '.join(second.get(name, ('nothing',)))}")
+    print(f"{len(first)} cells twice: {len(different)} with another outcome the second time")
+    return 1 if different else 0
+
+
+def chaos(count: int, rate: float, seed: int, workers: int) -> int:
+    """Run random cells while a share of the ranks is killed; exit code 1 if anything is lost or left.
+
+    A cell whose ranks were left alone must do what is expected of it; one that
+    lost a rank must end as `crashes`, unless it had already reported.
+    """
+    choose = random.Random(seed)
+    cells = matrix.select(failures(), Selection())
+    cells = choose.sample(cells, min(count, len(cells)))
+    before = leftovers()
+    folder = results.new_run()
+    folder.describe(selection={"chaos": [count, rate, seed]}, cells=[cell.id for cell in cells])
+    with Killer(rate, choose) as killer:
+        commands.measure(cells, workers, folder)
+    folder.describe(finished=True)
+    found = folder.results()
+    lost = {cell.id for cell in cells} - {entry["id"] for entry in found}
+    crashed = [entry for entry in found if killed(entry)]
+    wrong = [entry for entry in found if entry["verdict"] != "expected" and not killed(entry)]
+    left = {kind: sorted(names - before[kind]) for kind, names in leftovers().items() if names - before[kind]}
+    console = Console()
+    console.print(f"{len(cells)} cells, {killer.ranks} ranks, {killer.kills} killed at random moments", highlight=False)
+    console.print(f"{len(found)} results, {len(lost)} lost; {len(crashed)} crashed by a kill", highlight=False)
+    console.print(f"{len(wrong)} others not as expected: {[entry['id'] for entry in wrong][:5]}", highlight=False)
+    console.print(f"left behind: {left or 'nothing'}", highlight=False)
+    return 1 if lost or wrong or left else 0
+
+
+def killed(entry: Result) -> bool:
+    """Whether a result says that SIGKILL ended a rank."""
+    return entry["outcome"] == "crashes" and any(rank["exit"] == -9 for rank in entry["ranks"])
+
+
+def leftovers() -> dict[str, set[str]]:
+    """What a run could leave behind: processes, temporary folders, shared memory, listening ports."""
+    me = psutil.Process()
+    time.sleep(0.2)
+    return {
+        "processes": {f"{child.pid} {child.name()}" for child in me.children(recursive=True) if child.is_running()},
+        "folders": {path.name for path in Path(tempfile.gettempdir()).glob("faultline-*")},
+        "shared memory": set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set(),
+        "ports": {str(c.laddr.port) for c in me.net_connections() if c.status == psutil.CONN_LISTEN},
+    }
+
+
+class Killer:
+    """Kills each rank that this process's servers start with a probability, at a random moment of its life."""
+
+    def __init__(self, rate: float, choose: random.Random) -> None:
+        self.rate, self.choose = rate, choose
+        self.ranks = self.kills = 0
+        self._seen: set[int] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._hunt)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _hunt(self) -> None:
+        due: list[tuple[float, psutil.Process]] = []
+        me = psutil.Process()
+        while not self._stop.wait(0.01):
+            for server in me.children():
+                for rank in _children(server):
+                    if rank.pid not in self._seen:
+                        self._seen.add(rank.pid)
+                        self.ranks += 1
+                        if self.choose.random() < self.rate:
+                            due.append((time.monotonic() + self.choose.random() * 0.5, rank))
+            for at, rank in list(due):
+                if at <= time.monotonic():
+                    due.remove((at, rank))
+                    try:
+                        rank.kill()  # psutil makes sure that the pid was not reused
+                        self.kills += 1
+                    except psutil.NoSuchProcess:
+                        pass
+
+
+def _children(server: psutil.Process) -> list[psutil.Process]:
+    try:
+        return server.children() if "faultline.server" in " ".join(server.cmdline()) else []
+    except psutil.NoSuchProcess:
+        return []

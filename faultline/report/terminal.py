@@ -1,0 +1,292 @@
+"""Reports on the terminal: progress, tables, what was not as expected, a failure's record."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as Columns
+from rich.text import Text
+
+from faultline import report
+from faultline.catalogue import Failure, failures
+from faultline.claims import Verdict
+from faultline.matrix import CHECKPOINTING, Cell
+from faultline.report import ABSENT, SYMBOLS, Row, Table, as_expected, one_line
+from faultline.results import Result
+
+STYLES = {
+    "trains": "green",
+    "raises": "red",
+    "diverges": "magenta",
+    "misplaced": "yellow",
+    "hangs": "cyan",
+    "crashes": "bright_red",
+    "impossible": "dim",
+    "invalid": "bold red",
+}
+WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow", "untested": "dim"}
+LISTED = 40  # cells that `unexpected` shows
+CELL = len(CHECKPOINTING)  # a symbol for each mode; the blank behind it has room for the mark
+MARK = "!"
+
+
+@contextmanager
+def progress(console: Console, total: int, known: Collection[Result]) -> Iterator[Callable[[Result], None]]:
+    """Show how far a run is, and give the function to call with each result.
+
+    `known` are results that a resumed run has already. Where nobody watches, a
+    line for each tenth takes the place of the bar.
+    """
+    unexpected = sum(not as_expected(result) for result in known)
+    if console.is_terminal and not console.is_dumb_terminal:
+        bar = Progress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+        )
+        task = bar.add_task(_unexpected(unexpected), total=total, completed=len(known))
+
+        def advance(result: Result) -> None:
+            nonlocal unexpected
+            unexpected += not as_expected(result)
+            bar.update(task, advance=1, description=f"{_unexpected(unexpected)}, {one_line(result['failure'])}")
+
+        with bar:
+            yield advance
+        return
+    done, start = len(known), time.monotonic()
+    _line(console, f"{total} cells" + (f", {done} of them known from before" if done else ""))
+
+    def tell(result: Result) -> None:
+        nonlocal done, unexpected
+        done, unexpected = done + 1, unexpected + (not as_expected(result))
+        if done * 10 // total > (done - 1) * 10 // total:
+            seconds = int(time.monotonic() - start)
+            elapsed = f"{seconds // 60}:{seconds % 60:02}"
+            _line(console, f"{done}/{total} cells after {elapsed}, {_unexpected(unexpected)}, {result['failure']}")
+
+    yield tell
+
+
+def _unexpected(count: int) -> str:
+    return f"{count} not as expected"
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    """One line as it is: no markup, no wrapping, nothing highlighted."""
+    console.print(Text(one_line(text), style=style), soft_wrap=True)
+
+
+def tables(console: Console, results: Collection[Result]) -> None:
+    """A table for each failure with a symbol for each checkpointing mode, a legend, and totals."""
+    width = console.width if console.is_terminal else max(console.width, 100)  # a file has no width
+    for table in report.tables(results):
+        title = Text(one_line(table.failure), style="bold")
+        known = failures().get(table.failure)
+        console.print(title.append(f"  {known.title}", style="not bold dim") if known else title, soft_wrap=True)
+        for line in _table(table, width):
+            console.print(line, soft_wrap=True)
+        console.print()
+    legend = Text()
+    for outcome, symbol in SYMBOLS.items():
+        legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
+    console.print(legend.append(f"{ABSENT} not run", "dim"))
+    _line(
+        console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what was not expected.", "dim"
+    )
+    _line(console, totals(results))
+
+
+def totals(results: Collection[Result]) -> str:
+    """How many cells there are, of each outcome, and not as expected."""
+    counts = Counter(result["outcome"] for result in results)
+    told = [
+        f"{outcome} {counts[outcome]}" for outcome in (*SYMBOLS, *sorted({*counts} - {*SYMBOLS})) if counts[outcome]
+    ]
+    cells = f"{len(results)} {'cell' if len(results) == 1 else 'cells'}"
+    return f"{cells}: {', '.join(told) or 'none'}; {_unexpected(sum(not as_expected(r) for r in results))}"
+
+
+def _table(table: Table, width: int) -> Iterator[Text]:
+    """The lines of a table, in as many blocks of strategies as the width asks for."""
+    widths = _widths(table.strategies)
+    longest = max(len(one_line(row.label)) for row in table.rows)
+    label = min(longest, max(16, width - sum(widths.values()) - 1))
+    block: list[str] = []
+    for strategy in table.strategies:
+        if block and label + 1 + sum(widths[name] for name in [*block, strategy]) > width:
+            yield from _block(table, block, widths, label)
+            block = []
+        block.append(strategy)
+    yield from _block(table, block, widths, label)
+
+
+def _widths(strategies: Sequence[str]) -> dict[str, int]:
+    """The width of each column: the last one of a family has what the family's name needs."""
+    widths = dict.fromkeys(strategies, CELL + 1)
+    for head, family in groupby(strategies, key=_head):
+        members = list(family)
+        widths[members[-1]] += max(0, len(head) + 1 - (CELL + 1) * len(members))
+    return widths
+
+
+def _head(strategy: str) -> str:
+    return one_line(strategy).split("-")[0]
+
+
+def _block(table: Table, strategies: Sequence[str], widths: Mapping[str, int], label: int) -> Iterator[Text]:
+    indent = " " * (label + 1)
+    heads = ""
+    for head, members in groupby(strategies, key=_head):
+        room = sum(widths[name] for name in members)
+        heads += head[: room - 1].ljust(room)
+    yield Text((indent + heads).rstrip(), style="bold")
+    for part in (1, 2):  # find-unused stands below ddp as "fin" and "unu"
+        tails = "".join(
+            (one_line(name).split("-")[part : part + 1] or [""])[0][:CELL].ljust(widths[name]) for name in strategies
+        )
+        if tails.strip():
+            yield Text((indent + tails).rstrip(), style="dim")
+    extra = False
+    for row in table.rows:
+        if row.extra and not extra:
+            yield Text("")
+        extra = row.extra
+        first, *others = _wrapped(one_line(row.label), label)
+        line = Text(first.ljust(label + 1))
+        for name in strategies:
+            line.append(_symbols(row, name)).append(" " * (widths[name] - CELL - 1))
+        line.rstrip()
+        yield line
+        yield from (Text(f"  {rest}") for rest in others)
+
+
+def _symbols(row: Row, strategy: str) -> Text:
+    """A symbol for each mode, and the mark: colours alone don't survive a pipe."""
+    text, marked = Text(), False
+    for mode in CHECKPOINTING:
+        result = row.cells.get((strategy, mode))
+        if result is None:
+            text.append(ABSENT, "dim")
+            continue
+        style = STYLES.get(result["outcome"], "bold red")
+        if not as_expected(result):
+            style, marked = f"{style} bold reverse", True
+        text.append(SYMBOLS.get(result["outcome"], "?"), style)
+    return text.append(MARK if marked else " ", "bold red")
+
+
+def _wrapped(label: str, width: int) -> list[str]:
+    """A name in lines, broken behind its own joints; lines after the first are indented by two."""
+    lines = [""]
+    for part in re.findall(r"[^_\- ]*[_\- ]?", label):
+        while part:
+            room = width - (2 if len(lines) > 1 else 0)
+            if lines[-1] and len(lines[-1]) + len(part.rstrip()) > room:
+                lines.append("")
+                continue
+            lines[-1] += part[: room - len(lines[-1])] if len(part.rstrip()) > room else part
+            part = part[room:] if len(part.rstrip()) > room else ""
+    return [line.rstrip() for line in lines] or [""]
+
+
+def unexpected(console: Console, results: Collection[Result]) -> None:
+    """What was not as expected, each with the command that repeats exactly that cell."""
+    wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result["id"])
+    if not wrong:
+        _line(console, "Every cell did what was expected of it.", "green")
+        return
+    console.print(Text(f"\n{_unexpected(len(wrong))}:", style="bold"))
+    for result in wrong[:LISTED]:
+        cell, detail = one_line(result["id"]), one_line(result["detail"])
+        told = Text(report.expectation(result) + (f": {detail}" if detail else ""))
+        told.truncate(max(console.width if console.is_terminal else 160, 40) - 2, overflow="ellipsis")
+        console.print(Text(f"{cell}  ").append(one_line(result["verdict"]), "bold red"), soft_wrap=True)
+        console.print(Text("  ").append(told), soft_wrap=True)
+        if report.command(result["id"]):
+            _indented(console, report.command(cell))
+    if len(wrong) > LISTED:
+        _line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
+
+
+def _indented(console: Console, text: str) -> None:
+    console.print(Text(f"  {one_line(text)}", style="dim"), soft_wrap=True)
+
+
+def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, int]) -> None:
+    """How many cells each failure has at both levels, and what the default matrix leaves out and why."""
+    counts = _columns("failure", "scenario", "trainer", "cells")
+    levels = Counter((cell.failure, bool(failures()[cell.failure].variant(cell.variant).trainer)) for cell in cells)
+    for name in dict.fromkeys(cell.failure for cell in cells):
+        scenario, trainer = levels[name, False], levels[name, True]
+        counts.add_row(name, str(scenario), str(trainer), str(scenario + trainer))
+    scenario, trainer = (sum(n for (_, level), n in levels.items() if level is wanted) for wanted in (False, True))
+    counts.add_section()
+    counts.add_row("all", str(scenario), str(trainer), str(len(cells)))
+    console.print(counts)
+    rules = _columns("left out of the default matrix", "cells")
+    for reason, count in left_out.items():
+        rules.add_row(Text(one_line(reason)), str(count))
+    console.print(rules)
+
+
+def _columns(first: str, *numbers: str) -> Columns:
+    table = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict]) -> None:
+    """What the catalogue says of a failure, and how the claims about it fared."""
+    console.print(Text(one_line(failure.title), style="bold"), soft_wrap=True)
+    _indented(console, failure.name)
+    console.print()
+    facts = Columns.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("records", Text("\n".join(failure.records)))
+    facts.add_row("since", Text(failure.since))
+    facts.add_row("until", Text(failure.until))
+    facts.add_row("signatures", Text("\n".join(f"{name}: {pattern}" for name, pattern in failure.signatures.items())))
+    facts.add_row(
+        "variants", Text("\n".join(_variant(variant.name, variant.strategies) for variant in failure.variants))
+    )
+    console.print(facts)
+    claims = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("", "claim", "verdict", "for", "against"):
+        claims.add_column(name, justify="right" if name in ("for", "against") else "left", no_wrap=name == "verdict")
+    for key, verdict in verdicts.items():
+        word = Text(verdict.word, style=WORDS[verdict.word])
+        claims.add_row(key, Text(verdict.claim.text), word, str(len(verdict.speaks_for)), str(len(verdict.against)))
+    console.print(claims)
+
+
+def _variant(name: str, patterns: Iterable[str]) -> str:
+    return name if tuple(patterns) == ("*",) else f"{name} (only {', '.join(patterns)})"
+
+
+def environment(console: Console, facts: Mapping[str, Any], indent: int = 0) -> None:
+    """Nested facts as indented lines that can be pasted into an issue."""
+    for key, value in facts.items():
+        start = f"{' ' * indent}{one_line(key)}:"
+        if isinstance(value, Mapping) and value:
+            console.print(Text(start), soft_wrap=True)
+            environment(console, value, indent + 2)
+            continue
+        told = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        console.print(Text(f"{start} {one_line(told) or 'none'}"), soft_wrap=True)
