@@ -60,6 +60,9 @@ def parser() -> argparse.ArgumentParser:
     report = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
     report.add_argument("run", nargs="?", default="")
 
+    durations = verb(verbs, "durations", commands.durations, "record a run's durations, which balance shards")
+    durations.add_argument("run", nargs="?", default="")
+
     merge = verb(verbs, "merge", commands.merge, "put the shards of a run together and say what is missing")
     merge.add_argument("runs", nargs="+", metavar="RUN")
 

@@ -82,12 +82,18 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
 def resumable(folder: RunFolder, cells: Iterable[Cell]) -> list[Result]:
     """What an interrupted run already has; refuses one of another stack or of other cells."""
     facts = folder.facts()
-    here = results.stack_name(server.versions())
-    if facts.get("stack", here) != here:
-        raise UsageError(f"{folder.path.name} was run on another stack ({facts['stack']}); start a new run")
+    same_stack(folder)
     if set(facts.get("cells", ())) != {cell.id for cell in cells}:
         raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
     return folder.results()
+
+
+def same_stack(folder: RunFolder) -> None:
+    """Refuse a run of other versions than are installed here."""
+    here = results.stack_name(server.versions())
+    theirs = folder.facts().get("stack", here)
+    if theirs != here:
+        raise UsageError(f"{folder.path.name} was run on another stack ({theirs}); start a new run")
 
 
 def check_device(device: str) -> None:
@@ -157,6 +163,7 @@ def bless(args: argparse.Namespace) -> int:
     folder = chosen(args.run)
     found = folder.results()
     blessing.refuse(found, bool(folder.facts().get("finished")))
+    same_stack(folder)
     if args.failure and args.failure not in failures():
         raise unknown("failure", args.failure, list(failures()))
     changed = False
@@ -166,12 +173,12 @@ def bless(args: argparse.Namespace) -> int:
         observed = {cell: told for cell, told in outcomes(found).items() if cell.failure == name}
         cells = matrix.select(failures(), Selection(failure=(name,), device=next(iter(observed)).device))
         text = blessing.bless(failure, observed, server.versions(), expectations.load(file), cells)
-        difference = blessing.difference(file.read_text() if file.exists() else "", text, file)
+        difference = blessing.difference(file.read_text(encoding="utf-8") if file.exists() else "", text, file)
         if difference:
             changed = True
             print(difference, end="")
             if not args.check:
-                file.write_text(text)
+                file.write_text(text, encoding="utf-8")
     if not changed:
         print("nothing to change: the rules say what the run showed")
     return cli.EXIT_UNEXPECTED if changed and args.check else cli.EXIT_AS_EXPECTED
@@ -193,6 +200,12 @@ def readme(args: argparse.Namespace) -> int:
     for failure in failures().values():
         if any(entry["failure"] == failure.name for entry in found):
             print(readmes.rewrite(REPROS / failure.name / "README.md", failure, found))
+    return cli.EXIT_AS_EXPECTED
+
+
+def durations(args: argparse.Namespace) -> int:
+    """Record how long cells took, so that shards of later runs are of equal length."""
+    shards.record(chosen(args.run).results())
     return cli.EXIT_AS_EXPECTED
 
 

@@ -21,11 +21,12 @@ from faultline import server
 from faultline.catalogue import ROOT
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
-QUIET = 3.0  # seconds in which every rank sleeps and uses no processor: a hang
-STUCK = 20.0  # seconds in which every rank shows the same Python stack while it spins: a hang as well
-GRACE = 0.3  # seconds that the peers of a rank that failed have to report their own error
-PATIENCE = 3.0  # the same, while all that is known is that a peer is gone: the cause is still to come
-TICK = 0.25
+TICK = 0.25  # seconds between two looks at ranks of which none has failed
+QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
+STUCK = 80  # looks within which no rank left its place in its Python code, busy or not: a hang as well
+SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
+SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
+PATIENCE = 3.0  # seconds that peers which don't fall asleep are given to add to what is known by then
 
 
 # What a rank says when its peer is gone: it follows from a failure and never is the cause.
@@ -124,34 +125,34 @@ class RankServer:
         reports: dict[int, dict[str, Any]] = {}
         exits: dict[int, int] = {}
         hang = ""
-        failed_at = grace = 0.0
+        failed_at = 0.0
         while len(reports.keys() | exits.keys()) < world_size:
-            event = self._event(0.02 if failed_at else TICK)
+            event = self._event(SETTLE_TICK if failed_at else TICK)
             now = time.monotonic()
-            if event is None:
-                if failed_at and now - failed_at > grace:
+            if event is not None:
+                if _collect(event, reports, exits):
+                    failed_at = failed_at or now
+                continue
+            running = [rank for rank in range(world_size) if rank not in reports and rank not in exits]
+            if failed_at:
+                if progress.asleep(running) >= SETTLED or now - failed_at > PATIENCE:
                     break
-                hang = "" if failed_at else progress.stalled(set(reports) | set(exits))
-                if not hang and now - started > self.deadline:
-                    hang = f"still running after {self.deadline:.0f} s"
-                if hang:
-                    progress.stacks()
-                    break
-            elif "report" in event:
-                reports[event["rank"]] = event["report"]
-                if event["report"]["error"]:
-                    cause = not is_victim(event["report"]["error"])
-                    failed_at, grace = failed_at or now, GRACE if cause else grace or PATIENCE
-            elif "exit" in event:
-                exits[event["rank"]] = event["exit"]
-                failed_at, grace = failed_at or now, GRACE
+                continue
+            hang = progress.stalled(running)
+            if not hang and now - started > self.deadline:
+                hang = f"still running after {self.deadline:.0f} s"
+            if hang:
+                progress.stacks(wake=True)
+                break
         seconds = time.monotonic() - started
         self._send({"kill": True})
         while (event := self._event(30.0)) is not None and "done" not in event:
-            if "exit" in event and event["exit"] != -signal.SIGKILL:
-                exits[event["rank"]] = event["exit"]
+            _collect(event, reports, exits)
         if event is None:
             raise ServerDied("the rank server did not end its ranks")
+        for rank, status in enumerate(event["done"]):
+            if status != -signal.SIGKILL:  # which is most likely the server's own
+                exits.setdefault(rank, status)
         ends = [
             RankEnd(
                 reports.get(rank),
@@ -213,50 +214,87 @@ class RankServer:
 
 
 class Progress:
-    """Tells ranks that wait for each other for ever from ranks that work, by what the processes do."""
+    """Tells ranks that wait for each other for ever from ranks that work, by what the processes do.
+
+    It counts looks, not seconds: a supervisor that was held up itself has seen nothing.
+    """
 
     def __init__(self, pids: list[int], folder: Path) -> None:
         self.folder = folder
         self.pids = pids
         self.cpu = -1.0
-        self.moved = self.changed = time.monotonic()
-        self.seen: list[str] = []
+        self.others: dict[int, float] = {}  # what the ranks started, with its processor time
+        self.sleeps = self.looks = 0
+        self.place = ""  # the ranks' stacks half way to QUIET
+        self.places: list[str] = []
 
-    def stalled(self, ended: set[int]) -> str:
-        """What shows that no rank makes progress, or nothing."""
+    def asleep(self, ranks: list[int]) -> int:
+        """Look at the ranks: how many times in a row all of them were asleep and used no processor."""
         cpu, asleep = 0.0, True
-        for rank, pid in enumerate(self.pids):
-            if rank in ended:
-                continue
+        for rank in ranks:
             try:
-                process = psutil.Process(pid)
+                process = psutil.Process(self.pids[rank])
                 times = process.cpu_times()
                 asleep = asleep and process.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
             except psutil.NoSuchProcess:
-                return ""
+                asleep = False  # its end is about to be told
+                continue
             cpu += times.user + times.system
-        now = time.monotonic()
-        if not asleep or cpu - self.cpu > 0.02:
-            self.cpu, self.moved = cpu, now
-        if now - self.moved > QUIET:
-            return f"every rank slept for {QUIET:.0f} s without using the processor"
-        if now - self.changed > STUCK / 4:
-            self.changed = now
-            self.seen = [*self.seen, self.stacks()][-5:]
-            if len(self.seen) == 5 and len(set(self.seen)) == 1 and self.seen[0]:
-                return f"every rank stood at the same line for {STUCK:.0f} s"
+        if not asleep or abs(cpu - self.cpu) > 0.02:  # less when a rank was done in between
+            self.cpu, self.sleeps = cpu, 0
+        else:
+            self.sleeps += 1
+        return self.sleeps
+
+    def stalled(self, ranks: list[int]) -> str:
+        """Look at the ranks: what shows that none of them makes progress, or nothing."""
+        self.looks += 1
+        sleeps = self.asleep(ranks)
+        if sleeps == QUIET // 2:
+            self.place, self.others = self.stacks(), self.descendants()
+        if sleeps == QUIET:
+            if self.stacks() == self.place and self.descendants() == self.others:
+                return f"every rank slept for {QUIET * TICK:.0f} s at the same place"
+            self.sleeps = 0
+        if self.looks % (STUCK // 4) == 0:
+            self.places = [*self.places, self.stacks()][-5:]
+            if len(self.places) == 5 and len(set(self.places)) == 1 and self.places[0]:
+                return f"every rank stood at the same place for {STUCK * TICK:.0f} s"
         return ""
 
-    def stacks(self) -> str:
-        """Have every rank write its Python stack, and return them all."""
+    def descendants(self) -> dict[int, float]:
+        """The processes that ranks started and may be waiting for, with the processor time that each used."""
+        found = {}
+        for pid in self.pids:
+            try:
+                for process in psutil.Process(pid).children(recursive=True):
+                    times = process.cpu_times()
+                    found[process.pid] = times.user + times.system
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def stacks(self, wake: bool = False) -> str:
+        """Have every rank write its Python stack, and return them all; a stopped rank can't unless it is woken."""
         for rank, pid in enumerate(self.pids):
             try:
                 (self.folder / f"rank{rank}.stack").write_text("")
                 os.kill(pid, signal.SIGUSR1)
-            except (ProcessLookupError, FileNotFoundError):
+                if wake:
+                    os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
                 pass
         time.sleep(0.2)
         return "".join(_text(self.folder / f"rank{rank}.stack") for rank in range(len(self.pids)))
+
+
+def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: dict[int, int]) -> bool:
+    """Keep what an event says of a rank; whether it tells the cause of a failure, not just that a peer is gone."""
+    if "exit" in event:
+        exits[event["rank"]] = event["exit"]
+        return True
+    reports[event["rank"]] = event["report"]
+    return bool(event["report"]["error"]) and not is_victim(event["report"]["error"])
 
 
 def _text(file: Path) -> str:

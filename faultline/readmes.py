@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from faultline.report import one_line, ordered
 from faultline.results import Result
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+_DEVICES = {"cpu": "the CPU with gloo", "cuda": "a GPU"}
 
 Outcomes = Mapping[Cell, tuple[str, str]]
 
@@ -38,15 +41,21 @@ def rewrite(file: Path, failure: Failure, results: Iterable[Result]) -> str:
 
 
 def measured(failure: Failure, results: Iterable[Result]) -> str:
-    """The Markdown of one failure, the same for the same results in whatever order."""
+    """The Markdown of one failure, the same for the same results in whatever order.
+
+    Of a run on several devices it shows the CPU's part.
+    """
     known = {variant.name for variant in failure.variants}
     own = sorted((r for r in results if r["failure"] == failure.name and r["variant"] in known), key=lambda r: r["id"])
+    if not own:
+        raise UsageError(f"the run has no cell of {failure.name}")
+    device = min(result["device"] for result in own)
+    own = [result for result in own if result["device"] == device]
     observed = report.outcomes(own)
     main = {cell: told for cell, told in observed.items() if cell == _usual(cell)}
     stacks = sorted({one_line(result["stack"]) for result in own if result["stack"]})
-    devices = sorted({"CPU (gloo)" if cell.device == "cpu" else "GPU (nccl)" for cell in observed})
     parts = [
-        f"Measured with {'; '.join(stacks) or 'an unknown stack'} on the {' and the '.join(devices)},"
+        f"Measured with {'; '.join(stacks) or 'an unknown stack'}, on {_DEVICES.get(device, device)},"
         " in fp32 on 2 ranks (`single`: one process).",
         "\n".join(happens(failure, main)),
         elsewhere(observed, main),
@@ -56,22 +65,25 @@ def measured(failure: Failure, results: Iterable[Result]) -> str:
 
 
 def happens(failure: Failure, main: Outcomes) -> list[str]:
-    """The table of broken variants: strategies and modes with the same outcome share a line."""
+    """The table of broken variants: strategies that do the same in every mode share their lines."""
     lines = []
     for variant in (v.name for v in failure.variants if v.remedy == "broken"):
-        cells = {cell: told for cell, told in main.items() if cell.variant == variant}
-        everywhere = {cell.strategy for cell in cells}
-        modes: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for mode in CHECKPOINTING:
-            told = {cell.strategy: _outcome(*told) for cell, told in cells.items() if cell.checkpointing == mode}
-            by_outcome: dict[str, list[str]] = {}
-            for strategy in ordered(told, strategies.names()):
-                by_outcome.setdefault(told[strategy], []).append(strategy)
-            rows = tuple((report.grouped(names, everywhere), outcome) for outcome, names in by_outcome.items())
-            modes.setdefault(rows, []).append(mode)
-        for rows, same in modes.items():
-            lines += [_row(f"`{variant}`", ", ".join(same), names, outcome) for names, outcome in rows]
-    return _headed(("variant", "checkpointing", "strategies", "outcome"), lines)
+        did: dict[str, dict[str, str]] = {}
+        for cell in main:
+            if cell.variant == variant:
+                did.setdefault(cell.strategy, {})[cell.checkpointing] = _outcome(*main[cell])
+        modes = {mode for by_mode in did.values() for mode in by_mode}
+        groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for strategy in ordered(did, strategies.names()):
+            same: dict[str, list[str]] = {}
+            for mode in ordered(did[strategy], CHECKPOINTING):
+                same.setdefault(did[strategy][mode], []).append(mode)
+            told = tuple(("any" if modes <= {*own} else ", ".join(own), outcome) for outcome, own in same.items())
+            groups.setdefault(told, []).append(strategy)
+        for told, names in groups.items():
+            group = _code(report.grouped(names, did))
+            lines += [_row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in told]
+    return _headed(("variant", "strategies", "checkpointing", "outcome"), lines)
 
 
 def elsewhere(observed: Outcomes, main: Outcomes) -> str:
@@ -88,11 +100,11 @@ def elsewhere(observed: Outcomes, main: Outcomes) -> str:
     for (place, change), cells in sorted(changes.items()):
         among = [_usual(cell) for cell in others if _place(cell) == place]
         where = ", ".join(report.places([_usual(cell) for cell in cells], among))
-        texts.append(f"{place}: {where} {change}")
+        texts.append(f"with {place}, {_code(where)}: {change}")
     if texts:
-        return f"Different from fp32 on 2 ranks: {'; '.join(texts)}."
-    run = " and ".join(sorted({_place(cell) for cell in others}))
-    return f"The same with {run}, wherever broken variants were run so." if run else ""
+        return f"Different outside of that table: {'; '.join(texts)}."
+    run = " or ".join(sorted({_place(cell) for cell in others}))
+    return f"The same outcomes with {run}, wherever broken variants were run so." if run else ""
 
 
 def _usual(cell: Cell) -> Cell:
@@ -102,10 +114,9 @@ def _usual(cell: Cell) -> Cell:
 
 def _place(cell: Cell) -> str:
     """How a cell differs from the main table's."""
-    ranks = "" if cell == replace(cell, world_size=default_world(cell)) else f"{cell.world_size} ranks"
-    return " on ".join(filter(None, (cell.precision if cell.precision != "fp32" else "", ranks))).replace(
-        "1 ranks", "1 rank"
-    )
+    count = "1 rank" if cell.world_size == 1 else f"{cell.world_size} ranks"
+    ranks = "" if cell.world_size == default_world(cell) else count
+    return " on ".join(filter(None, (cell.precision if cell.precision != "fp32" else "", ranks)))
 
 
 def fates(failure: Failure, results: Collection[Result]) -> list[str]:
@@ -121,13 +132,14 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
 def _count(failure: Failure, verdict: Verdict, results: Collection[Result]) -> str:
     """How many cells speak for a claim, and what happens in those that don't."""
     if verdict.word == "untested":
-        return "none was run"
-    agreeing, all_cells = len(verdict.speaks_for), len(verdict.speaks_for) + len(verdict.against)
-    count = f"{agreeing} of {all_cells} cells"
-    told = report.where(failure, verdict, results)
-    if not told or verdict.word == "verified":
-        return count
-    return f"{count}; {'only ' if verdict.claim.kind == 'changes' else 'not '}{'; '.join(told)}"
+        return "no cell could tell"
+    count = f"{len(verdict.speaks_for)} of {len(verdict.speaks_for) + len(verdict.against)} cells"
+    return _code("; ".join([count, *report.where(failure, verdict, results)]))
+
+
+def _code(text: str) -> str:
+    """Patterns as code: an asterisk means something to Markdown."""
+    return re.sub(r"[A-Za-z0-9-]+\*", r"`\g<0>`", text)
 
 
 def _outcome(outcome: str, signature: str) -> str:

@@ -17,6 +17,7 @@ from faultline.catalogue import REPROS, Failure, failures
 from faultline.matrix import DEVICES, Cell, every_cell, possible
 from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended, RankServer, ServerDied
+from faultline.server import STACK
 
 
 class References:
@@ -78,7 +79,7 @@ def rules(failure: Failure) -> tuple[expectations.Rule, ...]:
         for cell, variant in every_cell({failure.name: failure}, device)
         if possible(cell, variant)
     ]
-    expectations.check(failure, known, cells)
+    expectations.check(failure, known, cells, STACK)
     return known
 
 

@@ -1,8 +1,8 @@
 """The rank server: imports the libraries under test once, then forks fresh ranks for each cell.
 
 It speaks JSON lines on its standard input and output, about one cell at a time.
-A request is ``{"world_size", "job"}`` or ``{"kill": true}``; an event has `pids`,
-or `rank` with `report` or `exit`, or `done` once every rank is reaped.
+A request is ``{"world_size", "job"}``, ``{"kill": true}`` or ``{"end": true}``; an event
+has `pids`, or `rank` with `report` or `exit`, or `done` with exit codes once every rank is reaped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import shutil
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
@@ -113,52 +116,86 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The supervisor asks for stacks with it, perhaps before a rank has a handler: unhandled, it would kill.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     started = time.monotonic()
     preload()
     gc.collect()
     gc.freeze()
-    serve(requests, events, {"ready": True, "seconds": time.monotonic() - started, "versions": versions()} | describe())
+    greeting = {"ready": True, "seconds": time.monotonic() - started, "versions": versions()} | describe()
+    try:
+        dismissed = serve(requests, events, greeting)
+    except BrokenPipeError:
+        dismissed = False
+    kill([])
+    if not dismissed:  # the supervisor is gone and can't clear up any more
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
-def serve(requests: int, events: int, greeting: dict[str, Any]) -> None:
-    """Answer requests, one cell at a time, until the supervisor closes its end; what still runs dies then."""
+@dataclass
+class Rank:
+    """A forked rank, as long as its cell runs. Its end is the process's: others may hold the pipe or close it."""
+
+    pid: int
+    pipe: int
+    process: int  # a pidfd, readable from when the process has ended
+    buffer: bytes = b""
+    watched: set[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watched = {self.pipe, self.process}
+
+    def news(self, readable: Sequence[int]) -> list[dict[str, Any]]:
+        """What the rank reported and then how it ended, where one of `readable` says so."""
+        ended = self.process in readable
+        if ended or self.pipe in readable:
+            with contextlib.suppress(BlockingIOError):
+                chunk = os.read(self.pipe, 1 << 20)
+                self.buffer += chunk
+                if not chunk:
+                    self.watched.discard(self.pipe)
+        *lines, self.buffer = self.buffer.split(b"\n")
+        found: list[dict[str, Any]] = [{"report": json.loads(line)} for line in lines]
+        if ended:
+            self.watched.discard(self.process)
+            found.append({"exit": peek(self.pid)})
+        return found
+
+    def close(self) -> None:
+        os.close(self.pipe)
+        os.close(self.process)
+
+
+def serve(requests: int, events: int, greeting: dict[str, Any]) -> bool:
+    """Answer requests, one cell at a time; give back whether the supervisor said goodbye before it closed its end."""
     send(events, greeting)
-    buffers = {requests: b""}
-    pipes: list[int] = []  # of the running cell's ranks, by rank
-    pids: list[int] = []
+    buffer = b""
+    ranks: list[Rank] = []
     while True:
-        readable, _, _ = select.select([*buffers], [], [])
-        for fd in readable:
-            chunk = os.read(fd, 1 << 20)
-            *lines, buffers[fd] = (buffers[fd] + chunk).split(b"\n")
-            if fd == requests:
-                for request in map(json.loads, lines):
-                    if "kill" in request:
-                        statuses = kill(pids)
-                        for pipe in pipes:
-                            buffers.pop(pipe, None)
-                            os.close(pipe)
-                        pids, pipes = [], []
-                        send(events, {"done": statuses})
-                    else:
-                        pids, pipes = start(request, (requests, events))
-                        buffers |= dict.fromkeys(pipes, b"")
-                        send(events, {"pids": pids})
-                    readable = [fd]  # the other descriptors may be closed by now
-                if not chunk:
-                    kill(pids)
-                    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
-                    return
+        watched = [requests, *(fd for rank in ranks for fd in rank.watched)]
+        readable, _, _ = select.select(watched, [], [])
+        for number, rank in enumerate(ranks):
+            for event in rank.news(readable):
+                send(events, {"rank": number} | event)
+        if requests not in readable:
+            continue
+        chunk = os.read(requests, 1 << 20)
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for request in map(json.loads, lines):
+            statuses = kill([rank.pid for rank in ranks])
+            for rank in ranks:
+                rank.close()
+            ranks = []
+            if "end" in request:
+                return True
+            if "kill" in request:
+                send(events, {"done": statuses})
             else:
-                rank = pipes.index(fd)
-                for line in lines:
-                    send(events, {"rank": rank, "report": json.loads(line)})
-                if not chunk:
-                    del buffers[fd]
-                    send(events, {"rank": rank, "exit": peek(pids[rank])})
-            if readable == [requests]:
-                break
+                ranks = start(request, (requests, events))
+                send(events, {"pids": [rank.pid for rank in ranks]})
+        if not chunk:
+            return False
 
 
 def peek(pid: int) -> int:
@@ -174,72 +211,80 @@ def send(events: int, event: dict[str, Any]) -> None:
         data = data[os.write(events, data) :]
 
 
-def start(request: dict[str, Any], mine: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Fork the ranks of a cell into a process group of their own; give back pids and pipes by rank."""
-    pipes: list[int] = []
-    pids: list[int] = []
-    for rank in range(request["world_size"]):
+def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
+    """Fork the ranks of a cell into a process group of their own."""
+    ranks: list[Rank] = []
+    server, at_fork = os.getpid(), describe()  # in a child, there is one thread whatever the server has
+    for number in range(request["world_size"]):
+        group = ranks[0].pid if ranks else 0
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                os.setpgid(0, pids[0] if pids else 0)
-                for fd in (*mine, reading, *pipes):
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != server:
+                    os._exit(70)  # it died before this process could ask to die with it
+                os.setpgid(0, group)
+                for rank in ranks:
+                    rank.close()
+                for fd in (*mine, reading):
                     os.close(fd)
-                become_rank(request["job"], rank, writing)
+                become_rank(request["job"], number, writing, at_fork)
+            except BaseException:  # noqa: BLE001 - the log is all that can be had from here
+                traceback.print_exc()
             finally:
                 os._exit(70)
         os.close(writing)
         try:
-            os.setpgid(pid, pids[0] if pids else pid)
+            os.setpgid(pid, group or pid)
         except OSError:
             pass  # the child did it first and may even be gone
-        pipes.append(reading)
-        pids.append(pid)
-    return pids, pipes
+        os.set_blocking(reading, False)
+        ranks.append(Rank(pid, reading, os.pidfd_open(pid)))
+    return ranks
 
 
-def become_rank(job: dict[str, Any], rank: int, pipe: int) -> None:
+def become_rank(job: dict[str, Any], rank: int, pipe: int, at_fork: dict[str, Any]) -> None:
     """In the child: run, report on the pipe, and wait to be killed.
 
     A rank never leaves by itself: one that returns can hang in gloo's
     destructor or reset a connection that a slower peer still reads.
     """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     log = os.open(f"{job['folder']}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
-    stacks = open(f"{job['folder']}/rank{rank}.stack", "w")  # noqa: SIM115 - must outlive this function
+    stacks = open(f"{job['folder']}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-    at_fork = describe()
     report = importlib.import_module("faultline.rank").main(job, rank)
     report["evidence"]["at_fork"] = at_fork
     send(pipe, report)
+    reported()
+
+
+def reported() -> None:
+    """Wait to be killed; its name tells a reader of stacks that this rank is not what a hang is about."""
     while True:
         signal.pause()
 
 
 def kill(pids: list[int]) -> list[int]:
-    """End a cell's process group and everything that descends from it; give back the ranks' exit codes."""
-    if not pids:
-        return []
-    try:
-        os.killpg(pids[0], signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    """End a cell's ranks and everything else that descends from this process; give back the ranks' exit codes."""
+    if pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pids[0], signal.SIGKILL)
+    statuses: dict[int, int] = {}
     while True:
+        # A rank may have left the group, and what an ended one had started was handed to its subreaper: here.
+        for child in children():
+            os.kill(child, signal.SIGKILL)
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.wait()
         except ChildProcessError:
-            return statuses
-        if pid == 0:
-            # A descendant that left the group was handed to this process, its subreaper.
-            for child in children():
-                os.kill(child, signal.SIGKILL)
+            return [statuses[pid] for pid in pids]
+        statuses[pid] = os.waitstatus_to_exitcode(status)
 
 
 def children() -> list[int]:

@@ -170,7 +170,7 @@ def where(failure: Failure, verdict: Verdict, results: Iterable[Result]) -> list
     for cell in sorted(judged, key=_order):
         by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)
     return [
-        told if len(there) == len(cells) else f"{told}: {'; '.join(places(there, cells))}"
+        told if len(there) == len(cells) else f"{told} under {', '.join(places(there, cells))}"
         for told, there in by_outcome.items()
     ]
 
@@ -194,13 +194,13 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
     texts: dict[str, list[str]] = {}  # the variants of each text
     for which, by_variant in found.items():
         for variant, by_mode in by_variant.items():
-            shared: dict[str, list[str]] = {}
+            same: dict[str, list[str]] = {}
             for mode, names in by_mode.items():
-                shared.setdefault(grouped(names, everywhere), []).append(mode)
-            for names, in_modes in shared.items():
-                parts = (*which, names, "" if modes <= {*in_modes} else f"({', '.join(in_modes)})")
-                texts.setdefault(" ".join(filter(None, parts)), []).append(variant)
-    return [text if variants <= {*of} else f"{', '.join(of)} under {text}" for text, of in texts.items()]
+                same.setdefault(grouped(names, everywhere), []).append(mode)
+            for group, own in same.items():
+                told = ", ".join(filter(None, (*(own if modes - {*own} else ()), *which)))
+                texts.setdefault(f"{group} ({told})" if told else group, []).append(variant)
+    return [f"{text} in {', '.join(own)}" if variants - {*own} else text for text, own in texts.items()]
 
 
 def _spot(cell: Cell) -> tuple[str, ...]:

@@ -31,8 +31,10 @@ def read_config(file: Path) -> dict[str, Any]:
     return config
 
 
+# Reading every file here means that a broken one is refused before anything starts.
 STRATEGIES: dict[str, dict[str, Any]] = {
-    file.stem: {"file": file} for file in sorted(CONFIGS.glob("*.json"), key=lambda f: f.stem)
+    file.stem: {"file": file, "zero": read_config(file)["zero_optimization"]}
+    for file in sorted(CONFIGS.glob("*.json"), key=lambda file: file.stem)
 }
 
 
@@ -148,7 +150,7 @@ def evidence(engine: Any) -> dict[str, Any]:
 
 
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    zero = read_config(options["file"])["zero_optimization"]
+    zero = options["zero"]
     if found.get("wrapper") != "DeepSpeedEngine":
         return [f"the model is wrapped in {found.get('wrapper')}, not DeepSpeedEngine"]
     wanted = {

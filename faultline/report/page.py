@@ -1,0 +1,157 @@
+"""A run as one HTML page that needs nothing else: its data is embedded, and a script makes tables of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from faultline import report
+from faultline.catalogue import failures
+from faultline.matrix import CHECKPOINTING
+from faultline.report import SYMBOLS, as_expected, named, one_line, plain
+from faultline.results import Result
+
+# What could end the script element that holds the data, or begin a comment in it.
+_ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
+
+
+class Shared:
+    """Values that many cells have in common, each kept once and known by its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: Any) -> int:
+        return self._numbers.setdefault(json.dumps(tidy(value)), len(self._numbers))
+
+    def values(self) -> list[Any]:
+        return [json.loads(text) for text in self._numbers]
+
+
+def write(file: Path, results: Collection[Result], facts: Mapping[str, Any]) -> None:
+    """Write the page of a run; `facts` are those of its run.json."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    run = file.resolve().parent.name
+    html = environment.get_template("page.html.j2").render(run=run, data=Markup(embed(data(run, results, facts))))
+    file.write_text(html, encoding="utf-8")
+
+
+def embed(value: Any) -> str:
+    """JSON that can stand in a script element: plain ASCII without a sign that HTML knows."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+def tidy(value: Any) -> Any:
+    """A value that JSON can hold and a page can show: no NaN, no infinity, no escape sequences."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {plain(key): tidy(entry) for key, entry in value.items()}
+    return [tidy(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """All that the page's script needs to know."""
+    shared = Shared()
+    cells: list[dict[str, Any]] = []
+    sections = []
+    for table in report.tables(results):
+        rows = []
+        for row in table.rows:
+            numbers = []
+            for place in ((strategy, mode) for strategy in table.strategies for mode in CHECKPOINTING):
+                there = row.cells.get(place)
+                numbers.append(len(cells) if there else -1)
+                if there:
+                    cells.append(_cell(there, shared))
+            rows.append({"label": plain(row.label), "extra": row.extra, "cells": numbers})
+        strategies = [plain(name) for name in table.strategies]
+        sections.append({**_section(table.failure, results), "strategies": strategies, "rows": rows})
+    return {
+        "run": plain(run),
+        "stacks": sorted({one_line(result["stack"]) for result in results if result["stack"]}),
+        "asked": len(facts.get("cells") or results),
+        "finished": bool(facts.get("finished")),
+        "modes": CHECKPOINTING,
+        "symbols": SYMBOLS,
+        "sections": sections,
+        "cells": cells,
+        "shared": shared.values(),
+    }
+
+
+def _section(name: str, results: Collection[Result]) -> dict[str, Any]:
+    """What the catalogue says of a failure, and what became of its claims."""
+    failure = failures().get(name)
+    if not failure:
+        return {"name": plain(name), "title": plain(name), "records": [], "since": "", "until": "", "claims": []}
+    return {
+        "name": name,
+        "title": failure.title,
+        "records": failure.records,
+        "since": failure.since,
+        "until": failure.until,
+        "claims": [
+            {
+                "key": key,
+                "text": verdict.claim.text,
+                "word": verdict.word,
+                "for": len(verdict.speaks_for),
+                "against": len(verdict.against),
+                "where": report.where(failure, verdict, results),
+            }
+            for key, verdict in report.verdicts(failure, results).items()
+        ],
+    }
+
+
+def _cell(result: Result, shared: Shared) -> dict[str, Any]:
+    """One cell, with numbers for what it may share with others."""
+    expected = result["expected"]
+    return {
+        "id": plain(result["id"]),
+        "run": report.command(result["id"]),
+        "at": [plain(result["strategy"]), plain(result["checkpointing"])],
+        "outcome": plain(result["outcome"]),
+        "signature": plain(result["signature"]),
+        "ok": as_expected(result),
+        "verdict": plain(result["verdict"]),
+        "expected": named(expected["outcome"], *expected["signatures"]),
+        "record": plain(expected.get("record", "")),
+        "seconds": _number(result["seconds"]),
+        "detail": shared.number(result["detail"]),
+        "worst": shared.number(result["worst_parameter"]),
+        "off": "" if result["relative_error"] is None else _number(result["relative_error"]),
+        "evidence": shared.number(result["evidence"]),
+        "errors": shared.number(
+            [[shared.number(name), kind, step, rank, _number(off)] for name, kind, step, rank, off in result["errors"]]
+        ),
+        "ranks": [
+            [
+                rank["rank"],
+                rank["exit"],
+                shared.number(rank["error"]),
+                shared.number(rank["stack"]),
+                shared.number(rank["log"]),
+                [_number(loss, 6) for loss in rank["losses"]],
+                rank["steps"],
+                rank["bad"],
+            ]
+            for rank in result["ranks"]
+        ],
+    }
+
+
+def _number(value: Any, digits: int = 3) -> str:
+    """A number as it is shown; results may hold NaN, which JSON can't."""
+    return f"{value:.{digits}g}" if isinstance(value, int | float) else plain(value)
