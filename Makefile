@@ -24,7 +24,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench list lint clean
+.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,8 +47,14 @@ test-matrix: setup ## run the matrix, or the part of it that the variables name
 test-quick: lint ## lint, and the tests of the machinery that take seconds
 	$(RUN) pytest tests -m 'not slow'
 
-bench: setup ## measure how long the matrix takes
+bench: setup ## measure what cells cost and rewrite the table of bench/README.md
 	$(RUN) faultline bench
+
+repeat: setup ## run the matrix twice and compare every outcome
+	$(RUN) faultline repeat $(SELECTION) $(call option,--workers,WORKERS)
+
+chaos: setup ## run 200 random cells while ranks are killed at random moments
+	$(RUN) faultline chaos $(call option,--workers,WORKERS)
 
 list: setup ## list the cells, or those that the variables name, and what is left out
 	$(RUN) faultline list $(SELECTION)

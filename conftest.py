@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from faultline import catalogue, matrix, runner
+from faultline import catalogue, commands, matrix, runner
 from faultline.errors import UsageError
 from faultline.matrix import Selection
 from faultline.ranks import RankServer
@@ -16,6 +16,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    try:
+        commands.check_device(config.getoption("--device"))
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
     for name in catalogue.failures():
         config.addinivalue_line("markers", f"{name}: cells of this failure")
     config.addinivalue_line("markers", "trainer: cells that run a real trainer")

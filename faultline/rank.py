@@ -82,8 +82,10 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
     setup = strategies.Setup(rank, world, cell.checkpointing, cell.precision, device, job["folder"], {})
     if cell.strategy == "single":
         return setup  # no process group and none of its variables: libraries would distribute
+    # Libraries take the device from LOCAL_RANK: ranks that share a GPU have to share the number.
+    local = rank if device.index is None else device.index
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
+        RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
         MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
     )  # fmt: skip
     if not torch.distributed.is_initialized():

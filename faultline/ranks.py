@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,15 +20,12 @@ import psutil
 
 from faultline import server
 from faultline.catalogue import ROOT
+from faultline.progress import TICK, Progress, text
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
-TICK = 0.25  # seconds between two looks at ranks of which none has failed
-QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
-STUCK = 80  # looks within which no rank left its place in its Python code, busy or not: a hang as well
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
-PATIENCE = 3.0  # seconds that peers which don't fall asleep are given to add to what is known by then
-
+PATIENCE = 3.0  # seconds for peers that don't fall asleep; by then what they add is no cause any more
 
 # What a rank says when its peer is gone: it follows from a failure and never is the cause.
 VICTIM = re.compile(
@@ -86,6 +84,7 @@ class RankServer:
         """Start the server unless it runs; raises ServerDied with its last words if it can't."""
         if self._process and self._process.poll() is None:
             return
+        self._stop()
         with open(self.folder / "server.log", "wb") as log:
             self._process = subprocess.Popen(
                 [self.python, "-m", "faultline.server"],
@@ -97,9 +96,14 @@ class RankServer:
                 start_new_session=True,
             )
         self._buffer = b""
-        greeting = self._event(120.0)
-        if greeting is None:
-            raise ServerDied("the rank server did not get ready within 120 s")
+        try:
+            greeting = self._event(120.0)
+            if greeting is None:
+                raise ServerDied("the rank server did not get ready within 120 s")
+        except BaseException:
+            os.killpg(self._process.pid, signal.SIGKILL)  # busy with imports, it would not hear of the end
+            self._stop()
+            raise
         self.greeting = greeting
 
     def run(self, job: dict[str, Any], world_size: int) -> Ended:
@@ -130,8 +134,8 @@ class RankServer:
             event = self._event(SETTLE_TICK if failed_at else TICK)
             now = time.monotonic()
             if event is not None:
-                if _collect(event, reports, exits):
-                    failed_at = failed_at or now
+                if _collect(event, reports, exits) and not failed_at:
+                    failed_at, progress.sleeps = now, 0
                 continue
             running = [rank for rank in range(world_size) if rank not in reports and rank not in exits]
             if failed_at:
@@ -153,12 +157,15 @@ class RankServer:
         for rank, status in enumerate(event["done"]):
             if status != -signal.SIGKILL:  # which is most likely the server's own
                 exits.setdefault(rank, status)
+        for rank, report in reports.items():
+            if report["error"]:  # says what became of the rank, whatever ended the process later
+                exits.pop(rank, None)
         ends = [
             RankEnd(
                 reports.get(rank),
                 exits.get(rank),
-                _text(folder / f"rank{rank}.stack"),
-                _text(folder / f"rank{rank}.log")[-20000:],
+                text(folder / f"rank{rank}.stack"),
+                text(folder / f"rank{rank}.log")[-20000:],
             )
             for rank in range(world_size)
         ]
@@ -188,104 +195,42 @@ class RankServer:
         return json.loads(line)
 
     def _last_words(self) -> str:
-        lines = _text(self.folder / "server.log").strip().splitlines()
+        lines = text(self.folder / "server.log").strip().splitlines()
         return f"the rank server ended: {lines[-1] if lines else 'without a word'}"
 
     def _stop(self) -> None:
         if not self._process:
             return
         assert self._process.stdin and self._process.stdout
-        try:
-            self._process.stdin.close()  # the server kills its ranks and leaves
-        except BrokenPipeError:
-            pass
+        with contextlib.suppress(ServerDied):
+            self._send({"end": True})  # unlike a supervisor that is gone: the folder stays
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        if self._process.wait():
+            self._sweep()
         self._process.stdout.close()
         self._process = None
+
+    def _sweep(self) -> None:
+        """Kill what is left of a server that could not clear up: its ranks die with it, what they started does not."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("TMPDIR", "").startswith(str(self.folder)):
+                    process.kill()
+                    found.append(process)
+            except psutil.Error:
+                continue
+        psutil.wait_procs(found, timeout=5)
 
     def close(self) -> None:
         """End the server, its ranks and its folder."""
         self._stop()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Progress:
-    """Tells ranks that wait for each other for ever from ranks that work, by what the processes do.
-
-    It counts looks, not seconds: a supervisor that was held up itself has seen nothing.
-    """
-
-    def __init__(self, pids: list[int], folder: Path) -> None:
-        self.folder = folder
-        self.pids = pids
-        self.cpu = -1.0
-        self.others: dict[int, float] = {}  # what the ranks started, with its processor time
-        self.sleeps = self.looks = 0
-        self.place = ""  # the ranks' stacks half way to QUIET
-        self.places: list[str] = []
-
-    def asleep(self, ranks: list[int]) -> int:
-        """Look at the ranks: how many times in a row all of them were asleep and used no processor."""
-        cpu, asleep = 0.0, True
-        for rank in ranks:
-            try:
-                process = psutil.Process(self.pids[rank])
-                times = process.cpu_times()
-                asleep = asleep and process.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
-            except psutil.NoSuchProcess:
-                asleep = False  # its end is about to be told
-                continue
-            cpu += times.user + times.system
-        if not asleep or abs(cpu - self.cpu) > 0.02:  # less when a rank was done in between
-            self.cpu, self.sleeps = cpu, 0
-        else:
-            self.sleeps += 1
-        return self.sleeps
-
-    def stalled(self, ranks: list[int]) -> str:
-        """Look at the ranks: what shows that none of them makes progress, or nothing."""
-        self.looks += 1
-        sleeps = self.asleep(ranks)
-        if sleeps == QUIET // 2:
-            self.place, self.others = self.stacks(), self.descendants()
-        if sleeps == QUIET:
-            if self.stacks() == self.place and self.descendants() == self.others:
-                return f"every rank slept for {QUIET * TICK:.0f} s at the same place"
-            self.sleeps = 0
-        if self.looks % (STUCK // 4) == 0:
-            self.places = [*self.places, self.stacks()][-5:]
-            if len(self.places) == 5 and len(set(self.places)) == 1 and self.places[0]:
-                return f"every rank stood at the same place for {STUCK * TICK:.0f} s"
-        return ""
-
-    def descendants(self) -> dict[int, float]:
-        """The processes that ranks started and may be waiting for, with the processor time that each used."""
-        found = {}
-        for pid in self.pids:
-            try:
-                for process in psutil.Process(pid).children(recursive=True):
-                    times = process.cpu_times()
-                    found[process.pid] = times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
-        return found
-
-    def stacks(self, wake: bool = False) -> str:
-        """Have every rank write its Python stack, and return them all; a stopped rank can't unless it is woken."""
-        for rank, pid in enumerate(self.pids):
-            try:
-                (self.folder / f"rank{rank}.stack").write_text("")
-                os.kill(pid, signal.SIGUSR1)
-                if wake:
-                    os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass
-        time.sleep(0.2)
-        return "".join(_text(self.folder / f"rank{rank}.stack") for rank in range(len(self.pids)))
 
 
 def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: dict[int, int]) -> bool:
@@ -295,10 +240,3 @@ def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: d
         return True
     reports[event["rank"]] = event["report"]
     return bool(event["report"]["error"]) and not is_victim(event["report"]["error"])
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace").replace("\0", "")
-    except FileNotFoundError:
-        return ""

@@ -183,12 +183,18 @@ def _drift(now, before):
         tensor.mul_(1 + 1e-5 * torch.randn(tensor.shape, generator=generator))
 
 
+def _turn_one_bit(now, before):
+    first = now[0].view(-1)[:1]
+    first.copy_(torch.nextafter(first, torch.full_like(first, math.inf)))
+
+
 def _spoil(now, before):
     max(now, key=torch.numel).view(-1)[0] = math.nan
 
 
 STALE_WEIGHTS = after_step(_put_back)
 DRIFT = after_step(_drift)
+ONE_BIT = after_step(_turn_one_bit)
 NAN_WEIGHT = after_step(_spoil)
 
 
@@ -231,12 +237,13 @@ def _lost_in_trainer(model):
 LOST_IN_TRAINER = Injection(model=_lost_in_trainer)
 
 
-def _reversed(value):
-    if isinstance(value, dict):
-        return {key: _reversed(part) for key, part in value.items()}
-    return value.flip(0) if isinstance(value, torch.Tensor) and value.ndim else value
+def _interleaved(built, setup, step):
+    """Rows 0 and 2 on one rank and 1 and 3 on the other, as samplers deal them: the same global batch."""
+    whole = built.batch(step, 0, 1)
+    rows = slice(setup.rank, None, setup.world_size)
+    return {key: value[rows] if torch.is_tensor(value) else value * setup.world_size for key, value in whole.items()}
 
 
 # Changes that are none: another order of summation, and an error far below what a lost row makes.
-REVERSED_ROWS = on_batch(lambda built, setup, step: _reversed(built.batch(step, setup.rank, setup.world_size)))
+INTERLEAVED_ROWS = on_batch(_interleaved)
 SLIGHTLY_OFF = on_loss(lambda setup, step: 1 + 1e-6 * (-1) ** (setup.rank + step))

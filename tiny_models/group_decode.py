@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import Qwen2ForCausalLM
 
 from tiny_models import build
 from tiny_models.qwen2 import config
+from tiny_models.tokenizer import VOCAB_SIZE
 
 
 class LinearGroupDecodeAdapter(nn.Module):
@@ -29,14 +31,11 @@ class LinearGroupDecodeAdapter(nn.Module):
 
 
 class SpeechModel(nn.Module):
-    """Text logits, and audio logits of every code layer from the last audio_vocab_size of them."""
+    """A vocabulary of text and audio tokens; the adapter turns the audio part of the logits into those of each layer."""
 
     def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
         super().__init__()
-        from transformers import Qwen2ForCausalLM
-
-        self.body = Qwen2ForCausalLM(config())
-        self.audio_head = nn.Linear(self.body.config.hidden_size, audio_vocab_size, bias=False)
+        self.body = Qwen2ForCausalLM(config(vocab_size=VOCAB_SIZE + audio_vocab_size))
         self.adapter = LinearGroupDecodeAdapter(audio_vocab_size, code_layer)
         self._no_split_modules = ["Qwen2DecoderLayer", "LinearGroupDecodeAdapter"]
 
@@ -44,9 +43,9 @@ class SpeechModel(nn.Module):
         self.body.gradient_checkpointing_enable(gradient_checkpointing_kwargs=gradient_checkpointing_kwargs)
 
     def forward(self, input_ids: torch.Tensor, audio: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """input_ids [B, T] to text logits [B, T, vocabulary] and, if asked for, audio logits [B, T, L, V]."""
-        hidden = self.body.model(input_ids=input_ids).last_hidden_state
-        return self.body.lm_head(hidden), self.adapter(self.audio_head(hidden)) if audio else None
+        """input_ids [B, T] to logits [B, T, text + V] and, if asked for, audio logits [B, T, L, V]."""
+        logits = self.body(input_ids=input_ids).logits
+        return logits, self.adapter(logits[..., VOCAB_SIZE:]) if audio else None
 
 
 def speech_model(seed: int = 0, audio_vocab_size: int = 16, code_layer: int = 3) -> SpeechModel:

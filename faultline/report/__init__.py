@@ -28,7 +28,7 @@ ABSENT = "·"
 # characters that XML forbids, and marks that show a text in another order than it has.
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
 _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -58,7 +58,10 @@ class Table:
 
 def plain(text: object) -> str:
     """A text without escape sequences and characters that terminals or XML take for something else."""
-    return _FORBIDDEN.sub("", _BREAKS.sub("\n", _ESCAPES.sub("", str(text))))
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return _FORBIDDEN.sub("", _BREAKS.sub("\n", _ESCAPES.sub("", text)))
 
 
 def one_line(text: object) -> str:

@@ -62,7 +62,7 @@ def progress(console: Console, total: int, known: Collection[Result]) -> Iterato
         def advance(result: Result) -> None:
             nonlocal unexpected
             unexpected += not as_expected(result)
-            bar.update(task, advance=1, description=f"{_unexpected(unexpected)}, {one_line(result['failure'])}")
+            bar.update(task, advance=1, description=f"{_unexpected(unexpected)}, {one_line(result['failure'])[:32]}")
 
         with bar:
             yield advance

@@ -85,9 +85,10 @@ def parameters(engine: Any) -> dict[str, Any]:
     low = [name for name, parameter in known.items() if parameter.requires_grad and parameter.element_size() < 4]
     with one_collective():
         masters = {name: safe_get_full_fp32_param(known[name]) for name in low}
-    low_of = zip(*(getattr(engine.optimizer, name, ()) for name in ("fp16_groups", "fp32_groups")), strict=True)
-    unfused = {low: master for lows, highs in low_of for low, master in zip(lows, highs, strict=True)}  # stage 0
-    masters |= {name: unfused[known[name]] for name in low if known[name] in unfused}
+    if low and engine.zero_optimization_stage() == 0:  # its optimizer keeps masters where `safe_get_*` doesn't look
+        groups = zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True)
+        kept = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
+        masters |= {name: kept[known[name]] for name in low}
     return whole | {name: master.detach() for name, master in masters.items() if master is not None}
 
 

@@ -17,6 +17,8 @@ FAILURE = Failure(
         # As reported, and as DeepSpeed 0.19 words it.
         "empty-gradient": r"returned an invalid gradient at index \d+ - got \[0\] but expected shape compatible with"
         r"|0 != \d+ Cannot reduce scatter gradients whose size is not same as the params",
+        # Gathered for the sum, and empty again when backward comes to it.
+        "freed-before-backward": r"The size of tensor a \(0\) must match the size of tensor b",
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
@@ -46,7 +48,7 @@ FAILURE = Failure(
             source=ISSUE,
         ),
         "c3": Claim("freeze the adapter", swap={"remedy": "frozen_adapter"}, source=ISSUE),
-        "c4": Claim("exclude the adapter from partitioning", swap={"remedy": "not_partitioned"}, source=ISSUE),
+        "c4": Claim("exclude parameters from partitioning (a high persistence threshold)", swap={"remedy": "not_partitioned"}, source=ISSUE),
         "d": Claim(
             "under ZeRO-3 the framework copes with unused parameters by itself",
             kind="trains",

@@ -1,0 +1,105 @@
+"""Whether ranks work or wait for each other for ever, told by what their processes do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+TICK = 0.25  # seconds between two looks at the ranks
+QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
+STUCK = 80  # looks within which no rank left its place, busy or not: a hang as well
+
+ASLEEP = (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
+
+
+class Progress:
+    """What was seen of a cell's ranks.
+
+    It counts looks, not seconds: a supervisor that was held up itself has seen nothing in the meantime.
+    """
+
+    def __init__(self, pids: list[int], folder: Path) -> None:
+        self.pids = pids
+        self.folder = folder
+        self.cpu = -1.0
+        self.sleeps = self.looks = 0
+        self.places: list[object] = []  # where the ranks were, over the last STUCK looks
+        self.bed: object = None  # where they were after half of QUIET
+
+    def asleep(self, ranks: list[int]) -> int:
+        """Look at some ranks: how many times in a row all of them were asleep and used no processor."""
+        cpu, asleep = 0.0, True
+        for rank in ranks:
+            try:
+                process = psutil.Process(self.pids[rank])
+                times = process.cpu_times()
+                asleep = asleep and process.status() in ASLEEP
+            except psutil.NoSuchProcess:
+                asleep = False  # its end is about to be told
+                continue
+            cpu += times.user + times.system
+        if not asleep or abs(cpu - self.cpu) > 0.02:  # it falls when a rank was done in between
+            self.cpu, self.sleeps = cpu, 0
+        else:
+            self.sleeps += 1
+        return self.sleeps
+
+    def stalled(self, ranks: list[int]) -> str:
+        """Look at the ranks that still run: what shows that none of them makes progress, or nothing."""
+        sleeps = self.asleep(ranks)
+        if sleeps == QUIET // 2:
+            self.bed = self.place()
+        elif sleeps == QUIET:
+            if self.place() == self.bed:
+                return f"every rank slept for {QUIET * TICK:.0f} s without using the processor"
+            self.sleeps = 0
+        self.looks += 1
+        if self.looks % (STUCK // 4) == 0:
+            self.places = [*self.places, self.place()][-5:]
+            if len(self.places) == 5 and all(place == self.places[0] for place in self.places):
+                return f"every rank stood at the same line for {STUCK * TICK:.0f} s"
+        return ""
+
+    def place(self) -> tuple[str, dict[int, float]]:
+        """Where the ranks are in their Python code, and what the programs that they may wait for have done."""
+        return self.stacks(), self.descendants()
+
+    def descendants(self) -> dict[int, float]:
+        """The processes that ranks started, such as compilers, with the processor time that each has used."""
+        found = {}
+        for pid in self.pids:
+            try:
+                for process in psutil.Process(pid).children(recursive=True):
+                    times = process.cpu_times()
+                    found[process.pid] = times.user + times.system
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def stacks(self, wake: bool = False) -> str:
+        """Have every rank write its Python stack, and return them all; a stopped rank can't unless it is woken."""
+        files = [self.folder / f"rank{rank}.stack" for rank in range(len(self.pids))]
+        for pid, file in zip(self.pids, files, strict=True):
+            file.write_text("")
+            os.kill(pid, signal.SIGUSR1)
+            if wake:
+                os.kill(pid, signal.SIGCONT)
+        before, written = [""], [text(file) for file in files]
+        for _ in range(10):  # until all have written and none goes on
+            if all(written) and written == before:
+                break
+            time.sleep(0.1)
+            before, written = written, [text(file) for file in files]
+        return "".join(written)
+
+
+def text(file: Path) -> str:
+    """What a rank wrote, or nothing where it did not get to it."""
+    try:
+        return file.read_text(errors="replace").replace("\0", "")
+    except FileNotFoundError:
+        return ""

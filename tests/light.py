@@ -1,0 +1,162 @@
+"""A rank server without the libraries under test: it starts at once, and its ranks do what the functions here do.
+
+`command` gives the name of a program to use as `RankServer(python=...)`; a
+job's `inject` names the function, which is called with the rank.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(folder):
+    """An executable in `folder` that runs this file, whatever arguments it is given."""
+    file = folder / "light"
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}"\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+def main(job, rank):
+    """Stands in for faultline.rank.main."""
+    report = {"rank": rank, "steps": [], "losses": [], "evidence": {}, "error": None}
+    if job.get("record"):
+        Path(job["reference"]).write_text("")
+        return report
+    try:
+        report["evidence"]["found"] = globals()[job["inject"]](rank)
+    except BaseException as error:
+        report["error"] = {"type": type(error).__name__, "message": str(error), "traceback": "", "at": time.monotonic()}
+    return report
+
+
+def nothing(rank):
+    pass
+
+
+def wait_for_ever():
+    threading.Event().wait()
+
+
+def waits(rank):
+    wait_for_ever()
+
+
+def last_waits(rank):
+    if rank == 1:
+        wait_for_ever()
+
+
+def silent(rank):
+    """The last rank of 1, 2 or 4 ends without a word while the others wait for it."""
+    if rank == int(os.environ["LIGHT_LAST"]):
+        os._exit(0)
+    wait_for_ever()
+
+
+def pipe():
+    """This rank's end of the pipe to the server: the only one that a rank holds."""
+    links = {int(fd.name): os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.exists() or fd.is_symlink()}
+    (found,) = [fd for fd, target in links.items() if target.startswith("pipe:")]
+    return found
+
+
+def closes_its_pipe(rank):
+    if rank == 1:
+        os.close(pipe())
+
+
+def closes_its_pipe_and_waits(rank):
+    if rank == 1:
+        os.close(pipe())
+        wait_for_ever()
+
+
+def dies_but_its_fork_lives(rank):
+    """The fork holds the pipe's end open, as a data loader's worker would."""
+    if rank == 1:
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(7)
+    wait_for_ever()
+
+
+def long_report(rank):
+    return "x" * 5_000_000
+
+
+def reports_and_aborts(rank):
+    """A thread brings the process down after its rank has said what happened, as NCCL's watchdog does."""
+    if rank == 1:
+        threading.Timer(0.3, os.abort).start()
+        raise ValueError("the cause")
+    time.sleep(1)
+    raise RuntimeError("Connection closed by peer")
+
+
+def victim_before_cause(rank):
+    """The cause comes later than any time-out that a supervisor might think of."""
+    if rank == 0:
+        raise RuntimeError("Connection closed by peer")
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        pass
+    raise ValueError("the cause")
+
+
+def victim_of_a_hang(rank):
+    if rank == 0:
+        raise RuntimeError("Connection closed by peer")
+    wait_for_ever()
+
+
+def fails_beside_a_spinning_rank(rank):
+    if rank == 1:
+        raise ValueError("the cause")
+    while True:
+        pass
+
+
+def waits_for_a_program(rank):
+    """What a compiler looks like: the rank sleeps, the program that it started works."""
+    if rank == 1:
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 4: pass"], check=True)
+
+
+def starts_programs(rank):
+    """One in the rank's process group, one in a session of its own, and one whose parent has left it to others."""
+    sleep = ["sleep", "600"]
+    parent = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid)"
+    orphan = subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, check=True).stdout
+    daemon = subprocess.Popen(sleep, start_new_session=True, env={})
+    return [subprocess.Popen(sleep).pid, daemon.pid, int(orphan)]
+
+
+def leaves_its_group(rank):
+    if rank == 1:
+        os.setsid()
+
+
+def kills_the_server(rank):
+    """On every server that it meets, and with a program running that knows no parent."""
+    if rank == 1:
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        os.kill(os.getppid(), signal.SIGKILL)
+    wait_for_ever()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    from faultline import server
+
+    sys.modules["faultline.rank"] = sys.modules["__main__"]
+    server.preload = lambda: time.sleep(float(os.environ.get("LIGHT_PRELOAD", "0")))
+    server.versions = dict
+    server.describe = dict
+    server.main()

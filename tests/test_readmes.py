@@ -1,0 +1,143 @@
+"""READMEs: the measured part is made from a run, and nothing else is touched."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from faultline import readmes, strategies
+from faultline.catalogue import Claim, Failure, Variant
+from faultline.errors import UsageError
+from faultline.matrix import CHECKPOINTING, Cell
+
+FAILURE = Failure(
+    title="A failure for these tests",
+    records=(),
+    since="",
+    until="",
+    signatures={"torn": "torn"},
+    variants=(Variant("broken"), Variant("mended"), Variant("broken", trainer="sft", strategies=("ddp",))),
+    claims={"a": Claim("mend it with `a | b`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")},
+    name="example",
+)
+ZERO3 = [name for name in strategies.names() if name.startswith("zero3")]
+
+
+def result(variant, strategy, checkpointing, outcome="trains", signature="", precision="fp32", world=0, device="cpu"):
+    world = world or (1 if strategy == "single" else 2)
+    cell = Cell("example", variant, strategy, checkpointing, precision, world, device)
+    return {"id": cell.id, **vars(cell), "stack": "torch 2.13.0", "outcome": outcome, "signature": signature}
+
+
+def run():
+    """ZeRO-3 tears with reentrant checkpointing; mending helps, but not under zero3-offload."""
+    results = [result("sft-broken", "ddp", mode) for mode in CHECKPOINTING]
+    for strategy in strategies.names():
+        for mode in CHECKPOINTING:
+            torn = strategy in ZERO3 and mode == "reentrant"
+            told = ("raises", "torn") if torn else ("trains", "")
+            results.append(result("broken", strategy, mode, *told))
+            results.append(result("mended", strategy, mode, *(told if strategy == "zero3-offload" else ("trains", ""))))
+    return results
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        file = tmp_path / "README.md"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+PAGE = f"# Title\n\nbefore ✓\n\n{readmes.BEGIN}\nold\n{readmes.END}\n\nafter\n"
+
+
+def test_only_what_stands_between_the_markers_changes(write):
+    file = write(PAGE)
+    assert readmes.rewrite(file, FAILURE, run()) == f"{file}: rewritten"
+    text = file.read_text(encoding="utf-8")
+    before, after = text.split(readmes.BEGIN)[0], text.split(readmes.END)[1]
+    assert (before, after) == ("# Title\n\nbefore ✓\n\n", "\n\nafter\n")
+    assert "old" not in text
+    assert readmes.rewrite(file, FAILURE, run()) == f"{file}: unchanged"
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_the_order_of_results_changes_nothing(write):
+    file, results = write(PAGE), run()
+    readmes.rewrite(file, FAILURE, results)
+    for seed in range(3):
+        random.Random(seed).shuffle(results)
+        assert readmes.rewrite(file, FAILURE, results).endswith("unchanged"), "the README depends on who came first"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", readmes.BEGIN, readmes.END, f"{readmes.END}{readmes.BEGIN}", PAGE + readmes.END, PAGE + PAGE],
+)
+def test_without_its_two_markers_a_readme_is_left_alone(write, text):
+    file = write(text)
+    with pytest.raises(UsageError, match="measured: begin"):
+        readmes.rewrite(file, FAILURE, run())
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_a_missing_readme_and_a_run_of_something_else_are_usage_errors(tmp_path, write):
+    with pytest.raises(UsageError, match="can't be read"):
+        readmes.rewrite(tmp_path / "README.md", FAILURE, run())
+    with pytest.raises(UsageError, match="no cell of example"):
+        readmes.rewrite(write(PAGE), FAILURE, [])
+
+
+def test_strategies_that_do_the_same_share_a_line():
+    lines = readmes.measured(FAILURE, run()).splitlines()
+    others = "single, `ddp*`, `zero0*`, `zero1*`, `zero2*`, `fsdp*`"
+    assert lines[0] == "Measured with torch 2.13.0, on the CPU with gloo, in fp32 on 2 ranks (`single`: one process)."
+    assert lines[2:8] == [
+        "| variant | strategies | checkpointing | outcome |",
+        "| --- | --- | --- | --- |",
+        f"| `broken` | {others} | any | trains |",
+        "| `broken` | `zero3*` | off, non-reentrant | trains |",
+        "| `broken` | `zero3*` | reentrant | raises `torn` |",
+        "| `sft-broken` | ddp | any | trains |",
+    ]
+
+
+def test_claims_are_told_with_counts_and_with_where_they_fail():
+    text = readmes.measured(FAILURE, run())
+    few = len(ZERO3) - 1
+    assert (
+        rf"| a | mend it with `a \| b` | conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
+        in text
+    )
+    assert f"raises (torn) under {'`zero3*`'} (reentrant) in broken |" in text
+
+
+def test_a_claim_that_no_cell_can_tell_is_untested():
+    text = readmes.measured(FAILURE, [result("mended", "ddp", "off")])
+    assert "| b | pray | untested | no cell could tell |" in text
+
+
+def test_other_precisions_and_world_sizes_are_a_line_of_their_own():
+    same = [result("broken", "ddp", "off", precision="bf16"), result("broken", "ddp", "off", world=4)]
+    assert "The same outcomes with 4 ranks or bf16, wherever" in readmes.measured(FAILURE, run() + same)
+    differs = [result("broken", "zero3", "off", "diverges", "nan", precision="bf16")]
+    text = readmes.measured(FAILURE, run() + same + differs)
+    assert "Different outside of that table: with bf16, zero3: diverges `nan` rather than trains." in text
+    assert "4 ranks" not in text
+    assert "Different" not in readmes.measured(FAILURE, run()) and "same" not in readmes.measured(FAILURE, run())
+
+
+def test_a_gpu_next_to_the_cpu_does_not_mix_with_it():
+    on_gpu = [result("broken", "ddp", mode, "hangs", "no-progress", device="cuda") for mode in CHECKPOINTING]
+    assert "hangs" not in readmes.measured(FAILURE, run() + on_gpu)
+    assert "on a GPU" in readmes.measured(FAILURE, on_gpu)
+
+
+def test_hostile_text_stays_in_its_table_cell():
+    hostile = result("broken", "ddp", "off", "raises", "x | y\n| <img> \x1b[31m| z")
+    lines = readmes.measured(FAILURE, [hostile]).splitlines()
+    assert r"| `broken` | ddp | any | raises `x \| y \| <img> \| z` |" in lines
