@@ -45,8 +45,9 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes) -> Verdict:
                 continue
             (pro if holds else contra).append(cell)
             continue
-        other = outcomes.get(swapped(failure, claim, cell))
-        if other is None or other[0] in ("invalid", "impossible"):
+        instead = swapped(failure, claim, cell)
+        other = outcomes.get(instead)
+        if other is None or instead == cell or other[0] in ("invalid", "impossible"):
             continue
         fails = outcome != "trains"
         if claim.kind == "helps":

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from faultline import bless as blessing
 from faultline import cli, expectations, matrix, readmes, results, runner, server, shards
+from faultline import report as reports
 from faultline.catalogue import REPROS, failures
-from faultline.claims import verdict
 from faultline.errors import UsageError, unknown
 from faultline.matrix import Cell, Selection
 from faultline.report import junit, page, terminal
@@ -76,7 +76,7 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
     terminal.tables(console, found)
     terminal.unexpected(console, found)
     console.print(f"results: {_short(folder.path)}/cells.jsonl, junit.xml, report.html", highlight=False)
-    return cli.EXIT_AS_EXPECTED if all(e["verdict"] == "expected" for e in found) else cli.EXIT_UNEXPECTED
+    return cli.EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else cli.EXIT_UNEXPECTED
 
 
 def resumable(folder: RunFolder, cells: Iterable[Cell]) -> list[Result]:
@@ -122,13 +122,8 @@ def show(args: argparse.Namespace) -> int:
         raise unknown("failure", args.failure, list(failures()))
     found = results.latest_run().results() if (results.RESULTS / "latest").exists() else []
     failure = failures()[args.failure]
-    verdicts = {key: verdict(failure, claim, outcomes(found)) for key, claim in failure.claims.items()}
-    terminal.failure(Console(), failure, verdicts)
+    terminal.failure(Console(), failure, reports.verdicts(failure, found))
     return cli.EXIT_AS_EXPECTED
-
-
-def outcomes(found: Iterable[Result]) -> dict[Cell, tuple[str, str]]:
-    return {Cell.parse(entry["id"]): (entry["outcome"], entry["signature"]) for entry in found}
 
 
 def env(args: argparse.Namespace) -> int:
@@ -170,7 +165,7 @@ def bless(args: argparse.Namespace) -> int:
     for name in sorted({entry["failure"] for entry in found} & ({args.failure} if args.failure else set(failures()))):
         failure = failures()[name]
         file = REPROS / name / "expected.toml"
-        observed = {cell: told for cell, told in outcomes(found).items() if cell.failure == name}
+        observed = {cell: told for cell, told in reports.outcomes(found).items() if cell.failure == name}
         cells = matrix.select(failures(), Selection(failure=(name,), device=next(iter(observed)).device))
         text = blessing.bless(failure, observed, server.versions(), expectations.load(file), cells)
         difference = blessing.difference(file.read_text(encoding="utf-8") if file.exists() else "", text, file)
@@ -198,7 +193,13 @@ def readme(args: argparse.Namespace) -> int:
     folder = chosen(args.run)
     found = folder.results()
     for failure in failures().values():
-        if any(entry["failure"] == failure.name for entry in found):
+        wanted = {cell.id for cell in matrix.select(failures(), Selection(failure=(failure.name,)))}
+        have = {entry["id"] for entry in found if entry["failure"] == failure.name}
+        if have and wanted - have:
+            raise UsageError(
+                f"{folder.path.name} lacks {len(wanted - have)} of {failure.name}'s cells: run all of them"
+            )
+        if have:
             print(readmes.rewrite(REPROS / failure.name / "README.md", failure, found))
     return cli.EXIT_AS_EXPECTED
 

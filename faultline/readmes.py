@@ -33,7 +33,7 @@ def rewrite(file: Path, failure: Failure, results: Iterable[Result]) -> str:
         raise UsageError(f"{name} must have the lines {BEGIN} and {END}, once each, around its measured part")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    new = f"{before}{BEGIN}\n{measured(failure, results)}\n{END}{after}"
+    new = f"{before}{BEGIN}\n\n{measured(failure, results)}\n\n{END}{after}"
     if new == text:
         return f"{name}: unchanged"
     file.write_text(new, encoding="utf-8")

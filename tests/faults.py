@@ -224,14 +224,15 @@ STALE_SHARD = Injection(wrapped=_stale_shard)
 
 
 def _lost_in_trainer(model):
-    """One rank's gradient is zero at the last step, from the logits on: a trainer's loss is out of reach."""
+    """One rank's gradient is zero at the last step, from the last hidden state down: the loss is out of reach."""
     calls = itertools.count()
 
     def forward(module, args, output):
         if (torch.distributed.get_rank(), next(calls)) == (FAULTY, LAST):
             output.register_hook(torch.zeros_like)
 
-    model.get_output_embeddings().register_forward_hook(forward)
+    (norm,) = [module for name, module in model.named_modules() if name.endswith("model.norm")]
+    norm.register_forward_hook(forward)
 
 
 LOST_IN_TRAINER = Injection(model=_lost_in_trainer)

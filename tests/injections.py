@@ -103,6 +103,7 @@ def show(setup):
     raise AssertionError(json.dumps(facts))
 
 
+NOTHING = Injection()
 FAILS = fault(fail)
 LEAVES = fault(leave)
 RANK_0_DIES = fault(die, 0)

@@ -4,6 +4,7 @@
 job's `inject` names the function, which is called with the rank.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,6 +24,31 @@ def command(folder):
     file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}"\n')
     file.chmod(0o755)
     return str(file)
+
+
+def survivors(server):
+    """Processes that descend from the server, by the TMPDIR that they inherit; a killed one may take a moment."""
+    server_pid = server._process.pid if server._process else None
+    for _ in range(50):
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                mine = process.environ().get("TMPDIR", "").startswith(str(server.folder))
+                found += [process] if mine and process.pid != server_pid else []
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def gone(pids):
+    """Whether processes end within the time that a kill may take; a zombie has ended."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    _, alive = psutil.wait_procs(found, timeout=5)
+    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def main(job, rank):

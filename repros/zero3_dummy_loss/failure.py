@@ -48,7 +48,11 @@ FAILURE = Failure(
             source=ISSUE,
         ),
         "c3": Claim("freeze the adapter", swap={"remedy": "frozen_adapter"}, source=ISSUE),
-        "c4": Claim("exclude parameters from partitioning (a high persistence threshold)", swap={"remedy": "not_partitioned"}, source=ISSUE),
+        "c4": Claim(
+            "exclude parameters from partitioning (a high persistence threshold)",
+            swap={"remedy": "not_partitioned"},
+            source=ISSUE,
+        ),
         "d": Claim(
             "under ZeRO-3 the framework copes with unused parameters by itself",
             kind="trains",

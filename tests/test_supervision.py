@@ -1,0 +1,224 @@
+"""The supervisor and its rank server, on ranks without torch: what ends a cell, and that nothing of it is left."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import light
+import psutil
+import pytest
+from light import gone, survivors
+
+from faultline import oracle, progress, runner
+from faultline.catalogue import ROOT, failures
+from faultline.matrix import Cell
+from faultline.ranks import RankServer, ServerDied
+
+pytestmark = pytest.mark.slow
+
+CELL = Cell.parse("grpo_lora_no_grad/check_graph/ddp/off/fp32/w2/cpu")
+DEADLINE = 60.0  # far beyond what any of these cells takes, so that none may end by it
+
+
+@pytest.fixture
+def server(tmp_path):
+    with RankServer(light.command(tmp_path), DEADLINE) as server:
+        yield server
+        assert not survivors(server), "a process of a cell is still there after it"
+        if server._process:
+            assert not psutil.Process(server._process.pid).net_connections(), "the server keeps a rank's connection"
+        assert {file.name for file in server.folder.iterdir()} <= {"server.log"}, "a cell left files behind"
+    assert not server.folder.exists(), "closing the server leaves its folder behind"
+
+
+def run(server, deed, world_size=2):
+    return server.run({"inject": deed}, world_size)
+
+
+def outcome(ended):
+    judged = oracle.judge(CELL, failures()[CELL.failure], ended)
+    return str(judged.outcome), judged.signature, judged.detail
+
+
+def error(end):
+    return end.report and end.report["error"] and end.report["error"]["message"]
+
+
+# How ranks end.
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_silent_rank_crashes(server, monkeypatch, world_size):
+    monkeypatch.setenv("LIGHT_LAST", str(world_size - 1))
+    found = outcome(run(server, "silent", world_size))
+    assert found == ("crashes", "silent-exit", f"rank {world_size - 1} was left with exit code 0 and no report"), (
+        "a rank that ends without a word is not noticed, or not named"
+    )
+
+
+def test_a_rank_that_closes_its_pipe_is_heard_of_when_it_ends(server):
+    ended = run(server, "closes_its_pipe")
+    assert ended.ranks[1].exit == 70, "a rank without its pipe was lost, or held up the server"
+    assert "Bad file descriptor" in ended.ranks[1].log, "a rank that can't report leaves no reason in its log"
+
+
+def test_a_rank_that_closes_its_pipe_and_lives_hangs(server, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET", 4)
+    ended = run(server, "closes_its_pipe_and_waits")
+    assert outcome(ended)[0] == "hangs", "the end of a pipe was taken for the end of its rank"
+    assert "wait_for_ever" in ended.ranks[1].stack
+    assert "in reported" in ended.ranks[0].stack, "a rank that has reported looks like one that hangs"
+
+
+def test_a_rank_ends_with_its_process_though_a_fork_holds_its_pipe(server):
+    ended = run(server, "dies_but_its_fork_lives")
+    assert outcome(ended) == ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report"), (
+        "the death of a rank goes unnoticed while a process that it forked lives on"
+    )
+
+
+def test_a_report_may_be_longer_than_a_pipe(server):
+    ended = run(server, "long_report")
+    assert [len(end.report["evidence"]["found"]) for end in ended.ranks] == [5_000_000] * 2
+
+
+def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
+    ended = run(server, "reports_and_aborts")
+    assert [end.exit for end in ended.ranks] == [None, None], "an abort after the report hides the error in it"
+    assert "the cause" in outcome(ended)[2]
+
+
+def test_a_cause_is_waited_for_as_long_as_its_rank_works(server):
+    ended = run(server, "victim_before_cause")
+    assert [error(end) for end in ended.ranks] == ["Connection closed by peer", "the cause"], (
+        "a clock ended the cell while all that was known of its failure was that a peer is gone"
+    )
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
+
+
+def test_a_victim_of_a_rank_that_hangs_is_no_cause(server, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET", 4)
+    assert outcome(run(server, "victim_of_a_hang"))[0] == "hangs", "a victim's error was taken for the cause"
+
+
+def test_a_failure_does_not_wait_for_a_peer_that_spins(server):
+    ended = run(server, "fails_beside_a_spinning_rank")
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
+    assert not ended.hang and ended.seconds < DEADLINE / 2, "a rank that spins keeps a failed cell open"
+
+
+# What counts as a hang.
+
+
+def test_ranks_that_wait_for_a_program_do_not_hang(server, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET", 4)
+    monkeypatch.setattr(progress, "STUCK", 8)
+    assert not run(server, "waits_for_a_program").hang, "a rank that waits for its compiler was called a hang"
+
+
+def test_a_supervisor_that_was_held_up_sees_no_hang(tmp_path, monkeypatch):
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        seen = progress.Progress([child.pid], tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(progress.time, "monotonic", itertools.count(0, 1000).__next__)
+            assert not any(seen.stalled([0]) for _ in range(5)), "time in which it did not look counts as a hang"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_deadline_ends_what_nothing_else_ends(server):
+    server.deadline = 1.0
+    ended = run(server, "fails_beside_a_spinning_rank", 1)
+    assert ended.hang == "still running after 1 s"
+    assert "fails_beside_a_spinning_rank" in ended.ranks[0].stack, "a hang without the place where it hangs"
+
+
+# Nothing is left.
+
+
+@pytest.mark.parametrize("deed", ["starts_programs", "leaves_its_group"])
+def test_nothing_that_a_rank_started_outlives_the_cell(server, deed):
+    ended = run(server, deed)
+    assert all(end.report and not end.report["error"] for end in ended.ranks)
+    started = [pid for end in ended.ranks for pid in end.report["evidence"]["found"] or ()]
+    assert len(started) == (6 if deed == "starts_programs" else 0)
+    assert gone([*started, *ended.pids]), "a program that a rank started, or a rank itself, outlives the cell"
+
+
+def test_an_exception_in_the_supervisor_ends_the_cell_and_the_next_one_runs(server, monkeypatch):
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    (server.folder / "server.log").write_text("")
+    with monkeypatch.context() as patched:
+        patched.setattr(progress.Progress, "stalled", interrupt)
+        with pytest.raises(Interrupted):
+            run(server, "waits")
+    assert not survivors(server), "ranks outlive the supervisor's exception"
+    assert not run(server, "nothing").hang, "no cell runs after one that was interrupted"
+
+
+def test_a_server_that_dies_takes_its_ranks_along_and_its_cell_runs_again(server):
+    server.start()
+    first = server._process.pid
+    entry = runner.run_cell(server, runner.References(server.folder), CELL, "kills_the_server")
+    assert (entry["outcome"], entry["signature"]) == ("invalid", "server"), "the server's death counts as the cell's"
+    assert not survivors(server), "ranks, or programs that they started, outlive the server"
+    assert not psutil.pid_exists(first)
+    assert not run(server, "nothing").hang, "no cell runs after one whose server died twice"
+    for file in server.folder.glob("grpo*"):
+        file.unlink()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no module named torch' >&2\nexit 1\n")
+    python.chmod(0o755)
+    with RankServer(str(python)) as server, pytest.raises(ServerDied, match="no module named torch"):
+        server.start()
+    assert not server.folder.exists()
+
+
+SUPERVISOR = """
+import sys
+from faultline.ranks import RankServer
+with RankServer(sys.argv[1]) as server:
+    server.start()
+    print(server.folder, server._process.pid, flush=True)
+    server.run({"inject": "waits"}, 2)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, light.command(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    with process:
+        folder, pid = process.stdout.readline().split()
+        pids = wait_for_ranks(int(pid))
+        process.send_signal(how)
+        process.wait(20)
+    assert gone([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
+    assert not Path(folder).exists(), f"its folder outlives a supervisor that was killed by {how!r}"
+
+
+def wait_for_ranks(pid):
+    for _ in range(200):
+        ranks = [process.pid for process in psutil.Process(pid).children()]
+        if len(ranks) == 2:
+            return ranks
+        time.sleep(0.05)
+    raise AssertionError("no ranks within 10 s")
