@@ -10,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from rich.console import Console
 
-from faultline import matrix, runner, server, shards
+from faultline import expectations, matrix, runner, server, shards
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell, Selection
 from faultline.ranks import RankServer
@@ -56,7 +57,7 @@ def healthy(strategy: str) -> list[Cell]:
         for cell in matrix.select(failures(), Selection(strategy=(strategy,), precision=("fp32",)))
         if cell.world_size == 2
         and not failures()[cell.failure].variant(cell.variant).trainer
-        and runner.expectations.first(runner.rules(failures()[cell.failure]), cell, server.versions()) is None
+        and expectations.first(runner.rules(failures()[cell.failure]), cell, server.versions()) is None
     ]
     return [cells[i * len(cells) // REPEATS] for i in range(REPEATS)]
 
@@ -142,7 +143,7 @@ def linear(say: Callable[[str], None]) -> list[Row]:
     rows: list[Row] = []
     seconds = {}
     for name, part in (("quarter", quarter), ("scenario", scenario), ("whole", cells)):
-        seconds[name] = timed(lambda part=part: run(part))  # type: ignore[misc]
+        seconds[name] = timed(partial(run, part))
         say(f"{name}: {len(part)} cells in {seconds[name]:.0f} s")
     rows.append((f"scenario-level cells ({len(scenario)})", f"{seconds['scenario'] / 60:.1f} min", "under 6 min"))
     rows.append((f"default matrix ({len(cells)} cells)", f"{seconds['whole'] / 60:.1f} min", "under 12 min"))

@@ -58,7 +58,8 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept
 class Failure:
-    """One documented defect. `signatures` maps a name to the pattern of its error text."""
+    """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
+    are another failure's, which these models meet too: no remedy is asked to help against them."""
 
     title: str
     records: tuple[str, ...]
@@ -67,6 +68,7 @@ class Failure:
     signatures: Mapping[str, str]
     variants: tuple[Variant, ...]
     claims: Mapping[str, Claim]
+    elsewhere: tuple[str, ...] = ()
     name: str = ""
 
     def variant(self, name: str) -> Variant:

@@ -33,7 +33,9 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes) -> Verdict:
     pro: list[Cell] = []
     contra: list[Cell] = []
     for cell, (outcome, signature) in outcomes.items():
-        if outcome in ("invalid", "impossible") or not _chosen(failure, claim, cell):
+        if outcome in ("invalid", "impossible") or signature in failure.elsewhere:
+            continue
+        if not _chosen(failure, claim, cell):
             continue
         if claim.kind in ("fails", "trains", "shows"):
             holds = {

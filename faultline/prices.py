@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def checkpointing() -> list[tuple[str, str]]:
     A model large enough for its activations to show in the process's peak
     memory; each mode in a forked process of its own.
     """
-    found = {mode: in_child(lambda mode=mode: cost(mode)) for mode in ("off", "reentrant", "non-reentrant")}
+    found = {mode: in_child(partial(cost, mode)) for mode in ("off", "reentrant", "non-reentrant")}
     rows = []
     for mode in ("reentrant", "non-reentrant"):
         slower, held = (found[mode][i] / found["off"][i] for i in (0, 1))

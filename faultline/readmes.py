@@ -60,6 +60,7 @@ def measured(failure: Failure, results: Iterable[Result]) -> str:
         "\n".join(happens(failure, main)),
         elsewhere(observed, main),
         "\n".join(fates(failure, own)),
+        "\n".join(second_models(own)),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -127,6 +128,25 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
         for key, verdict in verdicts.items()
     ]
     return _headed(("", "claim", "verdict", "cells"), rows)
+
+
+def second_models(results: Iterable[Result]) -> list[str]:
+    """Where there is a model that is only read: how much of it a rank holds, and what wraps it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    strategies_of: dict[str, set[str]] = {}
+    for result in results:
+        second = result["evidence"].get("second")
+        if not second or report.cell_of(result) != _usual(report.cell_of(result)) or result["checkpointing"] != "off":
+            continue
+        held, whole = second["bytes_held"], second["bytes_whole"]
+        told = f"{held} of {whole} bytes ({held / whole:.0%}), {second['wrapper']}"
+        groups.setdefault((result["variant"], told), []).append(result["strategy"])
+        strategies_of.setdefault(result["variant"], set()).add(result["strategy"])
+    rows = [
+        _row(f"`{variant}`", _code(report.grouped(names, strategies_of[variant])), told)
+        for (variant, told), names in groups.items()
+    ]
+    return _headed(("variant", "strategies", "what a rank holds of the reference model"), rows) if rows else []
 
 
 def _count(failure: Failure, verdict: Verdict, results: Collection[Result]) -> str:

@@ -21,7 +21,8 @@ from faultline.results import Result
 
 def repeat(cells: Sequence[Cell], workers: int) -> int:
     """Run cells twice, the second time in reverse order; exit code 1 if any outcome or signature differs."""
-    first, second = {}, {}
+    first: dict[str, tuple[str, str]] = {}
+    second: dict[str, tuple[str, str]] = {}
     for found, order in ((first, cells), (second, list(reversed(cells)))):
         folder = results.new_run()
         folder.describe(selection={}, cells=[cell.id for cell in order])

@@ -31,7 +31,7 @@ class LinearGroupDecodeAdapter(nn.Module):
 
 
 class SpeechModel(nn.Module):
-    """A vocabulary of text and audio tokens; the adapter turns the audio part of the logits into those of each layer."""
+    """A vocabulary of text and audio tokens; the adapter makes each layer's logits of the audio part."""
 
     def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ FAILURE = Failure(
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
         "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
+    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
         Variant("broken"),
         Variant("touch_everything"),

@@ -1,0 +1,66 @@
+"""The character tokenizer: it reads every text of the fixtures, and marks are one token each."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_models import data
+from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE, VOCABULARY, tokenizer
+
+WORDS = tokenizer()
+FIXTURES = ("text", "prompts", "image_text")
+
+
+def fixture_texts():
+    return [record.get("text") or record["prompt"] for name in FIXTURES for record in data.records(name)]
+
+
+def read(text):
+    """What the tokenizer makes of a text, its tokens put together."""
+    return "".join(WORDS.convert_ids_to_tokens(WORDS(text)["input_ids"]))
+
+
+def test_the_tokenizer_knows_every_character_of_the_fixtures():
+    for text in fixture_texts():
+        assert read(text) == text, "a character is unknown or lost"
+
+
+@pytest.mark.xfail(strict=True, reason="the backend has no decoder, so decode() puts a blank between any two tokens")
+def test_decoding_gives_the_text_back():
+    for text in fixture_texts():
+        assert WORDS.decode(WORDS(text)["input_ids"]) == text, "rewards and logs would read another text"
+
+
+@given(st.lists(st.sampled_from([word for word in VOCABULARY if word not in SPECIAL])).map("".join))
+@settings(deadline=None)
+def test_law_tokens_put_together_are_the_text(text):
+    assert read(text.replace("\n\n", "\n a\n a")) == text.replace("\n\n", "\n a\n a")
+
+
+@pytest.mark.xfail(strict=True, reason="the split pattern's dot leaves out line breaks: two in a row are one <unk>")
+def test_two_line_breaks_are_two_tokens():
+    assert read("a\n\nb") == "a\n\nb"
+
+
+def test_special_tokens_are_single_ids():
+    for number, mark in enumerate(SPECIAL):
+        assert WORDS(mark)["input_ids"] == [number], f"{mark} is not one token: masks and image places would be off"
+        assert WORDS(f"a{mark}b")["input_ids"][1:-1] == [number], f"{mark} is not found inside of text"
+    assert len(VOCABULARY) == len(set(VOCABULARY)) <= VOCAB_SIZE
+
+
+def test_generate_gets_no_token_type_ids():
+    assert WORDS.model_input_names == ["input_ids", "attention_mask"]
+    assert set(WORDS("a red field")) == {"input_ids", "attention_mask"}, "older releases refuse the batch"
+
+
+def test_the_chat_template_marks_turns_and_images():
+    content = [{"type": "image"}, {"type": "text", "text": "what is it"}]
+    messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "a leaf"}]
+    text = WORDS.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<bos><turn>user\n<boi>what is it<end>\n<turn>assistant\na leaf<end>\n<turn>assistant\n"
+    tokens = WORDS.convert_ids_to_tokens(WORDS(text)["input_ids"])
+    assert tokens[:4] == ["<bos>", "<turn>", "user", "\n"], "a role is one token"
+    assert "<unk>" not in tokens, "the template writes what the tokenizer can't read"
