@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 REPROS = ROOT / "repros"
+KINDS = ("helps", "detects", "changes", "fails", "trains", "shows")
 MODES = ("off", "reentrant", "non-reentrant")
 
 
@@ -54,6 +55,10 @@ class Claim:
     swap: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"a claim's kind is one of {', '.join(KINDS)}, not {self.kind!r}")
 
 
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept

@@ -58,10 +58,8 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes) -> Verdict:
         elif claim.kind == "detects":
             if fails or other[1] == "check":
                 (pro if fails and other[1] == "check" else contra).append(cell)
-        elif claim.kind == "changes":
-            (pro if other != (outcome, signature) else contra).append(cell)
         else:
-            raise ValueError(f"unknown kind of claim: {claim.kind}")
+            (pro if other != (outcome, signature) else contra).append(cell)
     return Verdict(claim, tuple(pro), tuple(contra))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ TICK = 0.25  # seconds between two looks at the ranks
 QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
 STUCK = 80  # looks within which no rank left its place, busy or not: a hang as well
 
+# The line in the innermost function of each thread: a loop that spins has several.
+LINE = re.compile(r'(most recent call first\):\n  File "[^"]+"), line \d+')
 ASLEEP = (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
 
 
@@ -61,12 +64,12 @@ class Progress:
         if self.looks % (STUCK // 4) == 0:
             self.places = [*self.places, self.place()][-5:]
             if len(self.places) == 5 and all(place == self.places[0] for place in self.places):
-                return f"every rank stood at the same line for {STUCK * TICK:.0f} s"
+                return f"every rank stood at the same place for {STUCK * TICK:.0f} s"
         return ""
 
     def place(self) -> tuple[str, dict[int, float]]:
         """Where the ranks are in their Python code, and what the programs that they may wait for have done."""
-        return self.stacks(), self.descendants()
+        return LINE.sub(r"\1", self.stacks()), self.descendants()
 
     def descendants(self) -> dict[int, float]:
         """The processes that ranks started, such as compilers, with the processor time that each has used."""

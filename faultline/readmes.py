@@ -135,7 +135,7 @@ def second_models(results: Iterable[Result]) -> list[str]:
     groups: dict[tuple[str, str], list[str]] = {}
     strategies_of: dict[str, set[str]] = {}
     for result in results:
-        second = result["evidence"].get("second")
+        second = result.get("evidence", {}).get("second")
         if not second or report.cell_of(result) != _usual(report.cell_of(result)) or result["checkpointing"] != "off":
             continue
         held, whole = second["bytes_held"], second["bytes_whole"]

@@ -114,7 +114,7 @@ def test_a_rank_that_spins_is_a_hang(run, monkeypatch):
     monkeypatch.setattr(progress, "STUCK", 8)
     entry = run("SPINS")
     assert ended_by(entry)[:2] == ("hangs", "no-progress")
-    assert "same line" in entry["detail"], "the deadline found what the stacks should have shown"
+    assert "same place" in entry["detail"], "the deadline found what the stacks should have shown"
     assert "rank 0: all_reduce" in entry["detail"] and "rank 1: spin" in entry["detail"], "not where ranks wait"
 
 

@@ -33,10 +33,13 @@ def test_decoding_gives_the_text_back():
         assert WORDS.decode(WORDS(text)["input_ids"]) == text, "rewards and logs would read another text"
 
 
-@given(st.lists(st.sampled_from([word for word in VOCABULARY if word not in SPECIAL])).map("".join))
+PLAIN = st.lists(st.sampled_from([word for word in VOCABULARY if word not in SPECIAL])).map("".join)
+
+
+@given(PLAIN.filter(lambda text: "\n\n" not in text))  # for which see below
 @settings(deadline=None)
 def test_law_tokens_put_together_are_the_text(text):
-    assert read(text.replace("\n\n", "\n a\n a")) == text.replace("\n\n", "\n a\n a")
+    assert read(text) == text
 
 
 @pytest.mark.xfail(strict=True, reason="the split pattern's dot leaves out line breaks: two in a row are one <unk>")
