@@ -91,7 +91,7 @@ RANKS = pytest.StashKey()
 
 def start(config):
     """One rank server for each pytest process, with references of its own; all of it goes with the server."""
-    server = RankServer(sys.executable)
+    server = RankServer(sys.executable, device=config.getoption("--device"))
     config.stash[RANKS] = server, runner.References(server.folder)
     return config.stash[RANKS]
 

@@ -29,10 +29,13 @@ from faultline.results import Result, RunFolder
 def run(args: argparse.Namespace) -> int:
     """Run the selected cells into a results folder, show tables, and write the page and junit.xml."""
     selection = cli.selection(args)
-    check_device(selection.device)
     if args.workers < 1:
         raise UsageError(f"--workers must be at least 1, not {args.workers}")
     cells = matrix.select(failures(), selection)
+    devices = {cell.device for cell in cells}
+    if len(devices) != 1:
+        raise UsageError("no cell is all of that" if not cells else "give cells of one device at a time")
+    check_device(devices.pop())
     for failure in failures().values():
         runner.rules(failure)
     if args.shard:

@@ -66,9 +66,10 @@ class ServerDied(Exception):
 class RankServer:
     """One rank server and the folder that its cells work in. Use it as a context manager."""
 
-    def __init__(self, python: str, deadline: float = DEADLINE) -> None:
+    def __init__(self, python: str, deadline: float = DEADLINE, device: str = "cpu") -> None:
         self.python = python
         self.deadline = deadline
+        self.device = device
         self.folder = Path(tempfile.mkdtemp(prefix="faultline-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
@@ -92,7 +93,7 @@ class RankServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **server.environment(), "TMPDIR": str(self.folder)},
+                env={**os.environ, **server.environment(self.device), "TMPDIR": str(self.folder)},
                 start_new_session=True,
             )
         self._buffer = b""

@@ -95,6 +95,8 @@ def run_all(
     Returns when all are done. An exception in a worker or in `done`, and
     KeyboardInterrupt, end all servers before they go on.
     """
+    if not cells:
+        return
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
     for cell in cells:
         waiting.put(cell)
@@ -104,7 +106,7 @@ def run_all(
 
     def work() -> None:
         try:
-            with RankServer(python) as server:
+            with RankServer(python, device=cells[0].device) as server:
                 while not stop.is_set():
                     try:
                         cell = waiting.get_nowait()

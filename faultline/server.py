@@ -47,9 +47,13 @@ STACK = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def environment() -> dict[str, str]:
-    """Variables that must be set before the first import of a library under test."""
-    return {
+def environment(device: str = "cpu") -> dict[str, str]:
+    """Variables that must be set before the first import of a library under test.
+
+    For the CPU they hide GPUs that are there: libraries would move to them unasked.
+    """
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"} if device == "cpu" else {}
+    return hidden | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
