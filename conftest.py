@@ -8,6 +8,7 @@ from faultline import catalogue, commands, matrix, runner
 from faultline.errors import UsageError
 from faultline.matrix import Selection
 from faultline.ranks import RankServer
+from faultline.report import plain
 
 
 def pytest_addoption(parser):
@@ -76,7 +77,7 @@ class CellItem(pytest.Item):
             f"again: make test-matrix CELL={entry['id']}",
         ]
         errors = [rank["error"]["traceback"] for rank in entry["ranks"] if rank["error"]]
-        return "\n".join([*lines, *errors[:1]])
+        return plain("\n".join([*lines, *errors[:1]]))
 
     def reportinfo(self):
         return self.path, None, self.cell.id
