@@ -14,7 +14,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 REPROS = ROOT / "repros"
 KINDS = ("helps", "detects", "changes", "fails", "trains", "shows")
-MODES = ("off", "reentrant", "non-reentrant")
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,6 @@ class Variant:
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
-    checkpointing: tuple[str, ...] = MODES
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from faultline import commands
 from faultline.errors import UsageError
@@ -19,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without our symbols is no reason to stop
-    args = parser().parse_args(argv)
     try:
+        args = parser().parse_args(argv)
         return args.command(args)
     except UsageError as error:
         print(f"faultline: {error}", file=sys.stderr)
@@ -33,8 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_UNEXPECTED
 
 
+class Parser(argparse.ArgumentParser):
+    """Argparse, with its own complaints in one line as all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m faultline", description=__doc__)
+    top = Parser(prog="python -m faultline", description=__doc__)
     verbs = top.add_subparsers(required=True, metavar="COMMAND")
 
     run = verb(verbs, "run", commands.run, "run cells and hold them against what is expected of them")

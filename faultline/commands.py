@@ -28,14 +28,7 @@ from faultline.results import Result, RunFolder
 
 def run(args: argparse.Namespace) -> int:
     """Run the selected cells into a results folder, show tables, and write the page and junit.xml."""
-    selection = cli.selection(args)
-    if args.workers < 1:
-        raise UsageError(f"--workers must be at least 1, not {args.workers}")
-    cells = matrix.select(failures(), selection)
-    devices = {cell.device for cell in cells}
-    if len(devices) != 1:
-        raise UsageError("no cell is all of that" if not cells else "give cells of one device at a time")
-    check_device(devices.pop())
+    cells = wanted(args)
     for failure in failures().values():
         runner.rules(failure)
     if args.shard:
@@ -45,11 +38,23 @@ def run(args: argparse.Namespace) -> int:
         known = resumable(folder, cells)
     else:
         folder, known = results.new_run(), []
-        folder.describe(selection=vars(selection), shard=args.shard, cells=[cell.id for cell in cells])
+        folder.describe(selection=vars(cli.selection(args)), shard=args.shard, cells=[cell.id for cell in cells])
     measure([cell for cell in cells if cell.id not in {entry["id"] for entry in known}], args.workers, folder, known)
     found = folder.results()
     folder.describe(finished=True)
     return finish(folder, found)
+
+
+def wanted(args: argparse.Namespace) -> list[Cell]:
+    """The cells that the options select; refuses what can't be run here."""
+    if args.workers < 1:
+        raise UsageError(f"--workers must be at least 1, not {args.workers}")
+    cells = matrix.select(failures(), cli.selection(args))
+    devices = {cell.device for cell in cells}
+    if len(devices) != 1:
+        raise UsageError("give cells of one device at a time" if cells else "no cell is all of that")
+    check_device(devices.pop())
+    return cells
 
 
 def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = ()) -> None:
@@ -232,12 +237,14 @@ def merge(args: argparse.Namespace) -> int:
 def repeat(args: argparse.Namespace) -> int:
     from faultline import reliability
 
-    return reliability.repeat(matrix.select(failures(), cli.selection(args)), args.workers)
+    return reliability.repeat(wanted(args), args.workers)
 
 
 def chaos(args: argparse.Namespace) -> int:
     from faultline import reliability
 
+    if args.cells < 1 or not 0 <= args.rate <= 1:
+        raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
     return reliability.chaos(args.cells, args.rate, args.seed, args.workers)
 
 

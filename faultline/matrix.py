@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -47,7 +48,7 @@ class Cell:
     def parse(text: str) -> Cell:
         """Read an id back; raises UsageError for anything else."""
         parts = text.split("/")
-        if len(parts) != 7 or not parts[5].startswith("w") or not parts[5][1:].isdigit():
+        if len(parts) != 7 or not re.fullmatch("w[1-9][0-9]*", parts[5]):
             raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
         failure, variant, strategy, checkpointing, precision, world, device = parts
         return Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device)
@@ -78,7 +79,6 @@ SENSELESS: dict[str, Rule] = {
         c.strategy == "single" and c.world_size != 1
     ),
     "the variant names the strategies that it is about": lambda c, v: not matches(c.strategy, v.strategies),
-    "the variant names the checkpointing modes that it is about": lambda c, v: c.checkpointing not in v.checkpointing,
 }
 
 # What the default matrix leaves out; asking for the value on the command line brings it back.
@@ -134,7 +134,8 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
         known |= {replace(cell, device=device) for cell in known for device in DEVICES}
         for cell in wanted:
             if cell not in known:
-                raise unknown("cell", cell.id, [known_cell.id for known_cell in known])
+                beside = [k.id for k in known if (k.failure, k.variant) == (cell.failure, cell.variant)]
+                raise unknown("cell", cell.id, beside or sorted({k.id for k in known if k.strategy == "ddp"}))
         return list(wanted)
     return [
         cell
@@ -158,7 +159,7 @@ def left_out(failures: Mapping[str, Failure], device: str = "cpu") -> dict[str, 
 
 
 def _asked(cell: Cell, selection: Selection) -> bool:
-    """Whether every named axis holds the cell; `single` keeps world size 1 beside the default of 2."""
+    """Whether every axis that was named holds the cell."""
     worlds = selection.world_size
     return all(
         matches(getattr(cell, axis), getattr(selection, axis) or ("*",))

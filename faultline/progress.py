@@ -14,6 +14,7 @@ TICK = 0.25  # seconds between two looks at the ranks
 QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
 STUCK = 80  # looks within which no rank left its place, busy or not: a hang as well
 
+IDLE = 0.05  # seconds of processor time that the helper threads of a waiting rank may use meanwhile
 # The line in the innermost function of each thread: a loop that spins has several.
 LINE = re.compile(r'(most recent call first\):\n  File "[^"]+"), line \d+')
 ASLEEP = (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
@@ -28,25 +29,24 @@ class Progress:
     def __init__(self, pids: list[int], folder: Path) -> None:
         self.pids = pids
         self.folder = folder
-        self.cpu = -1.0
+        self.used: dict[int, float] = {}  # processor time of each rank when one was last seen busy
         self.sleeps = self.looks = 0
         self.places: list[object] = []  # where the ranks were, over the last STUCK looks
         self.bed: object = None  # where they were after half of QUIET
 
     def asleep(self, ranks: list[int]) -> int:
-        """Look at some ranks: how many times in a row all of them were asleep and used no processor."""
-        cpu, asleep = 0.0, True
+        """Look at some ranks: how many times in a row all of them were asleep and all but idle."""
+        used, busy = {}, False
         for rank in ranks:
             try:
                 process = psutil.Process(self.pids[rank])
                 times = process.cpu_times()
-                asleep = asleep and process.status() in ASLEEP
+                used[rank] = times.user + times.system
+                busy = busy or process.status() not in ASLEEP or used[rank] - self.used.get(rank, 0.0) > IDLE
             except psutil.NoSuchProcess:
-                asleep = False  # its end is about to be told
-                continue
-            cpu += times.user + times.system
-        if not asleep or abs(cpu - self.cpu) > 0.02:  # it falls when a rank was done in between
-            self.cpu, self.sleeps = cpu, 0
+                busy = True  # its end is about to be told
+        if busy:
+            self.used, self.sleeps = used, 0
         else:
             self.sleeps += 1
         return self.sleeps

@@ -155,9 +155,6 @@ class RankServer:
             _collect(event, reports, exits)
         if event is None:
             raise ServerDied("the rank server did not end its ranks")
-        for rank, status in enumerate(event["done"]):
-            if status != -signal.SIGKILL:  # which is most likely the server's own
-                exits.setdefault(rank, status)
         for rank, report in reports.items():
             if report["error"]:  # says what became of the rank, whatever ended the process later
                 exits.pop(rank, None)

@@ -96,8 +96,9 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         try:
-            return json.loads((self.path / "run.json").read_text())
-        except (OSError, ValueError):
+            facts = json.loads((self.path / "run.json").read_text())
+            return {**facts}
+        except (OSError, ValueError, TypeError):
             raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
 
     def results(self) -> list[Result]:

@@ -2,7 +2,7 @@
 
 It speaks JSON lines on its standard input and output, about one cell at a time.
 A request is ``{"world_size", "job"}``, ``{"kill": true}`` or ``{"end": true}``; an event
-has `pids`, or `rank` with `report` or `exit`, or `done` with exit codes once every rank is reaped.
+has `pids`, or `rank` with `report` or `exit`, or `done` once every rank is reaped.
 """
 
 from __future__ import annotations
@@ -187,14 +187,14 @@ def serve(requests: int, events: int, greeting: dict[str, Any]) -> bool:
         chunk = os.read(requests, 1 << 20)
         *lines, buffer = (buffer + chunk).split(b"\n")
         for request in map(json.loads, lines):
-            statuses = kill([rank.pid for rank in ranks])
+            kill([rank.pid for rank in ranks])
             for rank in ranks:
                 rank.close()
             ranks = []
             if "end" in request:
                 return True
             if "kill" in request:
-                send(events, {"done": statuses})
+                send(events, {"done": True})
             else:
                 ranks = start(request, (requests, events))
                 send(events, {"pids": [rank.pid for rank in ranks]})
@@ -274,21 +274,19 @@ def reported() -> None:
         signal.pause()
 
 
-def kill(pids: list[int]) -> list[int]:
-    """End a cell's ranks and everything else that descends from this process; give back the ranks' exit codes."""
+def kill(pids: list[int]) -> None:
+    """End a cell's ranks and everything else that descends from this process."""
     if pids:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pids[0], signal.SIGKILL)
-    statuses: dict[int, int] = {}
     while True:
         # A rank may have left the group, and what an ended one had started was handed to its subreaper: here.
         for child in children():
             os.kill(child, signal.SIGKILL)
         try:
-            pid, status = os.wait()
+            os.wait()
         except ChildProcessError:
-            return [statuses[pid] for pid in pids]
-        statuses[pid] = os.waitstatus_to_exitcode(status)
+            return
 
 
 def children() -> list[int]:

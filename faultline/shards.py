@@ -68,13 +68,21 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
     if len({json.dumps(fact.get("selection"), sort_keys=True) for fact in facts}) > 1:
         raise UsageError("the runs were asked for different cells; only shards of one selection can be merged")
     counts = {fact.get("shard", "").partition("/")[2] for fact in facts}
+    if len(counts) > 1:
+        raise UsageError(
+            f"the runs are parts of different splits: {', '.join(f.get('shard', '') or 'whole' for f in facts)}"
+        )
     found = {entry["id"]: entry for folder in folders for entry in folder.results()}
     wanted = [cell for fact in facts for cell in fact.get("cells", ())]
     missing = [cell for cell in dict.fromkeys(wanted) if cell not in found]
-    absent = absent_shards([fact.get("shard", "") for fact in facts]) if len(counts) == 1 else []
+    absent = absent_shards([fact.get("shard", "") for fact in facts])
     merged = results.new_run()
     merged.describe(
-        selection=facts[0].get("selection"), shard="", cells=wanted, stack="".join(stacks), finished=not missing
+        selection=facts[0].get("selection"),
+        shard="",
+        cells=wanted,
+        stack="".join(stacks),
+        finished=not missing and not absent,
     )
     writer = results.Writer(merged)
     for entry in found.values():

@@ -63,8 +63,12 @@ def sleep(setup):
 
 
 def spin(setup):
+    """Over several lines, so that its stacks are not all the same."""
+    number = 0
     while True:
-        pass
+        number += 1
+        number -= 1
+        number ^= 1
 
 
 def work(setup):

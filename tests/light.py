@@ -59,7 +59,7 @@ def main(job, rank):
         return report
     try:
         report["evidence"]["found"] = globals()[job["inject"]](rank)
-    except BaseException as error:
+    except Exception as error:  # noqa: BLE001
         report["error"] = {"type": type(error).__name__, "message": str(error), "traceback": "", "at": time.monotonic()}
     return report
 
@@ -76,9 +76,10 @@ def waits(rank):
     wait_for_ever()
 
 
-def last_waits(rank):
-    if rank == 1:
-        wait_for_ever()
+def last_waits_first_fails(rank):
+    if rank == 0:
+        raise ValueError("the cause")
+    wait_for_ever()
 
 
 def silent(rank):
@@ -184,7 +185,7 @@ if __name__ == "__main__":
     from faultline import server
 
     sys.modules["faultline.rank"] = sys.modules["__main__"]
-    server.preload = lambda: time.sleep(float(os.environ.get("LIGHT_PRELOAD", "0")))
+    server.preload = lambda: None
     server.versions = dict
-    server.describe = dict
+    server.describe = lambda: {"described": os.getpid()}
     server.main()

@@ -19,7 +19,7 @@ from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Ce
 VARIANTS = ("broken", "repaired", "grpo-broken")
 STRATEGIES = ("ddp", "zero2", "zero3", "zero3-offload", "fsdp2")
 RESULTS = (("trains", ""), ("raises", "a"), ("raises", "b"), ("hangs", "no-progress"), ("impossible", ""))
-FAILURE = Failure("", (), "", "", {"a": "a", "b": "b"}, tuple(map(Variant, VARIANTS)), {}, "example")
+FAILURE = Failure("", (), "", "", {"a": "a", "b": "b"}, tuple(map(Variant, VARIANTS)), {}, name="example")
 CELLS = [
     Cell("example", variant, strategy, mode)
     for variant in VARIANTS

@@ -133,11 +133,13 @@ def test_a_cell_whose_server_is_killed_runs_again(run, rank_server):
 
 
 SUPERVISOR = """
+import signal
 import sys
 from pathlib import Path
 from faultline import ranks, runner
 from faultline.matrix import Cell
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 cells = [Cell.parse(id) for id in sys.argv[2:]]
 run_cell = runner.run_cell
 runner.run_cell = lambda server, references, cell: run_cell(

@@ -190,7 +190,6 @@ def test_marks_and_images_are_not_trained_on():
     assert trained and not trained & marks, "the model learns to write marks"
 
 
-@pytest.mark.xfail(strict=True, reason="the blank lines that the processor puts around an image are trained on")
 def test_a_dummy_image_adds_nothing_to_what_is_trained_on():
     dummy, plain = (data.image_text_batch(0, 0, 1, images)["labels"] for images in ("dummy", "none"))
     for with_image, without in zip(dummy, plain, strict=True):

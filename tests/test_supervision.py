@@ -12,7 +12,7 @@ import psutil
 import pytest
 from light import gone, survivors
 
-from faultline import oracle, progress, runner
+from faultline import oracle, progress, ranks, runner
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell
 from faultline.ranks import RankServer, ServerDied
@@ -104,6 +104,11 @@ def test_a_victim_of_a_rank_that_hangs_is_no_cause(server, monkeypatch):
     assert outcome(run(server, "victim_of_a_hang"))[0] == "hangs", "a victim's error was taken for the cause"
 
 
+def test_a_failure_waits_no_longer_when_its_peer_sleeps(server, monkeypatch):
+    monkeypatch.setattr(ranks, "PATIENCE", DEADLINE)
+    assert run(server, "last_waits_first_fails").seconds < DEADLINE, "each failed cell takes seconds for nothing"
+
+
 def test_a_failure_does_not_wait_for_a_peer_that_spins(server):
     ended = run(server, "fails_beside_a_spinning_rank")
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
@@ -188,8 +193,11 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 
 
 SUPERVISOR = """
+import signal
 import sys
 from faultline.ranks import RankServer
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 with RankServer(sys.argv[1]) as server:
     server.start()
     print(server.folder, server._process.pid, flush=True)

@@ -60,6 +60,7 @@ def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict
         return_tensors="pt",
     )
     special = torch.tensor([SPECIAL.index(word) for word in ("<pad>", "<boi>", "<image>", "<eoi>")])
+    special = torch.cat([special, torch.tensor([tokenizer().convert_tokens_to_ids("\n")])])  # around each image
     labels = inputs["input_ids"].masked_fill(torch.isin(inputs["input_ids"], special), -100)
     share = ROWS // world_size
     mine = slice(rank * share, (rank + 1) * share)

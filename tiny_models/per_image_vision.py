@@ -67,5 +67,5 @@ class PerImageVisionModel(nn.Module):
 
 
 def per_image_vision_model(seed: int = 0) -> PerImageVisionModel:
-    """About 30k parameters."""
+    """About 31k parameters."""
     return build(PerImageVisionModel, seed)

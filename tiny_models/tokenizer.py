@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<turn>", "<end>", "<boi>", "<image>", "<eoi>")
@@ -28,7 +28,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
     backend.add_special_tokens(list(SPECIAL))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(ROLES) + "|."), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(ROLES) + r"|.|\n"), "isolated")
+    backend.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token="<pad>",

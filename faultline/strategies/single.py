@@ -38,4 +38,5 @@ def evidence(model: Any) -> dict[str, Any]:
 
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     wrappers = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
-    return [f"the model is wrapped in {found['wrapper']}"] if found["wrapper"] in wrappers else []
+    wrapped = found["wrapper"] in wrappers or found["wrapper"].startswith("FSDP")  # FSDP2 renames the class
+    return [f"the model is wrapped in {found['wrapper']}"] if wrapped else []

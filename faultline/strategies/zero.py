@@ -26,7 +26,7 @@ def read_config(file: Path) -> dict[str, Any]:
         stage = config["zero_optimization"]["stage"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file.name}: not a usable DeepSpeed config: {type(error).__name__}: {error}") from None
-    if stage not in (0, 1, 2, 3):
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
         raise UsageError(f"{file.name}: zero_optimization.stage must be 0, 1, 2 or 3, not {stage!r}")
     return config
 

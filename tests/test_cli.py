@@ -1,0 +1,245 @@
+"""The command line: whatever is wrong with a question, the answer is one clear line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from faultline import catalogue, cli, commands, matrix, results, runner, server
+from faultline.matrix import Selection
+from faultline.results import RunFolder
+
+FOLDER_VERBS = ("bless", "readme", "report", "durations", "merge")
+FAILURES = catalogue.failures()
+DDP = "zero3_dummy_loss/broken/ddp/off/fp32/w2"
+
+
+@pytest.fixture(autouse=True)
+def results_elsewhere(tmp_path, monkeypatch):
+    """No test writes to the real results; and nothing here may start ranks."""
+    root = tmp_path / "results"
+    monkeypatch.setattr(results, "RESULTS", root)
+    monkeypatch.setattr(results.new_run, "__defaults__", (root,))
+    monkeypatch.setattr(results.latest_run, "__defaults__", (root,))
+
+    def run_all(*_):
+        raise AssertionError("cells were run although the question was a mistake")
+
+    monkeypatch.setattr(runner, "run_all", run_all)
+    return root
+
+
+@pytest.fixture
+def asked(capsys):
+    """Ask for something; gives the exit code, the output and the lines of the errors."""
+
+    def ask(*argv):
+        try:
+            code = cli.main(argv)
+        except SystemExit as leaving:
+            code = leaving.code
+        told = capsys.readouterr()
+        return code, told.out, told.err.splitlines()
+
+    return ask
+
+
+@pytest.fixture
+def refused(asked, results_elsewhere):
+    """Ask for something that must be refused; gives the line that says why."""
+
+    def refuse(*argv):
+        code, out, errors = asked(*argv)
+        assert code == cli.EXIT_USAGE, f"{argv} was not refused: {code}"
+        assert len(errors) == 1 and errors[0].startswith("faultline: "), f"not one line: {errors}"
+        assert not out, "half an answer came before the mistake was noticed"
+        assert not results_elsewhere.exists() or "latest" in errors[0] or not list(results_elsewhere.glob("2*")), (
+            "a run that was refused left a results folder"
+        )
+        return errors[0]
+
+    return refuse
+
+
+@pytest.mark.parametrize("verb", ["run", "list", "repeat"])
+@pytest.mark.parametrize(
+    ("option", "value", "nearest"),
+    [
+        ("--failure", "zero_double_reductoin", "zero_double_reduction"),
+        ("--strategy", "zero33", "zero3"),
+        ("--strategy", "ddp,fdsp2", "fsdp2"),
+        ("--checkpointing", "reentrent", "reentrant"),
+        ("--variant", "brokn", "broken"),
+        ("--precision", "bf61", "bf16"),
+        ("--device", "cud", "cuda"),
+        ("--device", "cpu,cuda", "cpu"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(refused, verb, option, value, nearest):
+    line = refused(verb, option, value)
+    assert line.startswith(f"faultline: unknown {option[2:]} ") and "did you mean" in line
+    assert nearest in line.split("did you mean")[1], "the name that was meant is not named"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["list", "--world", "3"], "world size 3: the global batch of 4 rows divides over 1, 2 or 4 ranks"),
+        (["list", "--world", "2,x"], "--world takes numbers, not '2,x'"),
+        (["list", "--world", "two"], "--world takes numbers, not 'two'"),
+        (["list", "--cell", "ddp"], "not a cell: 'ddp' (expected failure/variant/strategy/checkpointing/precision/wN/"),
+        (["run", "--workers", "0"], "--workers must be at least 1, not 0"),
+        (["run", "--shard", "5/4"], "--shard takes I/N with 1 <= I <= N, for instance 1/4, not '5/4'"),
+        (["run", "--shard", "0/4"], "--shard takes I/N"),
+        (["run", "--shard", "half"], "--shard takes I/N"),
+        (["run", "--world", "4", "--strategy", "single"], "no cell is all of that"),
+        (["run", "--cell", f"{DDP}/cpu,{DDP}/cuda"], "give cells of one device at a time"),
+        (["run", "--resume"], "there is no run yet"),
+        (["bless"], "there is no run yet"),
+        (["readme"], "there is no run yet"),
+        (["report"], "there is no run yet"),
+        (["durations"], "there is no run yet"),
+        (["show", "zero3_dumy_loss"], "did you mean zero3_dummy_loss"),
+    ],
+)
+def test_a_mistake_is_one_line(refused, argv, words):
+    assert words in refused(*argv)
+
+
+@pytest.mark.parametrize("verb", FOLDER_VERBS)
+def test_a_folder_without_a_run_is_refused(refused, tmp_path, verb):
+    for path in (tmp_path, tmp_path / "missing"):
+        assert "is not the results folder of a run" in refused(verb, str(path))
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """The folder of a run that was cut short after one cell."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    [cell, *_] = matrix.select(FAILURES, Selection(("zero3_dummy_loss",), strategy=("zero3",)))
+    stack = results.stack_name(server.versions())
+    folder.describe(selection={}, shard="", cells=[cell.id], stack=stack, finished=False)
+    entry = {"id": cell.id, **vars(cell), "outcome": "raises", "signature": "empty-gradient", "stack": stack}
+    folder.cells.write_text(json.dumps(entry) + "\n")
+    return folder
+
+
+def test_an_interrupted_run_is_not_blessed(refused, interrupted):
+    assert "can't bless a run that was interrupted" in refused("bless", str(interrupted.path))
+
+
+def test_a_run_with_invalid_cells_is_not_blessed(refused, interrupted):
+    interrupted.describe(finished=True)
+    [entry] = interrupted.results()
+    interrupted.cells.write_text(json.dumps({**entry, "outcome": "invalid"}) + "\n")
+    assert f"can't bless a run with invalid cells: {entry['id']}" in refused("bless", str(interrupted.path))
+
+
+def test_an_unknown_failure_is_not_blessed(refused, interrupted):
+    interrupted.describe(finished=True)
+    line = refused("bless", str(interrupted.path), "--failure", "zero3_dumy_loss")
+    assert "did you mean zero3_dummy_loss" in line
+
+
+@pytest.fixture
+def repros(tmp_path, monkeypatch):
+    """A copy of repros/ from which rules are read."""
+    copy = tmp_path / "repros"
+    shutil.copytree(catalogue.REPROS, copy)
+    monkeypatch.setattr(runner, "REPROS", copy)
+    runner.rules.cache_clear()
+    yield copy
+    runner.rules.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ('[[rule]]\noutcom = "raises"\n', "rule 1: unknown key 'outcom'; did you mean outcome"),
+        ('[[rule]]\noutcome = "rises"\n', "unknown outcome 'rises'; did you mean raises"),
+        ('[[rule]]\nstrategy = "zero33"\noutcome = "raises"\n', "unknown strategy 'zero33'; did you mean zero3"),
+        (
+            '[[rule]]\noutcome = "raises"\nsignature = "empty"\n',
+            "unknown signature 'empty'; did you mean empty-gradient",
+        ),
+        (
+            '[[rule]]\nvariant = "not_partitioned"\nstrategy = "ddp"\noutcome = "raises"\n',
+            "rule 1: no cell of zero3_dummy_loss has all of variant not_partitioned, strategy ddp",
+        ),
+        ("[[rule]\n", "expected.toml: "),
+    ],
+)
+def test_a_mistake_in_expected_toml_is_refused_before_anything_runs(refused, repros, rule, words):
+    (repros / "zero3_dummy_loss" / "expected.toml").write_text(rule)
+    line = refused("run", "--failure", "zero3_dummy_loss")
+    assert "zero3_dummy_loss/expected.toml" in line and words in line
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of what the command line reads, to break."""
+    copy = tmp_path_factory.mktemp("project")
+    for name in ("faultline", "repros", "ds_configs", "fixtures"):
+        shutil.copytree(catalogue.ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def test_a_broken_deepspeed_config_is_one_line(project):
+    file = project / "ds_configs" / "zero2.json"
+    file.write_text('{\n  "zero_optimization": {\n    "stage": 2,\n  }\n}\n')
+    command = [sys.executable, "-m", "faultline", "list"]
+    told = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert told.returncode == cli.EXIT_USAGE and not told.stdout
+    [line] = told.stderr.splitlines()
+    assert line.startswith("faultline: zero2.json: not a usable DeepSpeed config") and "line " in line
+
+
+def without_gpu(command, **_):
+    assert "torch.cuda.is_available()" in command[-1]
+    return subprocess.CompletedProcess(command, 3)
+
+
+def test_cuda_without_a_gpu_is_refused(refused, monkeypatch):
+    monkeypatch.setattr(commands.subprocess, "run", without_gpu)
+    assert "torch sees no GPU here" in refused("run", "--device", "cuda")
+
+
+@pytest.mark.slow
+def test_torch_itself_says_that_there_is_no_gpu(refused, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "torch sees no GPU here" in refused("run", "--device", "cuda")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "--cell", f"{DDP}/cuda"],
+        ["repeat", "--device", "cuda"],
+    ],
+    ids=["cell", "repeat"],
+)
+def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, argv):
+    monkeypatch.setattr(commands.subprocess, "run", without_gpu)
+    assert "torch sees no GPU here" in refused(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["rnu"],
+        ["run", "--workers", "many"],
+        ["run", "--strategies", "ddp"],
+        ["show"],
+        ["chaos", "--rate", "often"],
+        ["chaos", "--cells", "-1"],
+    ],
+)
+def test_a_mistake_in_the_options_is_one_line_too(refused, argv):
+    """Breaks when argparse prints its usage, or a traceback comes, instead of one clear line."""
+    refused(*argv)

@@ -1,0 +1,271 @@
+"""The matrix: which cells there are, what narrows and widens it, and that every failure keeps to its form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from faultline import claims, readmes, strategies
+from faultline.catalogue import KINDS, REPROS, failures
+from faultline.errors import UsageError
+from faultline.matrix import (
+    AXES,
+    CHECKPOINTING,
+    DEVICES,
+    NOT_BY_DEFAULT,
+    PRECISIONS,
+    SENSELESS,
+    WORLD_SIZES,
+    Cell,
+    Selection,
+    default_world,
+    every_cell,
+    left_out,
+    possible,
+    select,
+)
+
+FAILURES = failures()
+DEFAULT = select(FAILURES, Selection())
+WHOLE = list(every_cell(FAILURES, "cpu"))
+POSSIBLE = {cell for cell, variant in WHOLE if possible(cell, variant)}
+VARIANTS = sorted({variant.name for failure in FAILURES.values() for variant in failure.variants})
+CLAIMS = [pytest.param(f, claim, id=f"{f.name}-{key}") for f in FAILURES.values() for key, claim in f.claims.items()]
+every_failure = pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+
+WORD = st.from_regex(r"[a-z0-9_*?\[\]-]+", fullmatch=True)
+CELLS = st.builds(Cell, WORD, WORD, WORD, WORD, WORD, st.integers(min_value=1), WORD)
+
+
+@given(CELLS | st.sampled_from(DEFAULT))
+def test_law_an_id_is_read_back_as_its_cell(cell):
+    assert Cell.parse(cell.id) == cell
+    assert cell.id == f"{cell.failure}/{cell.name}"
+
+
+@given(st.text() | st.from_regex(r"a/b/c/d/e/w[0-9a-z]*/cpu(/.*)?", fullmatch=True))
+def test_law_anything_else_is_refused(text):
+    assume(not re.fullmatch(r"([^/]*/){5}w[1-9][0-9]*/[^/]*", text, re.DOTALL))
+    with pytest.raises(UsageError, match="not a cell"):
+        Cell.parse(text)
+
+
+def test_a_superscript_is_no_world_size():
+    with pytest.raises(UsageError):
+        Cell.parse("failure/broken/ddp/off/fp32/w²/cpu")
+
+
+def test_ids_are_unique():
+    assert len({cell.id for cell, _ in WHOLE}) == len(WHOLE), "two cells would share one line of the results"
+
+
+def test_the_order_is_the_axes_own():
+    """By failure, variant, strategy, mode, precision, world size: tables, shards and reruns rely on it."""
+
+    def place(cell):
+        names = [variant.name for variant in FAILURES[cell.failure].variants]
+        return (
+            cell.failure,
+            names.index(cell.variant),
+            strategies.names().index(cell.strategy),
+            CHECKPOINTING.index(cell.checkpointing),
+            PRECISIONS.index(cell.precision),
+            cell.world_size,
+        )
+
+    for cells in (DEFAULT, [cell for cell, _ in WHOLE]):
+        assert cells == sorted(cells, key=place)
+    assert select(FAILURES, Selection()) == DEFAULT
+
+
+def test_names_can_stand_in_an_id_and_in_a_list():
+    for name in [*FAILURES, *VARIANTS, *strategies.names(), *CHECKPOINTING, *PRECISIONS, *DEVICES]:
+        assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
+
+
+def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
+    wanted = {
+        Cell(failure.name, variant.name, strategy, mode, world_size=1 if strategy == "single" else 2)
+        for failure in FAILURES.values()
+        for variant, strategy, mode in product(failure.variants, strategies.names(), CHECKPOINTING)
+        if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
+    }
+    found = {cell for cell in DEFAULT if cell.precision == "fp32" and cell.world_size == default_world(cell)}
+    assert found == wanted, "a combination is missing from every run, and nobody would see it"
+
+
+def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
+    for failure, strategy in product(FAILURES, ("ddp", "zero2", "zero3", "fsdp2")):
+        for change in ({"precision": "bf16"}, {"world_size": 1}, {"world_size": 4}):
+            cell = Cell(failure, "broken", strategy, "reentrant")
+            assert replace(cell, **change) in DEFAULT, f"{failure} is never run with {change}"
+
+
+def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
+    """What the rules' sentences say, which `list` shows: more would make every run longer than it is told to be."""
+    subset = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
+    worlds = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 4: subset - {"single"}}
+    for cell in DEFAULT:
+        variant = FAILURES[cell.failure].variant(cell.variant)
+        usual = cell.world_size == default_world(cell)
+        if cell.precision == "bf16":
+            assert variant.remedy == "broken" and cell.strategy in subset and usual, f"{cell.id} is too much"
+        if not usual:
+            assert variant.name == "broken" and cell.strategy in worlds[cell.world_size], f"{cell.id} is too much"
+            assert cell.checkpointing in ("off", "reentrant"), f"{cell.id} is too much"
+
+
+def test_what_is_left_out_and_what_is_selected_are_the_whole():
+    counts = left_out(FAILURES)
+    assert list(counts) == [*SENSELESS, *NOT_BY_DEFAULT], "a rule is not told"
+    assert sum(counts.values()) + len(DEFAULT) == len(WHOLE), "cells are lost without a reason"
+    assert sum(counts[reason] for reason in SENSELESS) + len(POSSIBLE) == len(WHOLE)
+    axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
+    combinations = len(list(product(*axes)))
+    assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
+
+
+def patterns(names):
+    """A name, or a pattern made of one."""
+    made = st.sampled_from(sorted(names)).flatmap(
+        lambda name: st.sampled_from([name, f"{name[:3]}*", f"*{name[-3:]}", f"?{name[1:]}", "*"])
+    )
+    return st.lists(made, max_size=2).map(tuple)
+
+
+NARROW = st.builds(
+    Selection,
+    failure=patterns(FAILURES),
+    variant=patterns(VARIANTS),
+    strategy=patterns(strategies.names()),
+    checkpointing=patterns(CHECKPOINTING),
+)
+
+
+def named(asked, cell):
+    """Whether a cell is on every axis what was asked for."""
+    axes = ("failure", "variant", "strategy", "checkpointing")
+    wanted = {axis: getattr(asked, axis) or ("*",) for axis in axes}
+    return all(any(fnmatchcase(getattr(cell, axis), p) for p in wanted[axis]) for axis in axes)
+
+
+def selected(asked):
+    """What is selected; a variant that none of the chosen failures has is another test's."""
+    try:
+        return select(FAILURES, asked)
+    except UsageError as error:
+        assume("unknown variant" not in str(error))
+        raise
+
+
+@given(NARROW)
+@settings(deadline=None, max_examples=15)
+def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
+    assert selected(asked) == [cell for cell in DEFAULT if named(asked, cell)]
+
+
+@given(NARROW, st.sets(st.sampled_from(PRECISIONS)), st.sets(st.sampled_from(WORLD_SIZES)))
+@settings(deadline=None, max_examples=10)
+def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, worlds):
+    found = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
+    assert found <= POSSIBLE
+    for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
+        if cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
+            assert cell not in found, f"{cell.id} was not asked for"
+        elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
+            assert cell in found, f"{cell.id} was asked for and is left out"
+
+
+def test_naming_every_precision_and_world_size_gives_every_possible_cell():
+    assert set(select(FAILURES, Selection(precision=PRECISIONS, world_size=WORLD_SIZES))) == POSSIBLE
+
+
+SOME = st.lists(st.sampled_from(sorted(POSSIBLE, key=lambda cell: cell.id)), min_size=1)
+
+
+@given(SOME, st.sampled_from(DEVICES))
+@settings(deadline=None, max_examples=6)
+def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
+    cells = [replace(cell, device=device) for cell in cells]
+    assert select(FAILURES, Selection(cells=tuple(cell.id for cell in cells))) == list(dict.fromkeys(cells))
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        (Selection(failure=("zero_double_reductoin",)), "zero_double_reduction"),
+        (Selection(variant=("brokn",)), "broken"),
+        (Selection(failure=("zero3_dummy_loss",), variant=("helper",)), "gathered"),
+        (Selection(strategy=("ddp", "zero33")), "zero3"),
+        (Selection(strategy=("deepspeed*",)), "zero3"),
+        (Selection(checkpointing=("reentrent",)), "reentrant"),
+        (Selection(precision=("bf61",)), "bf16"),
+        (Selection(precision=("fp16",)), "fp32"),
+        (Selection(device="gpu"), "cpu"),
+        (Selection(device="cudaa"), "cuda"),
+        pytest.param(
+            *(Selection(cells=("zero3_dummy_loss/broken/single/off/fp32/w2/cpu",)), "broken/single/off/fp32/w1/cpu"),
+            marks=pytest.mark.slow,  # it looks for the nearest of twenty thousand ids
+        ),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(asked, nearest):
+    with pytest.raises(UsageError, match=r"^unknown .*; did you mean .*\?$") as refused:
+        select(FAILURES, asked)
+    assert nearest in str(refused.value) or "*" in str(asked), "the name that was meant is not among the nearest"
+
+
+@pytest.mark.parametrize("world", [-1, 0, 3, 8])
+def test_a_world_size_that_does_not_divide_the_batch_is_refused(world):
+    with pytest.raises(UsageError, match=f"world size {world}: .*1, 2 or 4"):
+        select(FAILURES, Selection(world_size=(2, world)))
+
+
+@every_failure
+def test_a_failures_folder_is_whole(failure):
+    folder = REPROS / failure.name
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.count(readmes.BEGIN) == text.count(readmes.END) == 1, "`readme` has no place for what was measured"
+    assert text.index(readmes.BEGIN) < text.index(readmes.END)
+    assert (folder / "failure.py").read_text(encoding="utf-8").startswith('"""')
+
+
+@every_failure
+def test_a_failures_record_is_whole(failure):
+    assert failure.title and failure.since and failure.until
+    assert failure.records and all(record.startswith("https://") for record in failure.records)
+    assert any(variant.name == "broken" for variant in failure.variants), "nothing shows the failure"
+    names = [variant.name for variant in failure.variants]
+    assert len(names) == len(set(names)), "two variants have one name"
+    for variant in failure.variants:
+        for pattern in variant.strategies:
+            assert any(fnmatchcase(name, pattern) for name in strategies.names()), f"{pattern} is no strategy"
+
+
+@every_failure
+def test_signatures_are_patterns_that_tell_errors_apart(failure):
+    for name, pattern in failure.signatures.items():
+        assert not re.compile(pattern).search(""), f"{name} matches every error"
+        assert failure.signature("SomeError: nobody knows this one") == "other"
+        assert name != "other", "this name stands for errors without a signature"
+    assert set(failure.elsewhere) <= set(failure.signatures), "a signature that doesn't exist"
+
+
+@pytest.mark.parametrize(("failure", "claim"), CLAIMS)
+def test_a_claim_can_be_put_to_the_test(failure, claim):
+    assert claim.text and claim.source.startswith("https://") and claim.kind in KINDS
+    assert {*claim.where, *claim.swap} <= {*AXES, "remedy"}, "an axis that doesn't exist"
+    about = [cell for cell in DEFAULT if claims._chosen(failure, claim, cell)]
+    assert about, "`where` matches no cell of the default matrix"
+    assert bool(claim.swap) == (claim.kind in ("helps", "detects", "changes")), "nothing to compare with, or no need to"
+    swapped = [claims.swapped(failure, claim, cell) for cell in about] if claim.swap else []
+    pairs = [(cell, other) for cell, other in zip(about, swapped, strict=False) if other != cell]
+    assert not claim.swap or any(other in DEFAULT for _, other in pairs), "`swap` leads to no cell that is ever run"
+    every = claims.verdict(failure, claim, dict.fromkeys(DEFAULT, ("raises", "check")))
+    assert every.word != "untested", "no run can ever say what became of the claim"

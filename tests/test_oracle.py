@@ -1,0 +1,145 @@
+"""The oracle finds every fault that is seeded into a healthy run, and raises no alarm at what is none."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from faultline import compare, matrix, runner, strategies
+from faultline.matrix import Cell
+from faultline.ranks import RankServer
+from tests.faults import ADAPTER
+
+pytestmark = pytest.mark.slow
+
+FAULTS = Path(__file__).with_name("faults.py")
+
+FULL = "zero_double_reduction", "one_call"  # trains every parameter, and runs under every strategy
+UNUSED = "zero3_dummy_loss", "no_dummy"  # has parameters without a gradient: None here, zeros there
+LORA = "grpo_lora_no_grad", "check_graph"
+TRAINER = "grpo_lora_no_grad", "sft-broken"
+
+ALL = [name for name in strategies.names() if name != "single"]
+SUBSET = [name for name in matrix.SUBSET_STRATEGIES if name != "single"]
+DDP = [name for name in ALL if name.startswith("ddp")]
+# Elsewhere no rank has a whole replica: ranks gather the same shards, and can't differ.
+REPLICATED = [name for name in ALL if name.startswith(("ddp", "zero0", "zero1", "zero2", "fsdp1-no"))]
+# Elsewhere the engine has no optimizer of its own; there, STALE_WEIGHTS is the same fault.
+ZERO_SHARDS = [name for name in ALL if name.startswith(("zero1", "zero2", "zero3"))]
+
+# What a fault has to be called, and what has to be named as the worst of it.
+AT_LAST_STEP = r"\w.* \((gradients|weights), step 3, rank \d\)"
+EXPECTED = {
+    "UNREDUCED_ON_ONE_RANK": (ALL, "diverges", "differs", AT_LAST_STEP),
+    "UNREDUCED_EVERYWHERE": (SUBSET, "diverges", "differs", AT_LAST_STEP),
+    "BYPASSED_WRAPPER": (DDP, "diverges", "differs", r"\w.* \(gradients, step \d, rank \d\)"),
+    "LOST_CONTRIBUTION": (ALL, "diverges", "differs", AT_LAST_STEP),
+    "SCALED_BY_WORLD_SIZE": (ALL, "diverges", "differs", r"\w.* \((gradients|weights), step \d, rank \d\)"),
+    "FROZEN_ADAPTER": (["single", *ALL], "diverges", "unmoved", rf".*{ADAPTER}\..*"),
+    "STALE_WEIGHTS": (ALL, "diverges", "differs", r"\w.* \(weights, step 3, rank \d\)"),
+    "STALE_SHARD": (ZERO_SHARDS, "diverges", "differs", r"\w.* \(weights, step 3, rank \d\)"),
+    "NAN_LOSS": (ALL, "diverges", "nan", r"gradients:\w.* at step 3 on rank \d"),
+    "NAN_WEIGHT": (ALL, "diverges", "nan", r"weights:\w.* at step 3 on rank \d"),
+    "OTHER_ORDER": (ALL, "diverges", "differs", r"\w.* \((gradients|weights), step \d, rank \d\)"),
+    "DRIFT": (REPLICATED, "diverges", "differs", r"\w.* \(weights, step 3, rank 1\)"),
+    "ONE_BIT": (REPLICATED, "diverges", "ranks-differ", r"\w.*"),
+    "LOST_IN_TRAINER": (ALL, "diverges", "differs", r"\w.* \(weights, step 3, rank \d\)"),
+    # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
+    "SAME_ROWS": (ALL, "invalid", "evidence", ""),
+    # Nothing is left to train, and every engine says so before the first step.
+    "ALL_FROZEN": (SUBSET, "raises", "other", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Run a cell with a change to it, and give back its result."""
+    with RankServer(sys.executable) as server:
+        references = runner.References(server.folder)
+
+        def run(cell, change=None):
+            return runner.run_cell(server, references, cell, f"{FAULTS}:{change}" if change else None)
+
+        yield run
+
+
+def cell(scenario, strategy, precision="fp32"):
+    return Cell(*scenario, strategy, precision=precision, world_size=1 if strategy == "single" else 2)
+
+
+def everywhere(*faults):
+    return [(fault, strategy) for fault in faults or EXPECTED for strategy in EXPECTED[fault][0]]
+
+
+def check(entry, fault):
+    _, outcome, signature, worst = EXPECTED[fault]
+    assert (entry["outcome"], entry["signature"]) == (outcome, signature), entry["detail"] or "not caught"
+    assert re.fullmatch(worst, entry["worst_parameter"]), f"the worst is said to be {entry['worst_parameter']!r}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy"), everywhere(*(name for name in EXPECTED if name not in ("LOST_IN_TRAINER", "ALL_FROZEN")))
+)
+def test_a_fault_is_caught(run, fault, strategy):
+    """Breaks when a run with this fault passes for a healthy one, or when it is called something else."""
+    check(run(cell(FULL, strategy), fault), fault)
+
+
+@pytest.mark.parametrize("strategy", SUBSET)
+@pytest.mark.parametrize(
+    "fault",
+    "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_ADAPTER STALE_WEIGHTS NAN_WEIGHT".split(),
+)
+def test_a_fault_is_caught_in_bf16(run, fault, strategy):
+    """Breaks when a fault hides in the rounding of bf16, or in weights that are not read: ZeRO has two of each."""
+    check(run(cell(FULL, strategy, "bf16"), fault), fault)
+
+
+@pytest.mark.parametrize(("fault", "strategy"), everywhere("FROZEN_ADAPTER", "ALL_FROZEN"))
+def test_a_frozen_adapter_is_caught(run, fault, strategy):
+    """Breaks when adapters that don't train pass, where most parameters are frozen by right."""
+    check(run(cell(LORA, strategy), fault), fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "precision"),
+    [(*case, "fp32") for case in everywhere("LOST_IN_TRAINER", "FROZEN_ADAPTER")]
+    + [(fault, strategy, "bf16") for fault in ("LOST_IN_TRAINER", "FROZEN_ADAPTER") for strategy in SUBSET],
+)
+def test_a_fault_is_caught_in_a_trainer(run, fault, strategy, precision):
+    """Breaks when a fault passes where only weights are read, and no gradients."""
+    check(run(cell(TRAINER, strategy, precision), fault), fault)
+
+
+@pytest.mark.parametrize(
+    ("change", "strategy", "precision"),
+    [("INTERLEAVED_ROWS", name, "fp32") for name in ALL]
+    + [("SLIGHTLY_OFF", name, "fp32") for name in SUBSET]
+    + [("INTERLEAVED_ROWS", name, "bf16") for name in SUBSET],
+)
+def test_a_change_that_is_no_fault_passes(run, change, strategy, precision):
+    """Breaks when another order of summation, or an error of a millionth, is taken for a fault."""
+    entry = run(cell(FULL, strategy, precision), change)
+    assert entry["outcome"] == "trains", entry["detail"]
+
+
+HEALTHY = [
+    *((FULL, name) for name in ALL),
+    *((UNUSED, name) for name in SUBSET if name != "ddp"),
+    (UNUSED, "ddp-find-unused"),
+    *((LORA, name) for name in (*SUBSET, "fsdp1-no-shard")),
+]
+
+
+@pytest.mark.parametrize(("scenario", "strategy"), HEALTHY)
+def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
+    """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""
+    entry = run(cell(scenario, strategy))
+    assert entry["outcome"] == "trains", entry["detail"]
+    assert entry["relative_error"] < compare.TOLERANCE["fp32"] / 10
+
+
+def test_healthy_runs_are_many():
+    """Breaks when the list of healthy runs has shrunk below what the absence of alarms was measured on."""
+    assert len(HEALTHY) == 30

@@ -1,0 +1,106 @@
+"""The README: its tables name exactly what the code has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from faultline import catalogue, expectations, strategies
+from faultline.cli import parser
+from faultline.expectations import Expectation
+from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
+from faultline.oracle import Judgement, Outcome
+from faultline.ranks import Ended, RankEnd
+from faultline.results import result
+
+TEXT = (catalogue.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def section(title):
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text):
+    """The rows of the first table in a text, without its head, as lists of columns."""
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[column.strip() for column in line.strip("|").split("|")] for line in lines]
+
+
+def code(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_the_table_of_outcomes_is_the_oracles():
+    found = [code(outcome)[0] for outcome, _ in rows(section("Outcomes"))]
+    assert found == [outcome.value for outcome in Outcome], (
+        "an outcome is told that there isn't, or the other way round"
+    )
+
+
+def test_the_outcomes_docstring_names_them_all():
+    assert [line.split()[0] for line in Outcome.__doc__.splitlines()[2:] if line.strip()] == list(Outcome)
+
+
+def test_the_table_of_keys_is_a_results():
+    entry = result(Cell("f", "v", "s"), Judgement(Outcome.TRAINS), Ended([RankEnd({})]), "", Expectation(), "expected")
+    table = rows(section("cells.jsonl"))
+    assert [key for keys, _ in table for key in code(keys)] == [*entry], "whoever reads cells.jsonl is misled"
+    told = {keys: code(text) for keys, text in table}
+    assert {"type", "message", "traceback"} < set(told["`ranks`"])
+    assert set(told["`ranks`"]) - {"type", "message", "traceback"} == set(entry["ranks"][0])
+    assert re.findall(r"\w+", told["`expected`"][0]) == [*entry["expected"]]
+
+
+def test_the_table_of_axes_is_the_matrixs():
+    table = dict(rows(section("Using it")))
+    assert code(table["checkpointing"]) == [*CHECKPOINTING]
+    assert code(table["precision"]) == [*PRECISIONS]
+    assert tuple(map(int, re.findall(r"\d", table["world size"].replace("(default)", "")))) == WORLD_SIZES
+    assert code(table["device"]) == [*DEVICES]
+    named = table["strategy"].replace("`zero0` to `zero3`", "`zero0`, `zero1`, `zero2`, `zero3`")
+    named = named.replace("`-small`", ", ".join(f"`zero{stage}-small`" for stage in range(4)))
+    assert set(code(named)) == set(strategies.names())
+
+
+def test_the_table_of_failures_is_the_catalogue():
+    table = rows(section("The failures"))
+    assert sorted(code(name)[0] for name, *_ in table) == [*catalogue.failures()]
+    for name, _, link in table:
+        assert f"(repros/{code(name)[0]}/README.md)" in link
+
+
+def test_links_lead_to_files():
+    for target in re.findall(r"\]\(([^)#:]+)\)", TEXT):
+        assert (catalogue.ROOT / target).is_file(), f"{target} doesn't exist"
+
+
+def test_the_rule_that_is_shown_is_one(tmp_path):
+    file = tmp_path / "expected.toml"
+    file.write_text(section("Expectations").split("one trains.")[1])
+    [rule] = expectations.load(file)
+    failure = catalogue.failures()["zero_double_reduction"]
+    cells = [Cell(failure.name, "broken", "zero2", "reentrant")]
+    expectations.check(failure, [rule], cells)
+    assert expectations.verdict(
+        expectations.expect([rule], cells[0], {"deepspeed": "0.19.8"}), "raises", "reduced-twice"
+    )
+    assert set(expectations.KEYS) >= {field.name for field in fields(rule)} - {"signatures", "place", "text"}
+
+
+@pytest.mark.parametrize("verb", sorted(set(re.findall(r"python -m faultline (\w+)", TEXT))))
+def test_commands_that_are_shown_exist(verb, capsys):
+    with pytest.raises(SystemExit) as left:
+        parser().parse_args([verb, "--help"])
+    assert left.value.code == 0, f"there is no {verb}"
+    assert verb in capsys.readouterr().out
+
+
+def test_cells_that_are_shown_exist():
+    from faultline.matrix import Selection, select
+
+    shown = re.findall(r"CELL=(\S+)", TEXT)
+    inside = re.findall(r"repros/(\w+)/failure.py::([^\"]+)", TEXT)
+    ids = [*shown, *(f"{failure}/{name}" for failure, name in inside)]
+    assert ids and [cell.id for cell in select(catalogue.failures(), Selection(cells=tuple(ids)))] == ids
