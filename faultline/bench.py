@@ -153,8 +153,7 @@ def linear(say: Callable[[str], None]) -> list[Row]:
 
 
 def run(cells: Sequence[Cell]) -> None:
-    with tempfile.TemporaryDirectory(prefix="faultline-bench-") as scratch:
-        runner.run_all(cells, os.cpu_count() or 2, Path(scratch), lambda entry: None)
+    runner.run_all(cells, os.cpu_count() or 2, lambda entry: None)
 
 
 def claims(say: Callable[[str], None]) -> list[Row]:

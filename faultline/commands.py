@@ -9,7 +9,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -61,17 +60,15 @@ def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Seque
     """Run cells behind a progress bar; each result is written to the folder as it comes."""
     writer = results.Writer(folder)
     try:
-        with (
-            terminal.progress(Console(stderr=True), len(cells) + len(known), known) as advance,
-            tempfile.TemporaryDirectory(prefix="faultline-references-") as scratch,
-        ):
+        with terminal.progress(Console(stderr=True), len(cells) + len(known), known) as advance:
 
             def done(entry: Result) -> None:
                 writer.add(entry)
                 advance(entry)
-                folder.describe(stack=entry["stack"], finished=False) if entry["stack"] else None
+                if entry["stack"]:
+                    folder.describe(stack=entry["stack"], finished=False)
 
-            runner.run_all(cells, workers, Path(scratch), done)
+            runner.run_all(cells, workers, done)
     finally:
         writer.close()
 

@@ -122,6 +122,8 @@ def evidence_doubts(cell: Cell, reports: list[dict[str, Any]]) -> list[str]:
             doubts.append(who + f"checkpointing was {found['checkpointing_seen']}, not {cell.checkpointing}")
         if len(report["steps"]) != STEPS:
             doubts.append(who + f"{len(report['steps'])} of {STEPS} steps")
+        if found["at_fork"]["threads"] > 1:
+            doubts.append(who + f"the rank server had {found['at_fork']['threads']} threads when it forked")
         if found["at_fork"]["cuda_initialised"]:
             doubts.append(who + "CUDA was initialised before the fork")
     losses = {tuple(report["losses"]) for report in reports}

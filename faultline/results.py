@@ -39,6 +39,7 @@ def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Ex
         "outcome": str(judged.outcome),
         "signature": judged.signature,
         "detail": judged.detail,
+        "rank": judged.rank,
         "worst_parameter": judged.worst_parameter,
         "relative_error": judged.relative_error,
         "expected": {"outcome": expected.outcome, "signatures": list(expected.signatures), "record": expected.record},

@@ -86,7 +86,6 @@ def rules(failure: Failure) -> tuple[expectations.Rule, ...]:
 def run_all(
     cells: Sequence[Cell],
     workers: int,
-    scratch: Path,
     done: Callable[[results.Result], None],
     python: str = sys.executable,
 ) -> None:
@@ -101,23 +100,24 @@ def run_all(
     for cell in cells:
         waiting.put(cell)
     finished: queue.SimpleQueue[results.Result | BaseException | None] = queue.SimpleQueue()
-    references = References(scratch)
+    servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
+    # In a server's own folder: if this process is killed, the server removes it.
+    references = References(servers[0].folder)
     stop = threading.Event()
 
-    def work() -> None:
+    def work(server: RankServer) -> None:
         try:
-            with RankServer(python, device=cells[0].device) as server:
-                while not stop.is_set():
-                    try:
-                        cell = waiting.get_nowait()
-                    except queue.Empty:
-                        break
-                    finished.put(run_cell(server, references, cell))
+            while not stop.is_set():
+                try:
+                    cell = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                finished.put(run_cell(server, references, cell))
             finished.put(None)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             finished.put(error)
 
-    threads = [threading.Thread(target=work) for _ in range(max(1, min(workers, len(cells))))]
+    threads = [threading.Thread(target=work, args=(server,)) for server in servers]
     for thread in threads:
         thread.start()
     try:
@@ -134,3 +134,5 @@ def run_all(
         stop.set()
         for thread in threads:
             thread.join()
+        for server in servers:
+            server.close()

@@ -147,7 +147,7 @@ runner.run_cell = lambda server, references, cell: run_cell(
 )
 print("started", flush=True)
 try:
-    runner.run_all(cells, 1, Path.cwd(), lambda entry: print(entry["id"], entry["outcome"], flush=True))
+    runner.run_all(cells, 1, lambda entry: print(entry["id"], entry["outcome"], flush=True))
 except KeyboardInterrupt:
     print("interrupted")
 """
