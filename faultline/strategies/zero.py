@@ -73,7 +73,8 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def parameters(engine: Any) -> dict[str, Any]:
-    """Whole parameters: what the model computes with, or in bf16 the optimizer's fp32 master of what trains."""
+    """Whole parameters: what the model computes with, or in bf16 the fp32 master that it is the rounding of."""
+    import torch
     from deepspeed.utils import safe_get_full_fp32_param
 
     known = {clean(name): parameter for name, parameter in engine.named_parameters()}
@@ -89,7 +90,11 @@ def parameters(engine: Any) -> dict[str, Any]:
         groups = zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True)
         kept = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
         masters |= {name: kept[known[name]] for name in low}
-    return whole | {name: master.detach() for name, master in masters.items() if master is not None}
+    for name, master in masters.items():
+        # The master says more, but only where the model really computes with its rounded copy.
+        if master is not None and torch.equal(master.to(whole[name].dtype), whole[name]):
+            whole[name] = master.detach()
+    return whole
 
 
 def gradients(engine: Any) -> dict[str, Any]:
