@@ -18,7 +18,7 @@ from rich.console import Console
 from faultline import bless as blessing
 from faultline import cli, expectations, matrix, readmes, results, runner, server, shards
 from faultline import report as reports
-from faultline.catalogue import REPROS, failures
+from faultline.catalogue import REPROS, ROOT, failures
 from faultline.errors import UsageError, unknown
 from faultline.matrix import Cell, Selection
 from faultline.report import junit, page, terminal
@@ -206,6 +206,8 @@ def readme(args: argparse.Namespace) -> int:
             )
         if have:
             print(readmes.rewrite(REPROS / failure.name / "README.md", failure, found))
+    if not {cell.id for cell in matrix.select(failures(), Selection())} - {entry["id"] for entry in found}:
+        print(readmes.rewrite_noise(ROOT / "README.md", found))
     return cli.EXIT_AS_EXPECTED
 
 

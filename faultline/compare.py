@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
+from faultline.matrix import TOLERANCE
+
 Tensors = dict[str, torch.Tensor]
 
-# The largest relative error that a healthy run may show. Each is far above what rounding does to the same
-# run (the reference's own noise, measured in every cell; see `Noise` in the README) and far below the
-# smallest fault: losing one rank of four moves a gradient by tens of percent.
-TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
 # Rounding alone: how many times the reference's measured noise still counts as rounding. Healthy runs show up
 # to twice the noise in fp32 and 2.7 times in bf16, where the noise of some models is so large that 20 times
 # would hide a lost rank.

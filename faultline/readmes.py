@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from faultline import report, strategies
 from faultline.catalogue import ROOT, Failure
 from faultline.claims import Verdict
 from faultline.errors import UsageError
-from faultline.matrix import CHECKPOINTING, Cell, default_world
+from faultline.matrix import CHECKPOINTING, TOLERANCE, Cell, default_world
 from faultline.report import one_line, ordered
 from faultline.results import Result
 
@@ -23,7 +23,17 @@ Outcomes = Mapping[Cell, tuple[str, str]]
 
 
 def rewrite(file: Path, failure: Failure, results: Iterable[Result]) -> str:
-    """Put a run's results between the two markers, and say whether that changed the file."""
+    """Put a run's results into a failure's README, and say whether that changed the file."""
+    return put(file, lambda: measured(failure, results))
+
+
+def rewrite_noise(file: Path, results: Collection[Result]) -> str:
+    """Put what the tolerances rest on into the project's README."""
+    return put(file, lambda: noise(results))
+
+
+def put(file: Path, content: Callable[[], str]) -> str:
+    """Put Markdown between the two markers of a file."""
     name = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -33,11 +43,41 @@ def rewrite(file: Path, failure: Failure, results: Iterable[Result]) -> str:
         raise UsageError(f"{name} must have the lines {BEGIN} and {END}, once each, around its measured part")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    new = f"{before}{BEGIN}\n\n{measured(failure, results)}\n\n{END}{after}"
+    new = f"{before}{BEGIN}\n\n{content()}\n\n{END}{after}"
     if new == text:
         return f"{name}: unchanged"
     file.write_text(new, encoding="utf-8")
     return f"{name}: rewritten"
+
+
+def noise(results: Collection[Result]) -> str:
+    """How far healthy cells are from the reference, and sick ones, as Markdown: what the tolerances rest on."""
+    rows = []
+    for precision, tolerance in TOLERANCE.items():
+        mine = [r for r in results if r["precision"] == precision and r["relative_error"] is not None]
+        healthy = sorted(r["relative_error"] for r in mine if r["outcome"] == "trains")
+        sick = min((r["relative_error"] for r in mine if r["outcome"] == "diverges"), default=None)
+        if healthy:
+            median, most = f"{healthy[len(healthy) // 2]:.1e}", f"{healthy[-1]:.1e}"
+            rows.append(
+                _row(
+                    precision,
+                    str(len(healthy)),
+                    median,
+                    most,
+                    f"{tolerance:g}",
+                    "none" if sick is None else f"{sick:.1g}",
+                )
+            )
+    head = (
+        "precision",
+        "cells that train",
+        "median of their largest error",
+        "largest",
+        "tolerance",
+        "least of those that diverge",
+    )
+    return "\n".join(_headed(head, rows))
 
 
 def measured(failure: Failure, results: Iterable[Result]) -> str:
