@@ -92,7 +92,7 @@ def parameters(engine: Any) -> dict[str, Any]:
         masters |= {name: kept[known[name]] for name in low}
     for name, master in masters.items():
         # The master says more, but only where the model really computes with its rounded copy.
-        if master is not None and torch.equal(master.to(whole[name].dtype), whole[name]):
+        if master is not None and torch.equal(master.to(whole[name].device, whole[name].dtype), whole[name]):
             whole[name] = master.detach()
     return whole
 
