@@ -19,6 +19,8 @@ from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended, RankServer, ServerDied
 from faultline.server import STACK
 
+TRIES = 3  # for a reference whose rank dies
+
 
 class References:
     """Reference runs in one folder, each made once, whichever worker needs it first."""
@@ -32,13 +34,17 @@ class References:
         path = self.folder / (of.id.replace("/", "+") + ".pt")
         failed = path.with_suffix(".failed")
         with FileLock(path.with_suffix(".lock")):
-            if not path.exists() and not failed.exists():
+            # An error is the scenario's and comes again; a rank that died may have been anybody's victim.
+            for _ in range(TRIES):
+                if path.exists() or failed.exists():
+                    break
                 ended = server.run({"cell": of.id, "reference": str(path), "record": True}, 1)
                 report = ended.ranks[0].report
-                if not path.exists():
-                    reason = report["error"]["traceback"] if report and report["error"] else ended.ranks[0].log
-                    failed.write_text(reason or ended.hang or "no reason given")
-        return path, failed.read_text() if failed.exists() else ""
+                if report and report["error"]:
+                    failed.write_text(report["error"]["traceback"])
+        if path.exists():
+            return path, ""
+        return path, failed.read_text() if failed.exists() else f"its rank died or hung {TRIES} times"
 
 
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
