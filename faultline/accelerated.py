@@ -11,6 +11,7 @@ import torch
 
 from faultline import strategies
 from faultline.strategies import Setup, Wrapped
+from faultline.strategies._common import plain_step
 
 
 def honest_on_cpu() -> None:
@@ -69,13 +70,9 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     )
     model, optimizer = accelerator.prepare(built.model, sgd(built.model.parameters()))
 
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
     # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
     remain = accelerator.distributed_type != DistributedType.DEEPSPEED
-    return Wrapped(model, accelerator.backward, step, accelerator, remain)
+    return Wrapped(model, accelerator.backward, plain_step(optimizer), accelerator, remain)
 
 
 def as_launched(arguments: dict[str, Any]) -> dict[str, Any]:

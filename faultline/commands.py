@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         folder, known = results.new_run(), []
         folder.describe(selection=vars(cli.selection(args)), shard=args.shard, cells=[cell.id for cell in cells])
-    measure([cell for cell in cells if cell.id not in {entry["id"] for entry in known}], args.workers, folder, known)
+    have = {entry["id"] for entry in known}
+    measure([cell for cell in cells if cell.id not in have], args.workers, folder, known)
     found = folder.results()
     folder.describe(finished=True)
     return finish(folder, found)
@@ -59,14 +60,18 @@ def wanted(args: argparse.Namespace) -> list[Cell]:
 def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = ()) -> None:
     """Run cells behind a progress bar; each result is written to the folder as it comes."""
     writer = results.Writer(folder)
+    folder.describe(finished=False)
+    stack = ""
     try:
         with terminal.progress(Console(stderr=True), len(cells) + len(known), known) as advance:
 
             def done(entry: Result) -> None:
+                nonlocal stack
                 writer.add(entry)
                 advance(entry)
-                if entry["stack"]:
-                    folder.describe(stack=entry["stack"], finished=False)
+                if entry["stack"] not in ("", stack):
+                    stack = entry["stack"]
+                    folder.describe(stack=stack)
 
             runner.run_all(cells, workers, done)
     finally:

@@ -7,27 +7,16 @@ import re
 
 import pytest
 
-from faultline import catalogue, cli, matrix, results, server
+from faultline import catalogue, matrix, results, server
 from faultline.matrix import Selection
 
 VERBS = ("run", "list", "show", "env", "bless", "readme", "report", "durations", "merge", "repeat", "chaos", "bench")
 FAILURES = catalogue.failures()
 
 
-@pytest.fixture
-def asked(capsys, tmp_path, monkeypatch):
-    """Ask for something where nothing was ever run; gives the exit code, the output and the lines of the errors."""
+@pytest.fixture(autouse=True)
+def nothing_was_run(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
-
-    def ask(*argv):
-        try:
-            code = cli.main(argv)
-        except SystemExit as leaving:
-            code = leaving.code
-        told = capsys.readouterr()
-        return code, told.out, told.err.splitlines()
-
-    return ask
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -34,21 +34,6 @@ def results_elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def asked(capsys):
-    """Ask for something; gives the exit code, the output and the lines of the errors."""
-
-    def ask(*argv):
-        try:
-            code = cli.main(argv)
-        except SystemExit as leaving:
-            code = leaving.code
-        told = capsys.readouterr()
-        return code, told.out, told.err.splitlines()
-
-    return ask
-
-
-@pytest.fixture
 def refused(asked, results_elsewhere):
     """Ask for something that must be refused; gives the line that says why."""
 

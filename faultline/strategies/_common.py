@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
@@ -43,7 +44,16 @@ def all_gather(shards: list[Any]) -> list[Any]:
     return list(everyone.view(world, -1).split([shard.numel() for shard in shards], dim=1))
 
 
-def plain_step(model: Any, optimizer: Any) -> Any:
+def whole_parameters(model: Any) -> dict[str, Any]:
+    """The parameters of a model that every rank holds whole."""
+    return {name: parameter.detach() for name, parameter in named(model).items()}
+
+
+def whole_gradients(model: Any) -> dict[str, Any]:
+    return {name: parameter.grad for name, parameter in named(model).items()}
+
+
+def plain_step(optimizer: Any) -> Callable[[], None]:
     """Step and clear, as a training loop without an engine does."""
 
     def step() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import named, nbytes, plain_step
+from faultline.strategies._common import nbytes, plain_step, whole_gradients, whole_parameters
 
 ORDER = 1
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -20,7 +20,7 @@ def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped
 
     devices = [setup.device] if setup.device.type == "cuda" else None
     model = DistributedDataParallel(model, device_ids=devices, **options)
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
@@ -34,12 +34,7 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     return {"kwargs_handlers": [DistributedDataParallelKwargs(**options)]}
 
 
-def parameters(model: Any) -> dict[str, Any]:
-    return {name: parameter.detach() for name, parameter in named(model).items()}
-
-
-def gradients(model: Any) -> dict[str, Any]:
-    return {name: parameter.grad for name, parameter in named(model).items()}
+parameters, gradients = whole_parameters, whole_gradients
 
 
 def evidence(model: Any) -> dict[str, Any]:

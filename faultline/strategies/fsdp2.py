@@ -30,7 +30,7 @@ def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped
         if isinstance(module, classes):
             fully_shard(module, **settings)
     fully_shard(model, **settings)
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import named, nbytes, plain_step
+from faultline.strategies._common import nbytes, plain_step, whole_gradients, whole_parameters
 
 ORDER = 0
 STRATEGIES: dict[str, dict[str, Any]] = {"single": {}}
 
 
 def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(model, sgd(model.parameters())))
+    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
@@ -23,12 +23,7 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     return {}
 
 
-def parameters(model: Any) -> dict[str, Any]:
-    return {name: parameter.detach() for name, parameter in named(model).items()}
-
-
-def gradients(model: Any) -> dict[str, Any]:
-    return {name: parameter.grad for name, parameter in named(model).items()}
+parameters, gradients = whole_parameters, whole_gradients
 
 
 def evidence(model: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
-    content = json.loads(json.dumps(read_config(options["file"])))
+    content = copy.deepcopy(read_config(options["file"]))
     for key, value in setup.deepspeed.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) else value
     content["train_micro_batch_size_per_gpu"] = 4 // setup.world_size

@@ -1,0 +1,20 @@
+"""What several tests of the command line need."""
+
+import pytest
+
+from faultline import cli
+
+
+@pytest.fixture
+def asked(capsys):
+    """Ask for something; gives the exit code, the output and the lines of the errors."""
+
+    def ask(*argv):
+        try:
+            code = cli.main(argv)
+        except SystemExit as leaving:
+            code = leaving.code
+        told = capsys.readouterr()
+        return code, told.out, told.err.splitlines()
+
+    return ask
