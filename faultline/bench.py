@@ -99,7 +99,7 @@ def torchrun(job: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="faultline-torchrun-") as folder:
         file = Path(folder) / "job.json"
         file.write_text(json.dumps({**job, "folder": folder}))
-        words = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         words += ["-m", "faultline.launched", str(file)]
         subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=True)
         for rank in range(2):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from faultline.matrix import TOLERANCE
@@ -44,17 +46,23 @@ def copy(tensors: dict[str, Any]) -> Tensors:
 
 
 def save(traces: dict[str, Trace], file: Path) -> None:
-    """Write traces as one flat tensor each with its names and shapes: a cell reads them in a millisecond."""
-    torch.save({name: [_flat(part) for part in _parts(trace)] for name, trace in traces.items()}, file)
+    """Write traces as a few flat tensors with their names and shapes: a cell reads them in a millisecond."""
+    flat, shapes = {}, {}
+    for name, trace in traces.items():
+        for index, part in enumerate(_parts(trace)):
+            key = f"{name} {index:04}"
+            flat[key] = torch.cat([torch.empty(0), *(tensor.flatten() for tensor in part.values())])
+            shapes[key] = json.dumps({name: list(tensor.shape) for name, tensor in part.items()})
+    safetensors.torch.save_file(flat, file, metadata=shapes)
 
 
 def load(file: Path) -> dict[str, Trace]:
-    saved = torch.load(file, weights_only=True)
-    traces = {}
-    for name, parts in saved.items():
-        initial, *rest = [_unflat(*part) for part in parts]
-        traces[name] = Trace(initial, rest[0::2], rest[1::2])
-    return traces
+    parts: dict[str, list[Tensors]] = {}
+    with safetensors.safe_open(file, "pt") as saved:
+        shapes = saved.metadata()
+        for key in sorted(shapes):
+            parts.setdefault(key.split()[0], []).append(_unflat(json.loads(shapes[key]), saved.get_tensor(key)))
+    return {name: Trace(initial, rest[0::2], rest[1::2]) for name, (initial, *rest) in parts.items()}
 
 
 def _parts(trace: Trace) -> list[Tensors]:
@@ -62,14 +70,9 @@ def _parts(trace: Trace) -> list[Tensors]:
     return [trace.initial, *(part for step in steps for part in step)]
 
 
-def _flat(tensors: Tensors) -> tuple[list[str], list[list[int]], torch.Tensor]:
-    flat = [tensor.flatten() for tensor in tensors.values()]
-    return list(tensors), [list(t.shape) for t in tensors.values()], torch.cat(flat) if flat else torch.empty(0)
-
-
-def _unflat(names: list[str], shapes: list[list[int]], flat: torch.Tensor) -> Tensors:
-    parts = flat.split([math.prod(shape) for shape in shapes]) if names else []
-    return {name: part.view(shape) for name, shape, part in zip(names, shapes, parts, strict=True)}
+def _unflat(shapes: dict[str, list[int]], flat: torch.Tensor) -> Tensors:
+    parts = flat.split([math.prod(shape) for shape in shapes.values()]) if shapes else []
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def perturb(model: torch.nn.Module, precision: str) -> None:

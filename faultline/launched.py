@@ -10,14 +10,14 @@ from pathlib import Path
 
 def main() -> None:
     """Run the job in the file that the first argument names and write this rank's report beside it."""
-    from faultline import server
+    from faultline import preload, server
     from faultline.matrix import Cell
 
     file = Path(sys.argv[1])
     job = json.loads(file.read_text())
     os.environ.update(server.environment(Cell.parse(job["cell"]).device))
     if "/zero" in job["cell"]:
-        server.compile_nothing()
+        preload.compile_nothing()
     from faultline import rank
 
     number = int(os.environ["RANK"])

@@ -63,7 +63,10 @@ def _trainer_of(run: Run) -> Any:
 
 
 def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) -> strategies.Setup:
-    """Environment, device and process group; loopback and a file store, so that cells need no port."""
+    """Environment, device and process group, over loopback; under somebody else's launcher, with its environment.
+
+    The ranks meet at a socket that the server opened: no port has to be agreed on, none can be taken.
+    """
     world = cell.world_size
     os.environ["TMPDIR"] = tempfile.tempdir = job["folder"]
     torch.manual_seed(1000 + rank)
@@ -84,14 +87,16 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
         return setup  # no process group and none of its variables: libraries would distribute
     # Libraries take the device from LOCAL_RANK: ranks that share a GPU have to share the number.
     local = rank if device.index is None else device.index
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
-    )  # fmt: skip
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group(
-            backend, init_method=f"file://{job['folder']}/store", rank=rank, world_size=world
-        )
+        store = None
+        if "port" in job:
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job["port"]))
+            listening = job["listening"] if rank == 0 else None
+            store = torch.distributed.TCPStore(
+                "127.0.0.1", job["port"], world, rank == 0, wait_for_workers=False, master_listen_fd=listening
+            )
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
     report["evidence"] |= {
         "backend": torch.distributed.get_backend(),
         "world_size": torch.distributed.get_world_size(),

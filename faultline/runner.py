@@ -31,7 +31,7 @@ class References:
     def file(self, server: RankServer, cell: Cell) -> tuple[Path, str]:
         """The reference for a cell and, where it could not be made, why."""
         of = replace(cell, strategy="single", checkpointing="off", world_size=1)
-        path = self.folder / (of.id.replace("/", "+") + ".pt")
+        path = self.folder / (of.id.replace("/", "+") + ".safetensors")
         failed = path.with_suffix(".failed")
         with FileLock(path.with_suffix(".lock")):
             # An error is the scenario's and comes again; a rank that died may have been anybody's victim.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import gc
 import importlib
 import json
 import os
@@ -18,6 +17,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -26,21 +26,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-PRELOAD = """
-    torch torch.distributed torch.distributed.fsdp torch.distributed.tensor torch.utils.checkpoint
-    torch.nn.parallel torch.distributed.device_mesh torch._dynamo accelerate accelerate.state datasets
-    deepspeed deepspeed.runtime.zero.stage3 deepspeed.runtime.zero.stage_1_and_2 peft transformers trl
-    tiny_models.gemma3 tiny_models.qwen2 tiny_models.group_decode tiny_models.per_image_vision faultline.rank
-""".split()
-# Imported inside functions of some releases, at a second and more each: absent from others.
-PRELOAD_IF_THERE = """
-    deepspeed.runtime.zero.muon.muon_optimizer deepspeed.module_inject.auto_ep_layer deepspeed.comm.mori
-    deepspeed.module_inject.auto_ep_presets.registry deepspeed.runtime.superoffload.superoffload_stage3
-    deepspeed.ops.triton_ops torch.utils.serialization.config peft.utils.transformers_weight_conversion
-    torch.profiler._cupti_monitor
-""".split()
-# Attributes that lazy packages import only when they are first used.
-TOUCH = {"trl": ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"], "transformers": ["Trainer"]}
+from faultline import preload
 
 STACK = ("torch", "transformers", "trl", "peft", "accelerate", "deepspeed")
 
@@ -71,41 +57,9 @@ def environment(device: str = "cpu") -> dict[str, str]:
     }
 
 
-def preload() -> None:
-    for name in PRELOAD:
-        importlib.import_module(name)
-    for name in PRELOAD_IF_THERE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for package, names in TOUCH.items():
-        for name in names:
-            getattr(sys.modules[package], name)
-    compile_nothing()
-    warm()
-
-
-def compile_nothing() -> None:
-    """Keep DeepSpeed from compiling its shared memory collectives with g++ inside a cell.
-
-    With two ranks that fails at random; gloo does the same work without them.
-    """
-    importlib.import_module("deepspeed").ops.__compatible_ops__["deepspeed_shm_comm"] = False
-
-
 def versions() -> dict[str, str]:
     """The stack: what is installed beside this server, by distribution."""
     return {name: metadata.version(name) for name in STACK}
-
-
-def warm() -> None:
-    """Fill what libraries cache at first use, so that no cell pays for it: tables of regular expressions, data."""
-    from faultline import strategies
-    from tiny_models import data, qwen2
-
-    strategies.names()
-    qwen2.add_lora(qwen2.qwen2())
-    data.text_rows(0)
-    data.image_text_batch(0, 0, 1, "dummy")
 
 
 def describe() -> dict[str, Any]:
@@ -124,9 +78,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     started = time.monotonic()
-    preload()
-    gc.collect()
-    gc.freeze()
+    preload.everything()
     greeting = {"ready": True, "seconds": time.monotonic() - started, "versions": versions()} | describe()
     try:
         dismissed = serve(requests, events, greeting)
@@ -219,6 +171,8 @@ def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
     """Fork the ranks of a cell into a process group of their own."""
     ranks: list[Rank] = []
     server, at_fork = os.getpid(), describe()  # in a child, there is one thread whatever the server has
+    meeting = socket.create_server(("127.0.0.1", 0))
+    job = request["job"] | {"port": meeting.getsockname()[1], "listening": meeting.fileno()}
     for number in range(request["world_size"]):
         group = ranks[0].pid if ranks else 0
         reading, writing = os.pipe()
@@ -233,7 +187,9 @@ def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
                     rank.close()
                 for fd in (*mine, reading):
                     os.close(fd)
-                become_rank(request["job"], number, writing, at_fork)
+                if number:
+                    meeting.close()
+                become_rank(job, number, writing, at_fork)
             except BaseException:  # noqa: BLE001 - the log is all that can be had from here
                 traceback.print_exc()
             finally:
@@ -245,6 +201,7 @@ def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
             pass  # the child did it first and may even be gone
         os.set_blocking(reading, False)
         ranks.append(Rank(pid, reading, os.pidfd_open(pid)))
+    meeting.close()
     return ranks
 
 

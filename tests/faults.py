@@ -13,7 +13,7 @@ from faultline.run import Injection
 
 FAULTY = 1  # the rank that is at fault
 LAST = STEPS - 1  # one-step faults strike here: no later step makes them larger
-ADAPTER = "model.layers.1.self_attn.q_proj"  # what is frozen: one layer's, as a wrong pattern of names does it
+ADAPTER = "model.layers.0.self_attn.q_proj"  # what is frozen: one projection's, as a wrong pattern of names does it
 
 
 def on_loss(factor):

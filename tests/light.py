@@ -185,7 +185,7 @@ if __name__ == "__main__":
     from faultline import server
 
     sys.modules["faultline.rank"] = sys.modules["__main__"]
-    server.preload = lambda: None
+    server.preload.everything = lambda: None
     server.versions = dict
     server.describe = lambda: {"described": os.getpid()}
     server.main()

@@ -32,7 +32,7 @@ def test_torchrun_ends_with_the_same_weights(server, strategy, tmp_path):
     forked = server.run(job, 2)
     file = tmp_path / "job.json"
     file.write_text(json.dumps({**job, "folder": str(tmp_path)}))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
         [*launcher, "-m", "faultline.launched", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
     )

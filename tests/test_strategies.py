@@ -227,4 +227,7 @@ def test_names_are_those_of_the_bare_model():
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_units_to_shard(name):
     model = MODELS[name]()
-    assert sum(isinstance(module, tuple(blocks(model))) for module in model.modules()) >= 2, "one unit is no sharding"
+    units = [module for module in model.modules() if isinstance(module, tuple(blocks(model)))]
+    within = {id(parameter) for unit in units for parameter in unit.parameters()}
+    outside = [parameter for parameter in model.parameters() if id(parameter) not in within]
+    assert units and outside, "with the root's own unit there must be two: one is no sharding"

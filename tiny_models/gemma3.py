@@ -19,12 +19,12 @@ def config() -> Gemma3Config:
             "vocab_size": VOCAB_SIZE,
             "hidden_size": 32,
             "intermediate_size": 48,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 1,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 8,
             "sliding_window": 64,
-            "layer_types": ["sliding_attention", "full_attention"],
+            "layer_types": ["sliding_attention"],
             "max_position_embeddings": 512,
             "query_pre_attn_scalar": 8,
             "initializer_range": 0.1,
@@ -36,7 +36,7 @@ def config() -> Gemma3Config:
         vision_config={
             "hidden_size": 16,
             "intermediate_size": 24,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 1,
             "num_attention_heads": 2,
             "image_size": IMAGE_SIZE,
             "patch_size": 4,
@@ -54,7 +54,7 @@ def config() -> Gemma3Config:
 
 
 def gemma3(seed: int = 0) -> Gemma3ForConditionalGeneration:
-    """About 24k parameters, a quarter of them in the vision tower and projector.
+    """About 14k parameters, a quarter of them in the vision tower and projector.
 
     The projection starts at random: transformers leaves it at zero, through which
     no gradient would reach the vision tower in the first step.

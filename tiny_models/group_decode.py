@@ -49,5 +49,5 @@ class SpeechModel(nn.Module):
 
 
 def speech_model(seed: int = 0, audio_vocab_size: int = 16, code_layer: int = 3) -> SpeechModel:
-    """About 24k parameters; audio_vocab_size 4160 with code_layer 3 gives the report's 12480."""
+    """About 16k parameters; audio_vocab_size 4160 with code_layer 3 gives the report's 12480."""
     return build(lambda: SpeechModel(audio_vocab_size, code_layer), seed)

@@ -47,11 +47,11 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def parameters(model: Any) -> dict[str, Any]:
-    return whole({name: parameter.detach() for name, parameter in named(model).items()})
+    return whole(named(model))
 
 
 def gradients(model: Any) -> dict[str, Any]:
-    return whole({name: p.grad.detach() for name, p in named(model).items() if p.grad is not None})
+    return whole({name: p.grad for name, p in named(model).items() if p.grad is not None})
 
 
 def whole(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -64,15 +64,16 @@ def whole(tensors: dict[str, Any]) -> dict[str, Any]:
     from torch.distributed.tensor import DTensor, Shard
 
     ready, sharded = {}, {}
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, DTensor):
-            ready[name] = tensor.clone()
-        elif tensor.placements == (Shard(0),):
-            rows = -(-tensor.shape[0] // tensor.device_mesh.size())
-            local = tensor.to_local()
-            sharded[name] = torch.cat([local, local.new_zeros(rows - len(local), *local.shape[1:])])
-        else:
-            ready[name] = tensor.full_tensor()
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, DTensor):
+                ready[name] = tensor.clone()
+            elif tensor.placements == (Shard(0),):
+                rows = -(-tensor.shape[0] // tensor.device_mesh.size())
+                local = tensor.to_local()
+                sharded[name] = torch.cat([local, local.new_zeros(rows - len(local), *local.shape[1:])])
+            else:
+                ready[name] = tensor.full_tensor()
     for name, shards in zip(sharded, all_gather(list(sharded.values())), strict=True):
         shape = tensors[name].shape
         ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
