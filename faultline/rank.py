@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,11 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
             built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
         for step in range(STEPS):
             batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
-            with watch.training(), autocast(cell, setup):
-                loss = built.loss(wrapped.model, batch)
-            report["losses"].append(loss.item())
-            wrapped.backward(loss)
+            with (built.around or nullcontext)():
+                with watch.training(), autocast(cell, setup):
+                    loss = built.loss(wrapped.model, batch)
+                report["losses"].append(loss.item())
+                wrapped.backward(loss)
             gradients = strategy.gradients(wrapped.model) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model))
