@@ -153,8 +153,8 @@ def repros(tmp_path, monkeypatch):
             "unknown signature 'empty'; did you mean empty-gradient",
         ),
         (
-            '[[rule]]\nvariant = "not_partitioned"\nstrategy = "ddp"\noutcome = "raises"\n',
-            "rule 1: no cell of zero3_dummy_loss has all of variant not_partitioned, strategy ddp",
+            '[[rule]]\nvariant = "persistent"\nstrategy = "ddp"\noutcome = "raises"\n',
+            "rule 1: no cell of zero3_dummy_loss has all of variant persistent, strategy ddp",
         ),
         ("[[rule]\n", "expected.toml: "),
     ],

@@ -23,8 +23,8 @@ from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended, RankEnd
 from faultline.results import RunFolder, Writer, latest_run, new_run, result, stack_name, worst_errors
 
-OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "not_partitioned", "--checkpointing", "off"]
-CELLS = select(failures(), Selection(("zero3_dummy_loss",), ("not_partitioned",), checkpointing=("off",)))
+OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "persistent", "--checkpointing", "off"]
+CELLS = select(failures(), Selection(("zero3_dummy_loss",), ("persistent",), checkpointing=("off",)))
 STACK = stack_name(server.versions())
 
 

@@ -3,6 +3,7 @@
 from faultline.catalogue import Claim, Failure, Variant
 
 ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7078"
+ZERO3 = "https://deepspeed.readthedocs.io/en/latest/zero3.html"
 
 FAILURE = Failure(
     title="Adding zero times the sum of an adapter's parameters to the loss breaks ZeRO-3",
@@ -42,19 +43,22 @@ FAILURE = Failure(
         "c1": Claim(
             "keep the gradient with a zero-weighted real forward through the adapter",
             swap={"remedy": "zero_weighted_forward"},
+            source=ISSUE,
         ),
         "c2": Claim(
             "gather the parameters for the sum (`deepspeed.zero.GatheredParameters`)",
             swap={"remedy": "gathered"},
+            source=ZERO3,
         ),
         "c3": Claim(
             "gather them until backward has ended",
             swap={"remedy": "gathered_throughout"},
+            source=ZERO3,
         ),
         "c4": Claim(
             "tell ZeRO-3 that the model's forward pass reads them (`deepspeed.zero.register_external_parameter`)",
             swap={"remedy": "registered"},
-            source="https://deepspeed.readthedocs.io/en/latest/zero3.html",
+            source=ZERO3,
         ),
         "c5": Claim("freeze the adapter", swap={"remedy": "frozen_adapter"}, source=ISSUE),
         "c6": Claim(
