@@ -66,7 +66,7 @@ def bless(
 
     Cells that weren't run keep what the rules say of them. Rules that expect all
     that was observed stay as they are. Otherwise they are made anew: a result
-    that was known keeps its `rate`, `record`, `reason` and `versions`, and rules
+    that was known keeps its `record`, `reason` and `versions`, and rules
     about other versions than this stack's stay in front, word by word.
     """
     holding = [rule for rule in rules if holds(rule, versions)]
