@@ -17,6 +17,7 @@ PRECISIONS = ("fp32", "bf16")
 WORLD_SIZES = (1, 2, 4)
 DEVICES = ("cpu", "cuda")
 STEPS = 3
+ROWS = 4  # of the global batch, which the ranks share
 # The largest relative error that a healthy cell may show. README.md has what healthy cells do show, and the
 # least that sick ones do; losing one rank of four moves a gradient by tens of percent.
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
@@ -195,6 +196,6 @@ def check(failures: Mapping[str, Failure], selection: Selection) -> None:
                 raise unknown(axis, pattern, names)
     for world in selection.world_size:
         if world not in WORLD_SIZES:
-            raise UsageError(f"world size {world}: the global batch of 4 rows divides over 1, 2 or 4 ranks")
+            raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over 1, 2 or 4 ranks")
     if selection.device not in DEVICES:
         raise unknown("device", selection.device, list(DEVICES))
