@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -109,6 +109,9 @@ NOT_BY_DEFAULT: dict[str, Rule] = {
 }
 
 
+RULES = {**SENSELESS, **NOT_BY_DEFAULT}
+
+
 def default_world(cell: Cell) -> int:
     return 1 if cell.strategy == "single" else 2
 
@@ -150,25 +153,26 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
     ]
 
 
-def left_out(failures: Mapping[str, Failure], device: str = "cpu") -> dict[str, int]:
-    """How many combinations each rule keeps out of the default matrix, by the first rule that applies."""
-    counts = dict.fromkeys((*SENSELESS, *NOT_BY_DEFAULT), 0)
-    rules = {**SENSELESS, **NOT_BY_DEFAULT}
-    for cell, variant in every_cell(failures, device):
-        for reason, rule in rules.items():
-            if rule(cell, variant):
-                counts[reason] += 1
-                break
-    return counts
+def left_out(failures: Mapping[str, Failure], selection: Selection) -> Iterator[tuple[Cell, str]]:
+    """Each combination that the default matrix lacks and every named axis holds, with the first rule against it."""
+    check(failures, selection)
+    for cell, variant in every_cell(failures, selection.device):
+        rule = next((text for text, rule in RULES.items() if rule(cell, variant)), "")
+        if rule and _asked(cell, selection):
+            yield cell, rule
 
 
 def _asked(cell: Cell, selection: Selection) -> bool:
     """Whether every axis that was named holds the cell."""
-    worlds = selection.world_size
-    return all(
-        matches(getattr(cell, axis), getattr(selection, axis) or ("*",))
-        for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
-    ) and (not worlds or cell.world_size in worlds)
+    worlds, cells = selection.world_size, selection.cells
+    return (
+        (not worlds or cell.world_size in worlds)
+        and (not cells or cell.id in cells)
+        and all(
+            matches(getattr(cell, axis), getattr(selection, axis) or ("*",))
+            for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
+        )
+    )
 
 
 def _as_default(cell: Cell, selection: Selection) -> Cell:
