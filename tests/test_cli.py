@@ -188,6 +188,44 @@ def project(tmp_path_factory):
     return copy
 
 
+@pytest.fixture
+def collected(project):
+    """Let pytest collect the copy's cells; gives its exit code and what it says."""
+    for name in ("conftest.py", "pytest.ini"):
+        shutil.copy(catalogue.ROOT / name, project)
+
+    def collect(*options):
+        command = [sys.executable, "-m", "pytest", "repros", "--collect-only", "-p", "no:cacheprovider", *options]
+        told = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+        text = told.stdout + told.stderr
+        assert "Traceback" not in text and "conftest.py:" not in text, f"a mistake is shown as a defect:\n{text}"
+        return told.returncode, text.splitlines()
+
+    return collect
+
+
+def test_pytest_refuses_an_unknown_device_in_one_line(collected):
+    """Breaks when a typo in an option of pytest is a traceback for each failure, or collects as if nothing was."""
+    code, lines = collected("--device", "cud")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in lines if line] == ["ERROR: unknown device 'cud'; did you mean cuda or cpu?"]
+
+
+def test_pytest_names_a_mistake_in_expected_toml(project, collected):
+    """Breaks when a typo in the rules is a traceback, or when it hides the cells of other failures."""
+    file = project / "repros" / "zero3_dummy_loss" / "expected.toml"
+    rules = file.read_text()
+    file.write_text('[[rule]]\noutcom = "raises"\n')
+    try:
+        code, lines = collected()
+    finally:
+        file.write_text(rules)
+    assert code == pytest.ExitCode.INTERRUPTED
+    wanted = "repros/zero3_dummy_loss/expected.toml, rule 1: unknown key 'outcom'; did you mean outcome"
+    assert [line.startswith(wanted) for line in lines].count(True) == 1, "the mistake is not named, or not just once"
+    assert any(line.startswith("repros/zero_double_reduction/failure.py::broken/") for line in lines)
+
+
 def test_a_broken_deepspeed_config_is_one_line(project):
     file = project / "ds_configs" / "zero2.json"
     file.write_text('{\n  "zero_optimization": {\n    "stage": 2,\n  }\n}\n')
