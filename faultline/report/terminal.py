@@ -276,8 +276,11 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict],
         if key in verdicts:
             word, counts = verdicts[key].word, (verdicts[key].speaks_for, verdicts[key].against)
             told = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
-        claims.add_row(key, Text(claim.text).append(f"\n{claim.source}", "dim"), *told)
+        claims.add_row(key, Text(claim.text), *told)
     console.print(claims)
+    for url in dict.fromkeys(claim.source for claim in failure.claims.values()):
+        keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
+        _line(console, f"{keys}: {url}", "dim")
     _line(console, source)
 
 
