@@ -18,6 +18,7 @@ from faultline.expectations import Rule, about, expect, first, holds, to_toml, v
 from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, Cell, matches
 from faultline.oracle import Outcome
 
+# In the order in which boxes grow: a rule is rather about one variant than about one world size.
 AXES = ("world_size", "precision", "device", "checkpointing", "strategy", "variant")
 TRAINS = Rule()
 

@@ -101,7 +101,7 @@ def verb(verbs: argparse._SubParsersAction, name: str, command: object, text: st
 
 def add_selection(to: argparse.ArgumentParser) -> None:
     """The options that narrow the matrix; each takes names or patterns, with commas between them."""
-    for axis in commands.AXES:
+    for axis in commands.OPTIONS:
         to.add_argument(
             f"--{axis}", default="", metavar="NAMES", help=None if axis != "device" else "cpu (default) or cuda"
         )

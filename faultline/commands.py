@@ -26,7 +26,7 @@ from faultline.matrix import Cell, Selection
 from faultline.report import junit, one_line, page, terminal
 from faultline.results import Result, RunFolder
 
-AXES = ("failure", "variant", "strategy", "checkpointing", "precision", "world", "device")  # as options
+OPTIONS = tuple(axis.removesuffix("_size") for axis in matrix.AXES)  # that narrow the matrix
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def selection(args: argparse.Namespace) -> Selection:
     def names(text: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
-    others = [f"--{axis}" for axis in AXES if getattr(args, axis)]
+    others = [f"--{axis}" for axis in OPTIONS if getattr(args, axis)]
     if args.cell and others:
         raise UsageError(f"--cell names whole cells, with their device: leave out {' and '.join(others)}")
     try:
