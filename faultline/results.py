@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from faultline.catalogue import ROOT
 from faultline.errors import UsageError
 from faultline.expectations import Expectation
-from faultline.matrix import Cell
+from faultline.matrix import AXES, Cell
 from faultline.oracle import Judgement
 from faultline.ranks import Ended
 
@@ -23,6 +23,12 @@ WORST = 20  # parameters whose errors are kept for each cell
 
 Result = dict[str, Any]
 """One line of cells.jsonl; README.md has the table of its keys."""
+
+# What a line must have to be a result: all that reports, rules and READMEs are made from.
+KEYS = {
+    *("id", *AXES, "stack", "outcome", "signature", "detail", "worst_parameter", "relative_error"),
+    *("expected", "verdict", "seconds", "evidence", "errors", "ranks"),
+}
 
 
 def stack_name(versions: Mapping[str, str]) -> str:
@@ -102,17 +108,39 @@ class RunFolder:
         except (OSError, ValueError, TypeError):
             raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
 
-    def results(self) -> list[Result]:
-        """Every whole line; a line that an interruption cut short is left out."""
+    def read(self) -> tuple[list[Result], int]:
+        """The result of every cell, and how many lines are none: cut short by an interruption, or foreign."""
         found: dict[str, Result] = {}
-        if self.cells.exists():
-            for line in self.cells.read_text(errors="replace").splitlines():
-                try:
-                    entry = json.loads(line)
-                    found[entry["id"]] = entry
-                except (ValueError, KeyError, TypeError):
-                    continue
-        return list(found.values())
+        others = 0
+        lines = self.cells.read_text(errors="replace").splitlines() if self.cells.exists() else []
+        for line in filter(str.strip, lines):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = None
+            if is_result(entry):
+                found[entry["id"]] = entry
+            else:
+                others += 1
+        return list(found.values()), others
+
+    def results(self) -> list[Result]:
+        return self.read()[0]
+
+    @property
+    def shown(self) -> str:
+        """The folder as the person at the terminal would name it."""
+        return str(self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path)
+
+
+def is_result(entry: Any) -> bool:
+    """Whether a line of cells.jsonl has a result's keys, and an id that says the same as its axes."""
+    if not isinstance(entry, dict) or not entry.keys() >= KEYS or not isinstance(entry["id"], str):
+        return False
+    try:
+        return vars(Cell.parse(entry["id"])).items() <= entry.items()
+    except UsageError:
+        return False
 
 
 class Writer:
@@ -135,20 +163,33 @@ class Writer:
         self._file.close()
 
 
-def new_run(root: Path = RESULTS) -> RunFolder:
-    """A fresh folder named after the time; results/latest points to it."""
+def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
+    """A fresh folder named after the time; results/latest points to it.
+
+    Another kind of run, ``repeat`` or ``chaos``, has it in its name and in
+    run.json, and leaves results/latest alone.
+    """
     root.mkdir(exist_ok=True, parents=True)
     while True:
-        path = root / time.strftime("%Y-%m-%dT%H-%M-%S")
+        path = root / time.strftime("%Y-%m-%dT%H-%M-%S" if kind == "run" else f"{kind}-%Y-%m-%dT%H-%M-%S")
         try:
             path.mkdir()
             break
         except FileExistsError:
             time.sleep(0.2)
-    partial = root / f".latest-{os.getpid()}"
-    partial.symlink_to(path.name)
-    partial.replace(root / "latest")
-    return RunFolder(path)
+    folder = RunFolder(path)
+    folder.describe(kind=kind)
+    if kind == "run":
+        partial = root / f".latest-{os.getpid()}"
+        partial.symlink_to(path.name)
+        partial.replace(root / "latest")
+    return folder
+
+
+def runs(root: Path = RESULTS) -> Iterator[RunFolder]:
+    """All runs, the newest first; not those of another kind."""
+    for file in sorted(root.glob("2*/run.json"), reverse=True):
+        yield RunFolder(file.parent)
 
 
 def latest_run(root: Path = RESULTS) -> RunFolder:

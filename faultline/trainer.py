@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from faultline import accelerated, checkpointing, compare, scenario, strategies
-from faultline.matrix import STEPS
+from faultline.matrix import ROWS, STEPS
 from faultline.run import Injection, Run
 
 SECOND_MODELS = ("ref_model", "teacher_model")
@@ -69,7 +69,7 @@ def arguments(run: Run) -> dict[str, Any]:
     on = cell.checkpointing != "off"
     return {
         "output_dir": str(Path(setup.folder) / "output"),
-        "per_device_train_batch_size": 4 // setup.world_size,
+        "per_device_train_batch_size": ROWS // setup.world_size,
         "max_steps": STEPS,
         "learning_rate": scenario.LR,
         "lr_scheduler_type": "constant",

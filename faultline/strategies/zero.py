@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from faultline.errors import UsageError
+from faultline.matrix import ROWS
 from faultline.strategies import Setup, Wrapped
 from faultline.strategies._common import all_gather, clean, nbytes
 
@@ -44,7 +45,7 @@ def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     content = copy.deepcopy(read_config(options["file"]))
     for key, value in setup.deepspeed.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) else value
-    content["train_micro_batch_size_per_gpu"] = 4 // setup.world_size
+    content["train_micro_batch_size_per_gpu"] = ROWS // setup.world_size
     if setup.precision == "bf16":
         content["bf16"] = {"enabled": True}
     return content
