@@ -161,7 +161,7 @@ def _judge_numbers(reports: list[dict[str, Any]]) -> Judgement:
             unmoved |= set(step["unmoved"])
             for kind in ("gradients", "weights"):
                 for name, value in step.get(kind, {}).items():
-                    if value > error:
+                    if value > error and f"{kind}:{name}" not in step["rounding"]:
                         worst, error = f"{name} ({kind}, step {number + 1}, rank {report['rank']})", value
     if nan:
         return Judgement(Outcome.DIVERGES, "nan", f"not a number: {nan[0]}", None, nan[0])
