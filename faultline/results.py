@@ -46,14 +46,16 @@ def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Ex
         "expected": {"outcome": expected.outcome, "signatures": list(expected.signatures), "record": expected.record},
         "verdict": verdict,
         "seconds": round(ended.seconds, 3),
-        "evidence": next((report["evidence"] for report in reports if report), {}),
+        "evidence": ended.ranks[0].evidence if ended.ranks else {},
+        "compared": next((report["compared"] for report in reports if "compared" in report), []),
         "errors": worst_errors(reports),
-        "ranks": [
         "rounding": excused(reports),
+        "ranks": [
             {
                 "rank": rank,
                 "exit": end.exit,
                 "error": {k: v for k, v in report["error"].items() if k != "at"} if report.get("error") else None,
+                "evidence": end.evidence,
                 "losses": report.get("losses", []),
                 "steps": len(report.get("steps", [])),
                 "bad": sum(len(step["bad"]) for step in report.get("steps", [])),

@@ -154,7 +154,7 @@ def test_law_the_first_match_wins(before, after, cell, trl):
         assert expect(before + after, cell, stack) == expect([match], cell, stack), "a later rule was preferred"
     else:
         assert expect(before + after, cell, stack) == expect(after, cell, stack), "a rule that doesn't match counted"
-    front = Rule(outcome="crashes", signatures=("signal",))
+    front = Rule(outcome="crashes", signatures=("SIGABRT",))
     assert expect([front, *before], cell, stack).outcome == "crashes", "a rule in front was passed over"
 
 
@@ -189,7 +189,7 @@ def test_a_failure_that_is_not_certain_may_train_but_not_fail_otherwise():
     expectation = Expectation("hangs", ("no-progress",), rate=0.3)
     assert verdict(expectation, "trains", "") == "expected"
     assert verdict(expectation, "hangs", "no-progress") == "expected"
-    assert verdict(expectation, "crashes", "signal") == "changed"
+    assert verdict(expectation, "crashes", "SIGABRT") == "changed"
 
 
 @pytest.mark.parametrize(

@@ -273,23 +273,28 @@ def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
     def report(rank, error):
         step = {"bad": [], "gradients": {"a": error, "b": 0.0}, "weights": {"a": 10 * error}, "rounding": {}}
         told = {"type": "E", "message": "m", "traceback": "t", "at": 1.0} if rank else None
-        found = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": "DDP"}}
+        found = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": f"DDP of {rank}"}}
         return {"rank": rank, "error": told, **found}
 
-    ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), RankEnd(exit=-9, log="x" * 9000)])
+    ended = Ended(
+        [
+            RankEnd(report(0, 0.1), log="noise"),
+            RankEnd(report(1, 0.2)),
+            RankEnd(exit=-9, log="x" * 9000, shown={"a": 1}),
+        ]
+    )
     entry = result(CELLS[0], Judgement(Outcome.CRASHES), ended, STACK, Expectation(), "changed")
     assert [rank["exit"] for rank in entry["ranks"]] == [None, None, -9]
     assert [rank["error"] for rank in entry["ranks"]] == [None, {"type": "E", "message": "m", "traceback": "t"}, None]
     assert len(entry["ranks"][2]["log"]) == 4000
-    assert entry["evidence"] == {"wrapper": "DDP"}
+    assert entry["evidence"] == {"wrapper": "DDP of 0"}
+    assert [rank["evidence"] for rank in entry["ranks"]] == [{"wrapper": "DDP of 0"}, {"wrapper": "DDP of 1"}, {"a": 1}]
     assert entry["errors"][0] == ["a", "weights", 1, 1, 2.0]
     errors = [row[-1] for row in entry["errors"]]
     assert errors == sorted(errors, reverse=True) and 0.0 not in errors
     json.dumps(entry)
 
 
-def test_the_stack_is_one_line_without_build_tags():
-    assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
 def test_the_worst_of_each_kind_are_kept():
     """Breaks when the errors of weights, which are larger, leave no room for those of gradients."""
     step = {
@@ -314,3 +319,5 @@ def test_errors_that_rounding_explains_are_told_apart():
     assert results.excused([{}]) == {"count": 0, "largest": None, "times_noise": None}
 
 
+def test_the_stack_is_one_line_without_build_tags():
+    assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
