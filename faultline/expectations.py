@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import signal
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ KEYS = (*PATTERNS, "world_size", "versions", "outcome", "signature", "record", "
 # What the oracle calls a finding that no pattern of the failure names.
 ORACLE_SIGNATURES = (
     *("other", "differs", "unmoved", "nan", "ranks-differ", "reference-model"),
-    *("no-progress", "signal", "silent-exit", "evidence"),
+    *("no-progress", "silent-exit", "evidence", *signal.Signals.__members__),
 )
 
 

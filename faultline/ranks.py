@@ -41,12 +41,20 @@ def is_victim(error: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung."""
+    """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung.
+
+    `shown` is the evidence that it left before it began to train.
+    """
 
     report: dict[str, Any] | None = None
     exit: int | None = None
     stack: str = ""
     log: str = ""
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        return self.report["evidence"] if self.report else self.shown
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,7 @@ class RankServer:
                 exits.get(rank),
                 text(folder / f"rank{rank}.stack"),
                 text(folder / f"rank{rank}.log")[-20000:],
+                json.loads(text(folder / f"rank{rank}.evidence") or "{}"),
             )
             for rank in range(world_size)
         ]

@@ -45,7 +45,8 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     """Run random cells while a share of the ranks is killed; exit code 1 if anything is lost or left.
 
     A cell whose ranks were left alone must do what is expected of it; one that
-    lost a rank must end as `crashes`, unless it had already reported. The results
+    lost a rank must end as `crashes`, unless it had already reported, or as
+    `invalid` where the rank had not come so far as to show what it was. The results
     folder is not the newest run of all other commands, and none learns from it.
     """
     choose = random.Random(seed)
@@ -72,8 +73,8 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
 
 
 def killed(entry: Result) -> bool:
-    """Whether a result says that SIGKILL ended a rank."""
-    return entry["outcome"] == "crashes" and any(rank["exit"] == -9 for rank in entry["ranks"])
+    """Whether a result says that SIGKILL ended a rank; one that had shown nothing yet makes its cell invalid."""
+    return entry["outcome"] in ("crashes", "invalid") and any(rank["exit"] == -9 for rank in entry["ranks"])
 
 
 def leftovers() -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from faultline.oracle import Judgement
 from faultline.ranks import Ended
 
 RESULTS = ROOT / "results"
-WORST = 20  # parameters whose errors are kept for each cell
+WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
 
 Result = dict[str, Any]
 """One line of cells.jsonl; README.md has the table of its keys."""
@@ -51,13 +52,16 @@ def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Ex
         "expected": {"outcome": expected.outcome, "signatures": list(expected.signatures), "record": expected.record},
         "verdict": verdict,
         "seconds": round(ended.seconds, 3),
-        "evidence": next((report["evidence"] for report in reports if report), {}),
+        "evidence": ended.ranks[0].evidence if ended.ranks else {},
+        "compared": next((report["compared"] for report in reports if "compared" in report), []),
         "errors": worst_errors(reports),
+        "rounding": excused(reports),
         "ranks": [
             {
                 "rank": rank,
                 "exit": end.exit,
                 "error": {k: v for k, v in report["error"].items() if k != "at"} if report.get("error") else None,
+                "evidence": end.evidence,
                 "losses": report.get("losses", []),
                 "steps": len(report.get("steps", [])),
                 "bad": sum(len(step["bad"]) for step in report.get("steps", [])),
@@ -71,16 +75,45 @@ def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Ex
 
 
 def worst_errors(reports: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
-    """The largest errors of a cell as [parameter, kind, step, rank, relative error]."""
-    rows = [
-        [name, kind, number + 1, report["rank"], error]
-        for report in reports
-        for number, step in enumerate(report.get("steps", []))
-        for kind in ("gradients", "weights")
-        for name, error in step.get(kind, {}).items()
-        if error
-    ]
-    return sorted(rows, key=lambda row: -row[-1])[:WORST]
+    """The largest errors of each kind as [parameter, kind, step, rank, relative error], without those of rounding."""
+    rows: dict[str, list[list[Any]]] = {"gradients": [], "weights": []}
+    for place, error, noise in _errors(reports):
+        if error and noise is None:
+            rows[place[1]].append([*place, error])
+    worst = [row for own in rows.values() for row in sorted(own, key=_size)[:WORST]]
+    return sorted(worst, key=_size)
+
+
+def excused(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The errors above the tolerance that rounding explains: how many, the largest, the most times the noise."""
+    rows = [([*place, error], noise) for place, error, noise in _errors(reports) if noise is not None]
+    return {
+        "count": len(rows),
+        "largest": min((row for row, _ in rows), key=_size, default=None),
+        "times_noise": max((noise for _, noise in rows), default=None),
+    }
+
+
+def _errors(reports: Iterable[Mapping[str, Any]]) -> Iterator[tuple[list[Any], float, float | None]]:
+    """Each error with its place, [parameter, kind, step, rank]; with how many times the noise, if that excuses it."""
+    for report in reports:
+        for number, step in enumerate(report.get("steps", [])):
+            for kind in ("gradients", "weights"):
+                for name, error in step.get(kind, {}).items():
+                    yield [name, kind, number + 1, report["rank"]], error, step["rounding"].get(f"{kind}:{name}")
+
+
+def _size(row: list[Any]) -> float:
+    return -row[-1]
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON can hold it: what is not a finite number becomes the text ``nan``, ``inf`` or ``-inf``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    return [finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True)
@@ -155,7 +188,7 @@ class Writer:
 
     def add(self, entry: Result) -> None:
         with self._lock:
-            self._file.write(json.dumps(entry, allow_nan=True) + "\n")
+            self._file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
 

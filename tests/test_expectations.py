@@ -151,7 +151,7 @@ def test_law_the_first_match_wins(before, after, cell, trl):
         assert expect(before + after, cell, stack) == expect([match], cell, stack), "a later rule was preferred"
     else:
         assert expect(before + after, cell, stack) == expect(after, cell, stack), "a rule that doesn't match counted"
-    front = Rule(outcome="crashes", signatures=("signal",))
+    front = Rule(outcome="crashes", signatures=("SIGABRT",))
     assert expect([front, *before], cell, stack).outcome == "crashes", "a rule in front was passed over"
 
 

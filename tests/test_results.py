@@ -125,11 +125,16 @@ def test_a_result_is_on_disk_when_add_returns(tmp_path):
     writer.close()
 
 
-def test_numbers_that_json_lacks_survive(tmp_path):
+def test_numbers_that_json_lacks_are_texts(tmp_path):
+    """Breaks when a line is no JSON for other tools, which know neither NaN nor Infinity."""
     folder = RunFolder(tmp_path)
-    entry = {**fake(CELLS[0]), "relative_error": float("inf")}
+    numbers = [float("inf"), float("-inf"), float("nan"), 0.5]
+    entry = {**fake(CELLS[0]), "relative_error": numbers[0], "ranks": [{"losses": numbers}]}
     write(folder, [entry])
-    assert folder.results() == [entry]
+    (line,) = folder.cells.read_text().splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert found == {**entry, "relative_error": "inf", "ranks": [{"losses": ["inf", "-inf", "nan", 0.5]}]}
+    assert [repr(float(text)) for text in found["ranks"][0]["losses"]] == [repr(number) for number in numbers]
 
 
 @pytest.mark.parametrize("key", sorted(results.KEYS))
@@ -338,23 +343,52 @@ def test_reliability_is_measured_beside_the_newest_run(tmp_path, monkeypatch, ca
 
 def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
     def report(rank, error):
-        step = {"bad": [], "gradients": {"a": error, "b": 0.0}, "weights": {"a": 10 * error}}
+        step = {"bad": [], "gradients": {"a": error, "b": 0.0}, "weights": {"a": 10 * error}, "rounding": {}}
         told = {"type": "E", "message": "m", "traceback": "t", "at": 1.0} if rank else None
-        found = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": "DDP"}}
+        found = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": f"DDP of {rank}"}}
         return {"rank": rank, "error": told, **found}
 
-    ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), RankEnd(exit=-9, log="x" * 9000)])
+    ended = Ended(
+        [
+            RankEnd(report(0, 0.1), log="noise"),
+            RankEnd(report(1, 0.2)),
+            RankEnd(exit=-9, log="x" * 9000, shown={"a": 1}),
+        ]
+    )
     entry = result(CELLS[0], Judgement(Outcome.CRASHES), ended, STACK, Expectation(), "changed")
     assert [rank["exit"] for rank in entry["ranks"]] == [None, None, -9]
     assert [rank["error"] for rank in entry["ranks"]] == [None, {"type": "E", "message": "m", "traceback": "t"}, None]
     assert len(entry["ranks"][2]["log"]) == 4000
-    assert entry["evidence"] == {"wrapper": "DDP"}
+    assert entry["evidence"] == {"wrapper": "DDP of 0"}
+    assert [rank["evidence"] for rank in entry["ranks"]] == [{"wrapper": "DDP of 0"}, {"wrapper": "DDP of 1"}, {"a": 1}]
     assert entry["errors"][0] == ["a", "weights", 1, 1, 2.0]
     errors = [row[-1] for row in entry["errors"]]
     assert errors == sorted(errors, reverse=True) and 0.0 not in errors
-    many = [{"rank": 0, "steps": [{"bad": [], "weights": {str(n): float(n) for n in range(100)}}]}]
-    assert len(worst_errors(many)) == results.WORST
     json.dumps(entry)
+
+
+def test_the_worst_of_each_kind_are_kept():
+    """Breaks when the errors of weights, which are larger, leave no room for those of gradients."""
+    step = {
+        "rounding": {},
+        "gradients": {str(n): n / 1e6 for n in range(50)},
+        "weights": {str(n): n for n in range(50)},
+    }
+    rows = worst_errors([{"rank": 0, "steps": [step]}])
+    for kind, size in (("gradients", 1e-6), ("weights", 1)):
+        own = [row[-1] for row in rows if row[1] == kind]
+        assert own == [pytest.approx(n * size) for n in range(49, 49 - results.WORST, -1)]
+    assert [row[-1] for row in rows] == sorted((row[-1] for row in rows), reverse=True)
+
+
+def test_errors_that_rounding_explains_are_told_apart():
+    """Breaks when such an error is listed among the others, or nobody can see how large they get."""
+    step = {"gradients": {"a": 0.1, "b": 1.5}, "weights": {"b": 2.5}, "rounding": {"gradients:b": 1.25}}
+    reports = [{"rank": 0, "steps": [step, step | {"rounding": {"gradients:b": 1.5, "weights:b": 1.0}}]}]
+    assert ["b", "gradients", 1, 0, 1.5] not in worst_errors(reports)
+    assert ["b", "weights", 1, 0, 2.5] in worst_errors(reports)
+    assert results.excused(reports) == {"count": 3, "largest": ["b", "weights", 2, 0, 2.5], "times_noise": 1.5}
+    assert results.excused([{}]) == {"count": 0, "largest": None, "times_noise": None}
 
 
 def test_the_stack_is_one_line_without_build_tags():

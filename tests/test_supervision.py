@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import light
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from light import gone, survivors
 
-from faultline import oracle, progress, ranks, runner
+from faultline import oracle, progress, ranks, runner, strategies
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell
 from faultline.ranks import RankServer, ServerDied
@@ -35,11 +36,13 @@ def server(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    return server.run({"inject": deed}, world_size)
+    strategy = {"wrapper": "DistributedDataParallel", **strategies.options(CELL.strategy)}
+    evidence = {**strategy, "world_size": world_size, "checkpointing_set": CELL.checkpointing}
+    return server.run({"inject": deed, "evidence": evidence}, world_size)
 
 
 def outcome(ended):
-    judged = oracle.judge(CELL, failures()[CELL.failure], ended)
+    judged = oracle.judge(replace(CELL, world_size=len(ended.ranks)), failures()[CELL.failure], ended)
     return str(judged.outcome), judged.signature, judged.detail
 
 
