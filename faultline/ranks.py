@@ -25,7 +25,7 @@ from faultline.progress import TICK, Progress, text
 DEADLINE = 120.0  # seconds that a cell may take at the very most
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
-PATIENCE = 3.0  # seconds for peers that don't fall asleep; by then what they add is no cause any more
+PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
 
 # What a rank says when its peer is gone: it follows from a failure and never is the cause.
 VICTIM = re.compile(
@@ -41,12 +41,16 @@ def is_victim(error: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung."""
+    """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung.
+
+    `at` is when the exit was seen, on the clock of a report's error: so the first of several causes can be told.
+    """
 
     report: dict[str, Any] | None = None
     exit: int | None = None
     stack: str = ""
     log: str = ""
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class RankServer:
         pids: list[int] = first["pids"]
         progress = Progress(pids, folder)
         reports: dict[int, dict[str, Any]] = {}
-        exits: dict[int, int] = {}
+        exits: dict[int, tuple[int, float]] = {}
         hang = ""
         failed_at = 0.0
         while len(reports.keys() | exits.keys()) < world_size:
@@ -158,15 +162,11 @@ class RankServer:
         for rank, report in reports.items():
             if report["error"]:  # says what became of the rank, whatever ended the process later
                 exits.pop(rank, None)
-        ends = [
-            RankEnd(
-                reports.get(rank),
-                exits.get(rank),
-                text(folder / f"rank{rank}.stack"),
-                text(folder / f"rank{rank}.log")[-20000:],
-            )
-            for rank in range(world_size)
-        ]
+        ends = []
+        for rank in range(world_size):
+            code, at = exits.get(rank, (None, 0.0))
+            stack, log = text(folder / f"rank{rank}.stack"), text(folder / f"rank{rank}.log")[-20000:]
+            ends.append(RankEnd(reports.get(rank), code, stack, log, at))
         return Ended(ends, hang, seconds, pids)
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -231,10 +231,10 @@ class RankServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: dict[int, int]) -> bool:
+def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: dict[int, tuple[int, float]]) -> bool:
     """Keep what an event says of a rank; whether it tells the cause of a failure, not just that a peer is gone."""
     if "exit" in event:
-        exits[event["rank"]] = event["exit"]
+        exits[event["rank"]] = event["exit"], event["at"]
         return True
     reports[event["rank"]] = event["report"]
     return bool(event["report"]["error"]) and not is_victim(event["report"]["error"])

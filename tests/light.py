@@ -145,6 +145,42 @@ def victim_of_a_hang(rank):
     wait_for_ever()
 
 
+def later():
+    """Give the peer time to go first, and keep the supervisor waiting: it ends a failed cell whose ranks sleep."""
+    end = time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+
+
+def fails_after_its_peer(rank):
+    if rank == 1:
+        raise ValueError("the cause")
+    later()
+    raise ValueError("the second error")
+
+
+def dies_after_its_peer(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    later()
+    os._exit(3)
+
+
+def aborts_after_its_peer_failed(rank):
+    """As NCCL's watchdog does when a peer is gone."""
+    if rank == 0:
+        raise ValueError("the cause")
+    later()
+    os.abort()
+
+
+def fails_after_its_peer_died(rank):
+    if rank == 1:
+        os._exit(3)
+    later()
+    raise ValueError("the second error")
+
+
 def fails_beside_a_spinning_rank(rank):
     if rank == 1:
         raise ValueError("the cause")

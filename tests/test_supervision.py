@@ -91,6 +91,22 @@ def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
     assert "the cause" in outcome(ended)[2]
 
 
+@pytest.mark.parametrize(
+    ("deed", "ended"),
+    [
+        ("dies_after_its_peer", ("crashes", "signal", "rank 1 was killed by signal 9")),
+        ("fails_after_its_peer_died", ("crashes", "silent-exit", "rank 1 was left with exit code 3 and no report")),
+        ("aborts_after_its_peer_failed", ("raises", "other", "ValueError: the cause")),
+    ],
+)
+def test_what_came_first_is_the_cause(server, monkeypatch, deed, ended):
+    """Breaks when a rank that a failure brought down is named for it, because it died or has the lower number."""
+    monkeypatch.setattr(ranks, "PATIENCE", DEADLINE)
+    found = run(server, deed)
+    assert outcome(found) == ended
+    assert all(end.exit is not None or end.report["error"] for end in found.ranks), "the second end was not seen"
+
+
 def test_a_cause_is_waited_for_as_long_as_its_rank_works(server):
     ended = run(server, "victim_before_cause")
     assert [error(end) for end in ended.ranks] == ["Connection closed by peer", "the cause"], (
@@ -109,10 +125,23 @@ def test_a_failure_waits_no_longer_when_its_peer_sleeps(server, monkeypatch):
     assert run(server, "last_waits_first_fails").seconds < DEADLINE, "each failed cell takes seconds for nothing"
 
 
-def test_a_failure_does_not_wait_for_a_peer_that_spins(server):
+def test_a_failure_does_not_wait_for_a_peer_that_spins(server, monkeypatch):
+    """Breaks when a rank that spins, as one that waits in NCCL does, keeps a failed cell open beyond a second."""
+    looks = []  # each comes after a whole tick, so a machine that is busy makes them fewer
+    asleep = progress.Progress.asleep
+    monkeypatch.setattr(progress.Progress, "asleep", lambda *args: looks.append(args) or asleep(*args))
+    monkeypatch.setattr(ranks, "TICK", DEADLINE)  # no look before the failure
     ended = run(server, "fails_beside_a_spinning_rank")
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
-    assert not ended.hang and ended.seconds < DEADLINE / 2, "a rank that spins keeps a failed cell open"
+    assert not ended.hang and 0 < len(looks) * ranks.SETTLE_TICK < 1
+
+
+def test_an_error_that_follows_another_is_not_the_cause(server, monkeypatch):
+    """Breaks when the lowest rank, or the one that is heard of last, is named and not the one that failed first."""
+    monkeypatch.setattr(ranks, "PATIENCE", DEADLINE)
+    ended = run(server, "fails_after_its_peer")
+    assert [error(end) for end in ended.ranks] == ["the second error", "the cause"]
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
 
 
 # What counts as a hang.
