@@ -33,10 +33,23 @@ VICTIM = re.compile(
     r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited"
 )
 
+# What launchers tell those that they start. A shell in a job of theirs has it too, and libraries act on it:
+# a cell would find itself one of many ranks, or under an engine that nobody asked for.
+OF_LAUNCHERS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "CROSS_", "MASTER_", "TORCHELASTIC_"),  # torchrun and alike
+    *("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "DS_"),  # accelerate, deepspeed
+    *("SLURM_", "PMI_", "PMIX_", "OMPI_", "MPI_", "MV2_"),  # clusters
+)
+
 
 def is_victim(error: dict[str, Any]) -> bool:
     """Whether a rank's error only says that a peer is gone."""
     return bool(VICTIM.search(error["message"]))
+
+
+def inherited() -> dict[str, str]:
+    """The environment of this process without what a launcher says of it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +110,7 @@ class RankServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **server.environment(self.device), "TMPDIR": str(self.folder)},
+                env={**inherited(), **server.environment(self.device), "TMPDIR": str(self.folder)},
                 start_new_session=True,
             )
         self._buffer = b""

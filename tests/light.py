@@ -68,6 +68,10 @@ def nothing(rank):
     pass
 
 
+def environment(rank):
+    return dict(os.environ)
+
+
 def wait_for_ever():
     threading.Event().wait()
 

@@ -144,6 +144,26 @@ def test_an_error_that_follows_another_is_not_the_cause(server, monkeypatch):
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
 
 
+def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
+    """Breaks when a cell in a shell of torchrun's, of accelerate's or of a cluster's job is another one than elsewhere.
+
+    These are variables that torch, accelerate, transformers and deepspeed look at.
+    """
+    names = """
+        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE GROUP_RANK ROLE_RANK CROSS_RANK MASTER_ADDR MASTER_PORT
+        TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE ACCELERATE_USE_DEEPSPEED ACCELERATE_MIXED_PRECISION
+        ACCELERATE_USE_FSDP FSDP_VERSION FSDP_STATE_DICT_TYPE PARALLELISM_CONFIG_TP_SIZE DEEPSPEED_USE_HPU
+        DS_ALLOW_DEPRECATED_FP16 SLURM_PROCID SLURM_JOB_ID PMI_RANK PMI_SIZE OMPI_COMM_WORLD_SIZE MPI_LOCALRANKID
+        MV2_COMM_WORLD_RANK
+    """.split()
+    for name in [*names, "LIGHT_LAST", "NCCL_DEBUG"]:
+        monkeypatch.setenv(name, "1")
+    found = run(server, "environment", 1).ranks[0].report["evidence"]["found"]
+    assert not found.keys() & {*names}
+    assert found["LIGHT_LAST"] == found["NCCL_DEBUG"] == "1", "what has nothing to do with launchers is lost"
+    assert found["DS_ACCELERATOR"] == "cpu", "the server's own settings are lost"
+
+
 # What counts as a hang.
 
 
