@@ -8,9 +8,9 @@ import os
 import re
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,9 @@ class RankServer:
         self.device = device
         self.folder = Path(tempfile.mkdtemp(prefix="faultline-"))
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
         self._buffer = b""
+        self.killed = False
         self.greeting: dict[str, Any] = {}
 
     def __enter__(self) -> RankServer:
@@ -103,7 +105,9 @@ class RankServer:
         if self._process and self._process.poll() is None:
             return
         self._stop()
-        with open(self.folder / "server.log", "wb") as log:
+        with self._starting, open(self.folder / "server.log", "wb") as log:
+            if self.killed:
+                raise ServerDied("the rank server was killed")
             self._process = subprocess.Popen(
                 [self.python, "-m", "faultline.server"],
                 stdin=subprocess.PIPE,
@@ -119,7 +123,7 @@ class RankServer:
             if greeting is None:
                 raise ServerDied("the rank server did not get ready within 120 s")
         except BaseException:
-            os.killpg(self._process.pid, signal.SIGKILL)  # busy with imports, it would not hear of the end
+            self._process.kill()  # busy with imports, it would not hear of the end
             self._stop()
             raise
         self.greeting = greeting
@@ -220,7 +224,7 @@ class RankServer:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
         if self._process.wait():
             self._sweep()
         self._process.stdout.close()
@@ -237,6 +241,13 @@ class RankServer:
             except psutil.Error:
                 continue
         psutil.wait_procs(found, timeout=5)
+
+    def kill(self) -> None:
+        """From any thread: end the server at once and for good. Where a cell was run on it, ServerDied is raised."""
+        with self._starting:
+            self.killed = True
+            if self._process:
+                self._process.kill()
 
     def close(self) -> None:
         """End the server, its ranks and its folder."""

@@ -188,6 +188,10 @@ def fails_after_its_peer_died(rank):
 def fails_beside_a_spinning_rank(rank):
     if rank == 1:
         raise ValueError("the cause")
+    spins(rank)
+
+
+def spins(rank):
     while True:
         pass
 

@@ -1,9 +1,11 @@
 """The supervisor and its rank server, on ranks without torch: what ends a cell, and that nothing of it is left."""
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -241,6 +243,19 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
     assert not server.folder.exists()
 
 
+def test_a_server_that_was_killed_on_purpose_does_not_start_again(server):
+    """Breaks when a cell that an interruption ended runs once more before the run ends, on another server."""
+    threading.Timer(0.5, server.kill).start()
+    references = runner.References(server.folder)
+    with pytest.raises(ServerDied):
+        runner.run_cell(server, references, CELL, "spins")
+    with pytest.raises(ServerDied, match="killed"):
+        runner.run_cell(server, references, CELL, "nothing")
+    assert not server._process and not survivors(server)
+    for file in server.folder.glob("grpo*"):
+        file.unlink()
+
+
 SUPERVISOR = """
 import signal
 import sys
@@ -270,6 +285,47 @@ def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
         process.wait(20)
     assert gone([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
     assert not Path(folder).exists(), f"its folder outlives a supervisor that was killed by {how!r}"
+
+
+INTERRUPTED = """
+import signal
+import sys
+from faultline import progress, runner
+from faultline.matrix import Cell
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
+progress.STUCK = 10**9  # the cells are no hang for as long as this test may last
+cells = [Cell.parse(id) for id in sys.argv[2:]]
+run_cell = runner.run_cell
+runner.run_cell = lambda server, references, cell: run_cell(server, references, cell, "spins")
+try:
+    runner.run_all(cells, 2, lambda entry: print(entry, flush=True), sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("moment", ["cells run", "servers start"])
+def test_an_interrupted_run_does_not_wait_for_its_cells(tmp_path, moment):
+    """Breaks when Ctrl-C waits for a cell, starts another one, prints a worker's traceback or leaves something."""
+    cells = [CELL.id.replace("w2", f"w{world}") for world in (2, 2, 4, 4)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, light.command(tmp_path), *cells],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    with process:
+        while len(servers := psutil.Process(process.pid).children()) < 2:
+            time.sleep(0.01)
+        ranks = [pid for server in servers for pid in wait_for_ranks(server.pid)] if moment == "cells run" else []
+        process.send_signal(signal.SIGINT)
+        process.wait(DEADLINE)
+        assert process.stdout.read() == "interrupted\n"
+    assert gone([*(server.pid for server in servers), *ranks]), "a server or its ranks outlive the run"
+    assert not list(tmp_path.glob("faultline-*")), "a folder outlives the run"
 
 
 def wait_for_ranks(pid):
