@@ -196,6 +196,13 @@ def spins(rank):
         pass
 
 
+def stops_among_threads(rank):
+    for _ in range(20):
+        threading.Thread(target=wait_for_ever, daemon=True).start()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for_ever()
+
+
 def waits_for_a_program(rank):
     """What a compiler looks like: the rank sleeps, the program that it started works."""
     if rank == 1:

@@ -175,6 +175,15 @@ def test_ranks_that_wait_for_a_program_do_not_hang(server, monkeypatch):
     assert not run(server, "waits_for_a_program").hang, "a rank that waits for its compiler was called a hang"
 
 
+def test_a_stopped_rank_shows_where_it_was_stopped(server, monkeypatch):
+    """Breaks when another of its threads answers, and the main one shows what it does after it was woken for that."""
+    monkeypatch.setattr(progress, "QUIET", 4)
+    ended = run(server, "stops_among_threads", 4)
+    assert ended.hang
+    for end in ended.ranks:
+        assert oracle.innermost(end.stack).startswith("stops_among_threads"), end.stack
+
+
 def test_a_supervisor_that_was_held_up_sees_no_hang(tmp_path, monkeypatch):
     child = subprocess.Popen(["sleep", "600"])
     try:
