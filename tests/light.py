@@ -203,6 +203,17 @@ def stops_among_threads(rank):
     wait_for_ever()
 
 
+def listens(rank):
+    """A program that nobody is the parent of, with a port; gives both."""
+    program = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    parent = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True, "
+        "stdout=-1); print(p.pid, p.stdout.readline().decode())"
+    )
+    command = [sys.executable, "-c", parent, f"{program}; time.sleep(600)"]
+    return [int(word) for word in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()]
+
+
 def waits_for_a_program(rank):
     """What a compiler looks like: the rank sleeps, the program that it started works."""
     if rank == 1:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from light import gone, survivors
 
-from faultline import oracle, progress, ranks, runner
+from faultline import oracle, progress, ranks, reliability, runner
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell
 from faultline.ranks import RankServer, ServerDied
@@ -263,6 +264,26 @@ def test_a_server_that_was_killed_on_purpose_does_not_start_again(server):
     assert not server._process and not survivors(server)
     for file in server.folder.glob("grpo*"):
         file.unlink()
+
+
+def test_what_is_left_is_found(tmp_path, monkeypatch):
+    """Breaks when the chaos run says that nothing is left behind without having looked."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = reliability.leftovers()
+    with monkeypatch.context() as patched, tempfile.TemporaryDirectory(prefix="faultline-") as folder:
+        patched.setenv("TMPDIR", folder)
+        pid, port = light.listens(0)
+        memory = Path("/dev/shm") / Path(folder).name
+        memory.touch()
+        try:
+            found = reliability.leftovers()
+        finally:
+            psutil.Process(pid).kill()
+            memory.unlink()
+    new = {kind: names - before[kind] for kind, names in found.items()}
+    assert pid in {int(name.split()[0]) for name in new["processes"]}, "an orphan is not found"
+    assert str(port) in new["ports"] and Path(folder).name in new["folders"] & new["shared memory"]
+    assert gone([pid])
 
 
 SUPERVISOR = """
