@@ -51,19 +51,19 @@ class Judgement:
 
 
 def judge(cell: Cell, failure: Failure, ended: Ended) -> Judgement:
-    """Name the outcome: how ranks died first, then errors, placement, numbers; none of it without evidence."""
+    """Name the outcome: a death or an error, whichever came first, placement, numbers; none of it without evidence."""
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
         return _proven(cell, ended, Judgement(Outcome.HANGS, "no-progress", "; ".join([ended.hang, *waits])))
-    died = [(i, end.exit) for i, end in enumerate(ended.ranks) if end.exit is not None]
-    if died:
-        rank, code = died[0]
+    reports = [end.report for end in ended.ranks if end.report]
+    error = first_cause(reports)
+    died = min(((end.at, i, end.exit) for i, end in enumerate(ended.ranks) if end.exit is not None), default=None)
+    if died and not (error and not is_victim(error[1]) and error[1]["at"] < died[0]):
+        _, rank, code = died
         how = f"killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code} and no report"
         detail = ": ".join(filter(None, (f"rank {rank} was {how}", last_words(ended.ranks[rank].log))))
         name = signal_name(-code) if code < 0 else "silent-exit"
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank))
-    reports = [end.report for end in ended.ranks if end.report]
-    error = first_cause(reports)
     if error:
         return _judge_error(cell, failure, *error, ended)
     doubts = evidence_doubts(cell, reports)

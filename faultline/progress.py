@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
 import re
 import signal
 import time
@@ -14,6 +14,7 @@ TICK = 0.25  # seconds between two looks at the ranks
 QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
 STUCK = 80  # looks within which no rank left its place, busy or not: a hang as well
 
+LIBC = ctypes.CDLL(None)  # os.kill knows no threads, and raises where a rank has just ended
 IDLE = 0.05  # seconds of processor time that the helper threads of a waiting rank may use meanwhile
 # The line in the innermost function of each thread: a loop that spins has several.
 LINE = re.compile(r'(most recent call first\):\n  File "[^"]+"), line \d+')
@@ -88,9 +89,10 @@ class Progress:
         files = [self.folder / f"rank{rank}.stack" for rank in range(len(self.pids))]
         for pid, file in zip(self.pids, files, strict=True):
             file.write_text("")
-            os.kill(pid, signal.SIGUSR1)
+            # To its main thread: any other thread of a stopped rank might answer when the main one has gone on.
+            LIBC.tgkill(pid, pid, signal.SIGUSR1)
             if wake:
-                os.kill(pid, signal.SIGCONT)
+                LIBC.kill(pid, signal.SIGCONT)
         before, written = [""], [text(file) for file in files]
         for _ in range(10):  # until all have written and none goes on
             if all(written) and written == before:

@@ -8,9 +8,9 @@ import os
 import re
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +25,20 @@ from faultline.progress import TICK, Progress, text
 DEADLINE = 120.0  # seconds that a cell may take at the very most
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
-PATIENCE = 3.0  # seconds for peers that don't fall asleep; by then what they add is no cause any more
+PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
 
 # What a rank says when its peer is gone: it follows from a failure and never is the cause.
 VICTIM = re.compile(
     r"Connection (reset|closed) by peer|Broken pipe|Timed out waiting|recvValue failed|Socket closed|"
     r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited"
+)
+
+# What launchers tell those that they start. A shell in a job of theirs has it too, and libraries act on it:
+# a cell would find itself one of many ranks, or under an engine that nobody asked for.
+OF_LAUNCHERS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "CROSS_", "MASTER_", "TORCHELASTIC_"),  # torchrun and alike
+    *("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "DS_"),  # accelerate, deepspeed
+    *("SLURM_", "PMI_", "PMIX_", "OMPI_", "MPI_", "MV2_"),  # clusters
 )
 
 
@@ -39,11 +47,17 @@ def is_victim(error: dict[str, Any]) -> bool:
     return bool(VICTIM.search(error["message"]))
 
 
+def inherited() -> dict[str, str]:
+    """The environment of this process without what a launcher says of it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
+
+
 @dataclass(frozen=True)
 class RankEnd:
     """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung.
 
-    `shown` is the evidence that it left before it began to train.
+    `shown` is the evidence that it left before it began to train; `at` is when the exit was seen, on the clock of a
+    report's error: so the first of several causes can be told.
     """
 
     report: dict[str, Any] | None = None
@@ -51,6 +65,7 @@ class RankEnd:
     stack: str = ""
     log: str = ""
     shown: dict[str, Any] = field(default_factory=dict)
+    at: float = 0.0
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -80,7 +95,9 @@ class RankServer:
         self.device = device
         self.folder = Path(tempfile.mkdtemp(prefix="faultline-"))
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
         self._buffer = b""
+        self.killed = False
         self.greeting: dict[str, Any] = {}
 
     def __enter__(self) -> RankServer:
@@ -94,14 +111,16 @@ class RankServer:
         if self._process and self._process.poll() is None:
             return
         self._stop()
-        with open(self.folder / "server.log", "wb") as log:
+        with self._starting, open(self.folder / "server.log", "wb") as log:
+            if self.killed:
+                raise ServerDied("the rank server was killed")
             self._process = subprocess.Popen(
                 [self.python, "-m", "faultline.server"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **server.environment(self.device), "TMPDIR": str(self.folder)},
+                env={**inherited(), **server.environment(self.device), "TMPDIR": str(self.folder)},
                 start_new_session=True,
             )
         self._buffer = b""
@@ -110,7 +129,7 @@ class RankServer:
             if greeting is None:
                 raise ServerDied("the rank server did not get ready within 120 s")
         except BaseException:
-            os.killpg(self._process.pid, signal.SIGKILL)  # busy with imports, it would not hear of the end
+            self._process.kill()  # busy with imports, it would not hear of the end
             self._stop()
             raise
         self.greeting = greeting
@@ -136,7 +155,7 @@ class RankServer:
         pids: list[int] = first["pids"]
         progress = Progress(pids, folder)
         reports: dict[int, dict[str, Any]] = {}
-        exits: dict[int, int] = {}
+        exits: dict[int, tuple[int, float]] = {}
         hang = ""
         failed_at = 0.0
         while len(reports.keys() | exits.keys()) < world_size:
@@ -166,16 +185,12 @@ class RankServer:
         for rank, report in reports.items():
             if report["error"]:  # says what became of the rank, whatever ended the process later
                 exits.pop(rank, None)
-        ends = [
-            RankEnd(
-                reports.get(rank),
-                exits.get(rank),
-                text(folder / f"rank{rank}.stack"),
-                text(folder / f"rank{rank}.log")[-20000:],
-                json.loads(text(folder / f"rank{rank}.evidence") or "{}"),
-            )
-            for rank in range(world_size)
-        ]
+        ends = []
+        for rank in range(world_size):
+            code, at = exits.get(rank, (None, 0.0))
+            stack, log = text(folder / f"rank{rank}.stack"), text(folder / f"rank{rank}.log")[-20000:]
+            shown = json.loads(text(folder / f"rank{rank}.evidence") or "{}")
+            ends.append(RankEnd(reports.get(rank), code, stack, log, shown, at))
         return Ended(ends, hang, seconds, pids)
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -216,7 +231,7 @@ class RankServer:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
         if self._process.wait():
             self._sweep()
         self._process.stdout.close()
@@ -234,16 +249,23 @@ class RankServer:
                 continue
         psutil.wait_procs(found, timeout=5)
 
+    def kill(self) -> None:
+        """From any thread: end the server at once and for good. Where a cell was run on it, ServerDied is raised."""
+        with self._starting:
+            self.killed = True
+            if self._process:
+                self._process.kill()
+
     def close(self) -> None:
         """End the server, its ranks and its folder."""
         self._stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: dict[int, int]) -> bool:
+def _collect(event: dict[str, Any], reports: dict[int, dict[str, Any]], exits: dict[int, tuple[int, float]]) -> bool:
     """Keep what an event says of a rank; whether it tells the cause of a failure, not just that a peer is gone."""
     if "exit" in event:
-        exits[event["rank"]] = event["exit"]
+        exits[event["rank"]] = event["exit"], event["at"]
         return True
     reports[event["rank"]] = event["report"]
     return bool(event["report"]["error"]) and not is_victim(event["report"]["error"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
@@ -78,14 +79,27 @@ def killed(entry: Result) -> bool:
 
 
 def leftovers() -> dict[str, set[str]]:
-    """What a run could leave behind: processes, temporary folders, shared memory, listening ports."""
-    me = psutil.Process()
+    """What a run could leave behind: processes, temporary folders, shared memory, listening ports.
+
+    A process is a run's as a child of this one or, where its parents are gone, by
+    the folder in its environment; one that has neither can't be told from others.
+    A port is open only as long as a process of the run, or this one, listens on it.
+    """
     time.sleep(0.2)
+    folder = f"{tempfile.gettempdir()}/faultline-"
+    me = psutil.Process()
+    family = {me, *me.children(recursive=True)}
+    processes, ports = set(), set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # ended meanwhile, or another user's
+            if process in family or process.environ().get("TMPDIR", "").startswith(folder):
+                processes.add(f"{process.pid} {process.name()}")
+                ports |= {str(at.laddr.port) for at in process.net_connections() if at.status == psutil.CONN_LISTEN}
     return {
-        "processes": {f"{child.pid} {child.name()}" for child in me.children(recursive=True) if child.is_running()},
+        "processes": processes,
         "folders": {path.name for path in Path(tempfile.gettempdir()).glob("faultline-*")},
         "shared memory": set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set(),
-        "ports": {str(c.laddr.port) for c in me.net_connections() if c.status == psutil.CONN_LISTEN},
+        "ports": ports,
     }
 
 

@@ -28,7 +28,7 @@ Result = dict[str, Any]
 # What a line must have to be a result: all that reports, rules and READMEs are made from.
 KEYS = {
     *("id", *AXES, "stack", "outcome", "signature", "detail", "worst_parameter", "relative_error"),
-    *("expected", "verdict", "seconds", "evidence", "errors", "ranks"),
+    *("expected", "verdict", "seconds", "evidence", "compared", "errors", "rounding", "ranks"),
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
+import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +53,8 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
     """Run one cell and say what it did and whether that was expected.
 
     A rank server that dies says nothing of the cell: the cell runs once more on
-    a fresh one. `inject` names a change to make to the run (see `run.injection`).
+    a fresh one, unless it was killed on purpose. `inject` names a change to make
+    to the run (see `run.injection`).
     """
     failure = failures()[cell.failure]
     for attempt in (1, 2):
@@ -67,6 +70,8 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
                 judged = oracle.judge(cell, failure, ended)
             break
         except ServerDied as died:
+            if server.killed:
+                raise
             if attempt == 2:
                 ended, judged = Ended([]), Judgement(Outcome.INVALID, "server", str(died))
     versions = server.greeting.get("versions", {})
@@ -98,7 +103,8 @@ def run_all(
     """Run cells on `workers` rank servers; `done` is called with each result, one at a time.
 
     Returns when all are done. An exception in a worker or in `done`, and
-    KeyboardInterrupt, end all servers before they go on.
+    KeyboardInterrupt, end all servers before they go on; `done` still gets what
+    was finished by then. Call it in the main thread.
     """
     if not cells:
         return
@@ -106,39 +112,65 @@ def run_all(
     for cell in cells:
         waiting.put(cell)
     finished: queue.SimpleQueue[results.Result | BaseException | None] = queue.SimpleQueue()
-    servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
-    # In a server's own folder: if this process is killed, the server removes it.
-    references = References(servers[0].folder)
-    stop = threading.Event()
-
-    def work(server: RankServer) -> None:
-        try:
-            while not stop.is_set():
-                try:
-                    cell = waiting.get_nowait()
-                except queue.Empty:
-                    break
-                finished.put(run_cell(server, references, cell))
-            finished.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-            finished.put(error)
-
-    threads = [threading.Thread(target=work, args=(server,)) for server in servers]
-    for thread in threads:
-        thread.start()
-    try:
-        running = len(threads)
-        while running:
-            item = finished.get()
-            if item is None:
-                running -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                done(item)
-    finally:
-        stop.set()
+    with _interrupts_given_to(finished.put):
+        servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
+        # In a server's own folder: if this process is killed, the server removes it.
+        references = References(servers[0].folder)
+        threads = [threading.Thread(target=_work, args=(server, references, waiting, finished)) for server in servers]
         for thread in threads:
-            thread.join()
-        for server in servers:
-            server.close()
+            thread.start()
+        try:
+            running = len(threads)
+            while running:
+                item = finished.get()
+                if item is None:
+                    running -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    done(item)
+        except BaseException:
+            for server in servers:
+                server.kill()  # or the threads would see their cells to the end
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+            for server in servers:
+                server.close()
+            while not finished.empty():
+                item = finished.get()
+                if isinstance(item, dict):
+                    done(item)
+
+
+def _work(
+    server: RankServer,
+    references: References,
+    waiting: queue.SimpleQueue[Cell],
+    finished: queue.SimpleQueue[results.Result | BaseException | None],
+) -> None:
+    """A worker: run waiting cells one after the other; None says that it has come to its end."""
+    try:
+        while not server.killed:
+            try:
+                cell = waiting.get_nowait()
+            except queue.Empty:
+                break
+            finished.put(run_cell(server, references, cell))
+        finished.put(None)
+    except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+        finished.put(error)
+
+
+@contextlib.contextmanager
+def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have Ctrl-C wait its turn in a queue: so it comes after what was finished before it, and can't stop the end."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # somebody wants it ignored, or sees to it
+        return
+    signal.signal(signal.SIGINT, lambda *_: put(KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

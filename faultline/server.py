@@ -2,7 +2,7 @@
 
 It speaks JSON lines on its standard input and output, about one cell at a time.
 A request is ``{"world_size", "job"}``, ``{"kill": true}`` or ``{"end": true}``; an event
-has `pids`, or `rank` with `report` or `exit`, or `done` once every rank is reaped.
+has `pids`, or `rank` with `report` or `exit` (and `at`, the time of it), or `done` once every rank is reaped.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Rank:
         found: list[dict[str, Any]] = [{"report": json.loads(line)} for line in lines]
         if ended:
             self.watched.discard(self.process)
-            found.append({"exit": peek(self.pid)})
+            found.append({"exit": peek(self.pid), "at": time.monotonic()})
         return found
 
     def close(self) -> None:

@@ -72,6 +72,10 @@ def nothing(rank):
     pass
 
 
+def environment(rank):
+    return dict(os.environ)
+
+
 def wait_for_ever():
     threading.Event().wait()
 
@@ -149,11 +153,69 @@ def victim_of_a_hang(rank):
     wait_for_ever()
 
 
+def later():
+    """Give the peer time to go first, and keep the supervisor waiting: it ends a failed cell whose ranks sleep."""
+    end = time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+
+
+def fails_after_its_peer(rank):
+    if rank == 1:
+        raise ValueError("the cause")
+    later()
+    raise ValueError("the second error")
+
+
+def dies_after_its_peer(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    later()
+    os._exit(3)
+
+
+def aborts_after_its_peer_failed(rank):
+    """As NCCL's watchdog does when a peer is gone."""
+    if rank == 0:
+        raise ValueError("the cause")
+    later()
+    os.abort()
+
+
+def fails_after_its_peer_died(rank):
+    if rank == 1:
+        os._exit(3)
+    later()
+    raise ValueError("the second error")
+
+
 def fails_beside_a_spinning_rank(rank):
     if rank == 1:
         raise ValueError("the cause")
+    spins(rank)
+
+
+def spins(rank):
     while True:
         pass
+
+
+def stops_among_threads(rank):
+    for _ in range(20):
+        threading.Thread(target=wait_for_ever, daemon=True).start()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for_ever()
+
+
+def listens(rank):
+    """A program that nobody is the parent of, with a port; gives both."""
+    program = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    parent = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True, "
+        "stdout=-1); print(p.pid, p.stdout.readline().decode())"
+    )
+    command = [sys.executable, "-c", parent, f"{program}; time.sleep(600)"]
+    return [int(word) for word in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()]
 
 
 def waits_for_a_program(rank):

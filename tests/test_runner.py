@@ -1,9 +1,16 @@
-"""References: made once, again when their rank dies, and never again when the scenario itself fails."""
+"""References: made once, again when their rank dies, never again when the scenario fails; and interrupted runs."""
 
+import signal
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from faultline import runner
 from faultline.matrix import Cell
-from faultline.ranks import Ended, RankEnd
+from faultline.ranks import Ended, RankEnd, ServerDied
 from faultline.runner import TRIES, References
 
 CELL = Cell("grpo_lora_no_grad", "broken", "ddp")
@@ -44,3 +51,57 @@ def test_a_rank_that_always_dies_is_given_up(tmp_path):
     server = Server(*[KILLED] * TRIES)
     assert "died" in References(tmp_path).file(server, CELL)[1]
     assert not server.ends
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal: a test that runs in the background would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run keeps Ctrl-C to itself"
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_loses_no_result(interruptible, monkeypatch):
+    """Breaks when Ctrl-C drops the result in hand or those in the queue, or lets the cell that runs run on."""
+    cells = [replace(CELL, world_size=size) for size in (1, 2, 4, 8)]
+    begun, written = [], []
+    third = threading.Event()
+
+    def run_cell(server, references, cell):
+        begun.append(cell)
+        if cell == cells[2]:
+            third.set()
+            while not server.killed:
+                time.sleep(0.01)
+            raise ServerDied
+        return {"cell": cell}
+
+    def done(entry):
+        if not written:
+            assert third.wait(60)
+            signal.raise_signal(signal.SIGINT)
+        written.append(entry["cell"])
+
+    monkeypatch.setattr(runner, "run_cell", run_cell)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_all(cells, 1, done)
+    assert written == cells[:2] and begun == cells[:3]
+
+
+def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypatch):
+    """Breaks when one worker's exception waits for the others' cells, or throws away what they have finished."""
+    cells = [replace(CELL, world_size=size) for size in (1, 2)]
+    written = []
+
+    def run_cell(server, references, cell):
+        if cell == cells[0]:
+            raise ZeroDivisionError
+        while not server.killed:
+            time.sleep(0.01)
+        return {"cell": cell}
+
+    monkeypatch.setattr(runner, "run_cell", run_cell)
+    with pytest.raises(ZeroDivisionError):
+        runner.run_all(cells, 2, lambda entry: written.append(entry["cell"]))
+    assert written == cells[1:]

@@ -1,9 +1,12 @@
 """The supervisor and its rank server, on ranks without torch: what ends a cell, and that nothing of it is left."""
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ import psutil
 import pytest
 from light import gone, survivors
 
-from faultline import oracle, progress, ranks, runner, strategies
+from faultline import oracle, progress, ranks, reliability, runner, strategies
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell
 from faultline.ranks import RankServer, ServerDied
@@ -94,6 +97,22 @@ def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
     assert "the cause" in outcome(ended)[2]
 
 
+@pytest.mark.parametrize(
+    ("deed", "ended"),
+    [
+        ("dies_after_its_peer", ("crashes", "signal", "rank 1 was killed by signal 9")),
+        ("fails_after_its_peer_died", ("crashes", "silent-exit", "rank 1 was left with exit code 3 and no report")),
+        ("aborts_after_its_peer_failed", ("raises", "other", "ValueError: the cause")),
+    ],
+)
+def test_what_came_first_is_the_cause(server, monkeypatch, deed, ended):
+    """Breaks when a rank that a failure brought down is named for it, because it died or has the lower number."""
+    monkeypatch.setattr(ranks, "PATIENCE", DEADLINE)
+    found = run(server, deed)
+    assert outcome(found) == ended
+    assert all(end.exit is not None or end.report["error"] for end in found.ranks), "the second end was not seen"
+
+
 def test_a_cause_is_waited_for_as_long_as_its_rank_works(server):
     ended = run(server, "victim_before_cause")
     assert [error(end) for end in ended.ranks] == ["Connection closed by peer", "the cause"], (
@@ -112,10 +131,43 @@ def test_a_failure_waits_no_longer_when_its_peer_sleeps(server, monkeypatch):
     assert run(server, "last_waits_first_fails").seconds < DEADLINE, "each failed cell takes seconds for nothing"
 
 
-def test_a_failure_does_not_wait_for_a_peer_that_spins(server):
+def test_a_failure_does_not_wait_for_a_peer_that_spins(server, monkeypatch):
+    """Breaks when a rank that spins, as one that waits in NCCL does, keeps a failed cell open beyond a second."""
+    looks = []  # each comes after a whole tick, so a machine that is busy makes them fewer
+    asleep = progress.Progress.asleep
+    monkeypatch.setattr(progress.Progress, "asleep", lambda *args: looks.append(args) or asleep(*args))
+    monkeypatch.setattr(ranks, "TICK", DEADLINE)  # no look before the failure
     ended = run(server, "fails_beside_a_spinning_rank")
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
-    assert not ended.hang and ended.seconds < DEADLINE / 2, "a rank that spins keeps a failed cell open"
+    assert not ended.hang and 0 < len(looks) * ranks.SETTLE_TICK < 1
+
+
+def test_an_error_that_follows_another_is_not_the_cause(server, monkeypatch):
+    """Breaks when the lowest rank, or the one that is heard of last, is named and not the one that failed first."""
+    monkeypatch.setattr(ranks, "PATIENCE", DEADLINE)
+    ended = run(server, "fails_after_its_peer")
+    assert [error(end) for end in ended.ranks] == ["the second error", "the cause"]
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
+
+
+def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
+    """Breaks when a cell in a shell of torchrun's, of accelerate's or of a cluster's job is another one than elsewhere.
+
+    These are variables that torch, accelerate, transformers and deepspeed look at.
+    """
+    names = """
+        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE GROUP_RANK ROLE_RANK CROSS_RANK MASTER_ADDR MASTER_PORT
+        TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE ACCELERATE_USE_DEEPSPEED ACCELERATE_MIXED_PRECISION
+        ACCELERATE_USE_FSDP FSDP_VERSION FSDP_STATE_DICT_TYPE PARALLELISM_CONFIG_TP_SIZE DEEPSPEED_USE_HPU
+        DS_ALLOW_DEPRECATED_FP16 SLURM_PROCID SLURM_JOB_ID PMI_RANK PMI_SIZE OMPI_COMM_WORLD_SIZE MPI_LOCALRANKID
+        MV2_COMM_WORLD_RANK
+    """.split()
+    for name in [*names, "LIGHT_LAST", "NCCL_DEBUG"]:
+        monkeypatch.setenv(name, "1")
+    found = run(server, "environment", 1).ranks[0].report["evidence"]["found"]
+    assert not found.keys() & {*names}
+    assert found["LIGHT_LAST"] == found["NCCL_DEBUG"] == "1", "what has nothing to do with launchers is lost"
+    assert found["DS_ACCELERATOR"] == "cpu", "the server's own settings are lost"
 
 
 # What counts as a hang.
@@ -125,6 +177,15 @@ def test_ranks_that_wait_for_a_program_do_not_hang(server, monkeypatch):
     monkeypatch.setattr(progress, "QUIET", 4)
     monkeypatch.setattr(progress, "STUCK", 8)
     assert not run(server, "waits_for_a_program").hang, "a rank that waits for its compiler was called a hang"
+
+
+def test_a_stopped_rank_shows_where_it_was_stopped(server, monkeypatch):
+    """Breaks when another of its threads answers, and the main one shows what it does after it was woken for that."""
+    monkeypatch.setattr(progress, "QUIET", 4)
+    ended = run(server, "stops_among_threads", 4)
+    assert ended.hang
+    for end in ended.ranks:
+        assert oracle.innermost(end.stack).startswith("stops_among_threads"), end.stack
 
 
 def test_a_supervisor_that_was_held_up_sees_no_hang(tmp_path, monkeypatch):
@@ -195,6 +256,39 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
     assert not server.folder.exists()
 
 
+def test_a_server_that_was_killed_on_purpose_does_not_start_again(server):
+    """Breaks when a cell that an interruption ended runs once more before the run ends, on another server."""
+    threading.Timer(0.5, server.kill).start()
+    references = runner.References(server.folder)
+    with pytest.raises(ServerDied):
+        runner.run_cell(server, references, CELL, "spins")
+    with pytest.raises(ServerDied, match="killed"):
+        runner.run_cell(server, references, CELL, "nothing")
+    assert not server._process and not survivors(server)
+    for file in server.folder.glob("grpo*"):
+        file.unlink()
+
+
+def test_what_is_left_is_found(tmp_path, monkeypatch):
+    """Breaks when the chaos run says that nothing is left behind without having looked."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = reliability.leftovers()
+    with monkeypatch.context() as patched, tempfile.TemporaryDirectory(prefix="faultline-") as folder:
+        patched.setenv("TMPDIR", folder)
+        pid, port = light.listens(0)
+        memory = Path("/dev/shm") / Path(folder).name
+        memory.touch()
+        try:
+            found = reliability.leftovers()
+        finally:
+            psutil.Process(pid).kill()
+            memory.unlink()
+    new = {kind: names - before[kind] for kind, names in found.items()}
+    assert pid in {int(name.split()[0]) for name in new["processes"]}, "an orphan is not found"
+    assert str(port) in new["ports"] and Path(folder).name in new["folders"] & new["shared memory"]
+    assert gone([pid])
+
+
 SUPERVISOR = """
 import signal
 import sys
@@ -224,6 +318,47 @@ def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
         process.wait(20)
     assert gone([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
     assert not Path(folder).exists(), f"its folder outlives a supervisor that was killed by {how!r}"
+
+
+INTERRUPTED = """
+import signal
+import sys
+from faultline import progress, runner
+from faultline.matrix import Cell
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
+progress.STUCK = 10**9  # the cells are no hang for as long as this test may last
+cells = [Cell.parse(id) for id in sys.argv[2:]]
+run_cell = runner.run_cell
+runner.run_cell = lambda server, references, cell: run_cell(server, references, cell, "spins")
+try:
+    runner.run_all(cells, 2, lambda entry: print(entry, flush=True), sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("moment", ["cells run", "servers start"])
+def test_an_interrupted_run_does_not_wait_for_its_cells(tmp_path, moment):
+    """Breaks when Ctrl-C waits for a cell, starts another one, prints a worker's traceback or leaves something."""
+    cells = [CELL.id.replace("w2", f"w{world}") for world in (2, 2, 4, 4)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, light.command(tmp_path), *cells],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    with process:
+        while len(servers := psutil.Process(process.pid).children()) < 2:
+            time.sleep(0.01)
+        ranks = [pid for server in servers for pid in wait_for_ranks(server.pid)] if moment == "cells run" else []
+        process.send_signal(signal.SIGINT)
+        process.wait(DEADLINE)
+        assert process.stdout.read() == "interrupted\n"
+    assert gone([*(server.pid for server in servers), *ranks]), "a server or its ranks outlive the run"
+    assert not list(tmp_path.glob("faultline-*")), "a folder outlives the run"
 
 
 def wait_for_ranks(pid):
