@@ -75,6 +75,9 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
     os.environ["TMPDIR"] = tempfile.tempdir = job["folder"]
     torch.manual_seed(1000 + rank)
     device, backend = torch.device("cpu"), "gloo"
+    if cell.device == "cuda" and cell.strategy == "single":
+        # A trainer puts a lone process that sees several GPUs under nn.DataParallel.
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     if cell.device == "cuda":
         count = torch.cuda.device_count()
         device = torch.device("cuda", rank % count)
@@ -166,6 +169,9 @@ def record(run: Run, file: Path, report: dict[str, Any]) -> None:
         trace = compare.Trace({}, [], [])
         _trainer_of(run)(run, trace, report, change)
         traces.append(trace)
+    doubts = strategies.family("single").doubts({}, report["evidence"])
+    if doubts:
+        raise RuntimeError(f"not a run in one process: {'; '.join(doubts)}")
     partial = file.with_suffix(f".{os.getpid()}")
     compare.save({"reference": traces[0], "noise": traces[1]}, partial)
     partial.replace(file)

@@ -32,6 +32,6 @@ def evidence(model: Any) -> dict[str, Any]:
 
 
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    wrappers = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
+    wrappers = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
     wrapped = found["wrapper"] in wrappers or found["wrapper"].startswith("FSDP")  # FSDP2 renames the class
     return [f"the model is wrapped in {found['wrapper']}"] if wrapped else []
