@@ -29,9 +29,9 @@ OPTIONS = $(strip $(SELECTION) \
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo 'test-matrix and list take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD and CELL, each one'
-	@echo 'value or several between commas, and DEVICE; test-matrix also takes WORKERS, SHARD=1/4 and RESUME=1;'
-	@echo 'test takes DEVICE and WORKERS.'
+	@echo 'test-matrix and list take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION and WORLD, each one value or'
+	@echo 'several between commas, and DEVICE; or else CELL, with whole ids. test-matrix also takes WORKERS, SHARD=1/4'
+	@echo 'and RESUME=1; list LEFT_OUT=1 (what the default leaves out, and the rule); test DEVICE and WORKERS.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13.'
 
 setup: ## make .venv from requirements.txt, unless it is there and whole
@@ -53,11 +53,11 @@ bench: setup ## measure what cells cost and rewrite the table of bench/README.md
 repeat: setup ## run the matrix twice and compare every outcome
 	$(RUN) faultline repeat $(SELECTION) $(call option,--workers,WORKERS)
 
-chaos: setup ## run 200 random cells while ranks are killed at random moments
+chaos: setup ## run 200 random cells while ranks are killed at random moments; no other command uses that run
 	$(RUN) faultline chaos $(call option,--workers,WORKERS)
 
 list: setup ## list the cells, or those that the variables name, and what is left out
-	$(RUN) faultline list $(SELECTION)
+	$(RUN) faultline list $(SELECTION) $(if $(filter-out 0,$(LEFT_OUT)),--left-out)
 
 lint: setup ## check format, style and types
 	$(RUN) ruff format --check

@@ -17,8 +17,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    device = config.getoption("--device")
     try:
-        commands.check_device(config.getoption("--device"))
+        matrix.check(catalogue.failures(), Selection(device=device))
+        commands.check_device(device)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     for name in catalogue.failures():
@@ -43,7 +45,7 @@ class Cells(pytest.File):
             runner.rules(failure)
             cells = matrix.select(catalogue.failures(), selection)
         except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
+            raise self.CollectError(str(error)) from None  # which pytest shows as it is
         for cell in cells:
             yield CellItem.from_parent(self, name=cell.name, cell=cell)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -75,24 +76,35 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     return Wrapped(model, accelerator.backward, plain_step(optimizer), accelerator, remain)
 
 
-def as_launched(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What `accelerate launch` makes of a DeepSpeed config: variables for the ranks instead of an argument.
+def config_file(deepspeed: str, setup: Setup) -> str:
+    """A config file as `accelerate config` writes it for a DeepSpeed config, put where accelerate looks for it."""
+    from accelerate.commands.config import config_args
 
-    The variables come from accelerate's own launcher code.
-    """
+    file = Path(setup.folder) / f"accelerate-{setup.rank}.yaml"
+    config_args.ClusterConfig(
+        compute_environment="LOCAL_MACHINE",
+        distributed_type="DEEPSPEED",
+        mixed_precision=None,  # the DeepSpeed config says it
+        use_cpu=False,  # DeepSpeed is not started otherwise, with or without a GPU
+        debug=False,
+        num_processes=setup.world_size,
+        deepspeed_config={"deepspeed_config_file": deepspeed},
+    ).to_yaml_file(file)
+    config_args.default_yaml_config_file = config_args.default_config_file = str(file)
+    return str(file)
+
+
+def as_launched(deepspeed: str, setup: Setup) -> None:
+    """Set what `accelerate launch` makes of such a config file for its ranks: variables, by its own code."""
     from accelerate.commands import launch
     from accelerate.utils.launch import prepare_deepspeed_cmd_env
 
-    if "deepspeed" not in arguments:
-        return arguments
-    words = ["--use_deepspeed", "--deepspeed_config_file", arguments.pop("deepspeed")]
-    words += ["--num_processes", "2", "--num_machines", "1", "script.py"]
+    words = ["--config_file", config_file(deepspeed, setup), "script.py"]
     ready: list[Any] = []
     with mock.patch.object(launch, "deepspeed_launcher", ready.append):
         launch.launch_command(launch.launch_command_parser().parse_args(words))
     _, variables = prepare_deepspeed_cmd_env(ready[0])
     os.environ.update({name: value for name, value in variables.items() if name.startswith("ACCELERATE_")})
-    return arguments
 
 
 def placement(model: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from faultline import expectations, matrix, runner, server, shards
+from faultline import expectations, matrix, readmes, runner, server, shards
 from faultline.catalogue import ROOT, failures
+from faultline.errors import EXIT_AS_EXPECTED
 from faultline.matrix import Cell, Selection
 from faultline.ranks import RankServer
 
 README = ROOT / "bench" / "README.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
 REPEATS = 20
 
@@ -43,11 +44,10 @@ def main() -> int:
     table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
     cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in server.versions().items())
-    text = "\n".join(["", f"{cores}; {stack}.", "", "| measured | value | target |", "|---|---|---|", *table, ""])
-    before, _, rest = README.read_text().partition(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    text = "\n".join([f"{cores}; {stack}.", "", "| measured | value | target |", "|---|---|---|", *table])
     print(text)
-    return 0
+    print(readmes.put(README, lambda: text))
+    return EXIT_AS_EXPECTED
 
 
 def healthy(strategy: str) -> list[Cell]:
@@ -108,31 +108,25 @@ def torchrun(job: dict[str, Any]) -> None:
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
-    """The most that server and ranks hold together, shared pages counted once (PSS), in a ZeRO-3 cell."""
+    """The most that server and ranks hold together, shared pages counted once (PSS), in a ZeRO-3 cell.
+
+    They are all that runs below this process: a second server would share the libraries' pages, and halve them.
+    """
     cell = healthy("zero3")[0]
     reference, _ = references.file(ranks, cell)
+    job = {"cell": cell.id, "reference": str(reference), "times": 3}
     most = 0
-    process = subprocess.Popen(
-        [sys.executable, "-c", _MEMORY_CELL, cell.id, str(reference)], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    supervisor = psutil.Process(process.pid)
-    while process.poll() is None:
-        try:
-            everyone = supervisor.children(recursive=True)
-            most = max(most, sum(child.memory_full_info().pss for child in everyone))
-        except psutil.NoSuchProcess:
-            pass
-        time.sleep(0.01)
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: [ranks.run(job, 2) for _ in range(5)])
+        while not running.done():
+            try:
+                everyone = psutil.Process().children(recursive=True)
+                most = max(most, sum(child.memory_full_info().pss for child in everyone))
+            except psutil.NoSuchProcess:
+                pass
+            time.sleep(0.01)
+        running.result()
     return ("server and two ranks (PSS)", f"{most / 2**30:.2f} GB", "under 3 GB")
-
-
-_MEMORY_CELL = """
-import sys
-from faultline.ranks import RankServer
-with RankServer(sys.executable) as ranks:
-    for _ in range(5):
-        ranks.run({"cell": sys.argv[1], "reference": sys.argv[2], "times": 3}, 2)
-"""
 
 
 def linear(say: Callable[[str], None]) -> list[Row]:

@@ -18,6 +18,7 @@ from faultline.expectations import Rule, about, expect, first, holds, to_toml, v
 from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, Cell, matches
 from faultline.oracle import Outcome
 
+# In the order in which boxes grow: a rule is rather about one variant than about one world size.
 AXES = ("world_size", "precision", "device", "checkpointing", "strategy", "variant")
 TRAINS = Rule()
 
@@ -66,7 +67,7 @@ def bless(
 
     Cells that weren't run keep what the rules say of them. Rules that expect all
     that was observed stay as they are. Otherwise they are made anew: a result
-    that was known keeps its `rate`, `record`, `reason` and `versions`, and rules
+    that was known keeps its `record`, `reason` and `versions`, and rules
     about other versions than this stack's stay in front, word by word.
     """
     holding = [rule for rule in rules if holds(rule, versions)]

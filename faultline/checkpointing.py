@@ -52,8 +52,8 @@ class Watch:
     def close(self) -> None:
         self._handle.remove()
 
-    def evidence(self, model: Any) -> dict[str, Any]:
-        """What was seen, and what the model's own modules say they are set to."""
+    def evidence(self) -> dict[str, Any]:
+        """What was seen; `off` where nothing was, be it that there was no time for it."""
         if self.without_grad:
             mode = "reentrant"
         elif self.recomputed:
@@ -62,13 +62,13 @@ class Watch:
             mode = "off"
         return {
             "checkpointing_seen": mode,
-            "checkpointing_set": _configured(model),
             "recomputed": self.recomputed,
             "forwards": self.forwards,
         }
 
 
-def _configured(model: Any) -> str:
+def configured(model: Any) -> str:
+    """The mode that a model's own modules are set to; one that a scenario puts around them by hand is not seen."""
     for module in model.modules():
         function = getattr(module, "_gradient_checkpointing_func", None)
         if function is not None and getattr(module, "gradient_checkpointing", False):

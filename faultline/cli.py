@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from faultline import commands
-from faultline.errors import UsageError
-from faultline.matrix import Selection
-
-EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +50,11 @@ def parser() -> argparse.ArgumentParser:
 
     show_list = verb(verbs, "list", commands.list_cells, "list the cells of a selection, and what is left out and why")
     add_selection(show_list)
-    show_list.add_argument("--ids", action="store_true", help="only ids, one a line")
+    form = show_list.add_mutually_exclusive_group()
+    form.add_argument("--ids", action="store_true", help="only ids, one a line")
+    form.add_argument(
+        "--left-out", action="store_true", help="what the default matrix lacks, one a line, each with the rule"
+    )
 
     show = verb(verbs, "show", commands.show, "show a failure: record, variants, claims, what was measured")
     show.add_argument("failure")
@@ -100,27 +101,8 @@ def verb(verbs: argparse._SubParsersAction, name: str, command: object, text: st
 
 def add_selection(to: argparse.ArgumentParser) -> None:
     """The options that narrow the matrix; each takes names or patterns, with commas between them."""
-    for axis in ("failure", "variant", "strategy", "checkpointing", "precision", "world"):
-        to.add_argument(f"--{axis}", default="", metavar="NAMES")
-    to.add_argument("--device", default="cpu", metavar="NAME")
-    to.add_argument("--cell", default="", metavar="IDS", help="whole cell ids")
-
-
-def selection(args: argparse.Namespace) -> Selection:
-    def names(text: str) -> tuple[str, ...]:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-
-    try:
-        worlds = tuple(int(world) for world in names(args.world))
-    except ValueError:
-        raise UsageError(f"--world takes numbers, not {args.world!r}") from None
-    return Selection(
-        failure=names(args.failure),
-        variant=names(args.variant),
-        strategy=names(args.strategy),
-        checkpointing=names(args.checkpointing),
-        precision=names(args.precision),
-        world_size=worlds,
-        device=args.device,
-        cells=names(args.cell),
-    )
+    for axis in commands.OPTIONS:
+        to.add_argument(
+            f"--{axis}", default="", metavar="NAMES", help=None if axis != "device" else "cpu (default) or cuda"
+        )
+    to.add_argument("--cell", default="", metavar="IDS", help="whole cell ids, without any other of these options")

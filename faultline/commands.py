@@ -9,20 +9,24 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 
 from rich.console import Console
 
+from faultline import bench as benchmark
 from faultline import bless as blessing
-from faultline import cli, expectations, matrix, readmes, results, runner, server, shards
+from faultline import expectations, matrix, readmes, reliability, results, runner, runs, server, shards
 from faultline import report as reports
 from faultline.catalogue import REPROS, ROOT, failures
-from faultline.errors import UsageError, unknown
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.matrix import Cell, Selection
-from faultline.report import junit, page, terminal
+from faultline.report import junit, one_line, page, terminal
 from faultline.results import Result, RunFolder
+
+OPTIONS = tuple(axis.removesuffix("_size") for axis in matrix.AXES)  # that narrow the matrix
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,48 +38,52 @@ def run(args: argparse.Namespace) -> int:
         cells = shards.part(cells, args.shard)
     if args.resume:
         folder = results.latest_run()
-        known = resumable(folder, cells)
+        known = runs.resumable(folder, cells)
     else:
         folder, known = results.new_run(), []
-        folder.describe(selection=vars(cli.selection(args)), shard=args.shard, cells=[cell.id for cell in cells])
+        folder.describe(selection=vars(selection(args)), shard=args.shard, cells=[cell.id for cell in cells])
     have = {entry["id"] for entry in known}
-    measure([cell for cell in cells if cell.id not in have], args.workers, folder, known)
+    runs.measure([cell for cell in cells if cell.id not in have], args.workers, folder, known)
     found = folder.results()
     folder.describe(finished=True)
     return finish(folder, found)
+
+
+def selection(args: argparse.Namespace) -> Selection:
+    """What the options ask for; whole cells leave nothing to narrow, so no other option goes with them."""
+
+    def names(text: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    others = [f"--{axis}" for axis in OPTIONS if getattr(args, axis)]
+    if args.cell and others:
+        raise UsageError(f"--cell names whole cells, with their device: leave out {' and '.join(others)}")
+    try:
+        worlds = tuple(int(world) for world in names(args.world))
+    except ValueError:
+        raise UsageError(f"--world takes numbers, not {args.world!r}") from None
+    return Selection(
+        failure=names(args.failure),
+        variant=names(args.variant),
+        strategy=names(args.strategy),
+        checkpointing=names(args.checkpointing),
+        precision=names(args.precision),
+        world_size=worlds,
+        device=args.device or "cpu",
+        cells=names(args.cell),
+    )
 
 
 def wanted(args: argparse.Namespace) -> list[Cell]:
     """The cells that the options select; refuses what can't be run here."""
     if args.workers < 1:
         raise UsageError(f"--workers must be at least 1, not {args.workers}")
-    cells = matrix.select(failures(), cli.selection(args))
+    cells = matrix.select(failures(), selection(args))
     devices = {cell.device for cell in cells}
     if len(devices) != 1:
         raise UsageError("give cells of one device at a time" if cells else "no cell is all of that")
     check_device(devices.pop())
     return cells
-
-
-def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = ()) -> None:
-    """Run cells behind a progress bar; each result is written to the folder as it comes."""
-    writer = results.Writer(folder)
-    folder.describe(finished=False)
-    stack = ""
-    try:
-        with terminal.progress(Console(stderr=True), len(cells) + len(known), known) as advance:
-
-            def done(entry: Result) -> None:
-                nonlocal stack
-                writer.add(entry)
-                advance(entry)
-                if entry["stack"] not in ("", stack):
-                    stack = entry["stack"]
-                    folder.describe(stack=stack)
-
-            runner.run_all(cells, workers, done)
-    finally:
-        writer.close()
 
 
 def finish(folder: RunFolder, found: Sequence[Result]) -> int:
@@ -85,25 +93,8 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
     console = Console()
     terminal.tables(console, found)
     terminal.unexpected(console, found)
-    console.print(f"results: {_short(folder.path)}/cells.jsonl, junit.xml, report.html", highlight=False)
-    return cli.EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else cli.EXIT_UNEXPECTED
-
-
-def resumable(folder: RunFolder, cells: Iterable[Cell]) -> list[Result]:
-    """What an interrupted run already has; refuses one of another stack or of other cells."""
-    facts = folder.facts()
-    same_stack(folder)
-    if set(facts.get("cells", ())) != {cell.id for cell in cells}:
-        raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
-    return folder.results()
-
-
-def same_stack(folder: RunFolder) -> None:
-    """Refuse a run of other versions than are installed here."""
-    here = results.stack_name(server.versions())
-    theirs = folder.facts().get("stack", here)
-    if theirs != here:
-        raise UsageError(f"{folder.path.name} was run on another stack ({theirs}); start a new run")
+    print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
+    return EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else EXIT_UNEXPECTED
 
 
 def check_device(device: str) -> None:
@@ -117,23 +108,41 @@ def check_device(device: str) -> None:
 
 def list_cells(args: argparse.Namespace) -> int:
     """The cells of a selection: how many of each failure, and what the default matrix leaves out and why."""
-    selection = cli.selection(args)
-    cells = matrix.select(failures(), selection)
+    asked = selection(args)
+    cells = matrix.select(failures(), asked)
     if args.ids:
         print(*(cell.id for cell in cells), sep="\n")
-        return cli.EXIT_AS_EXPECTED
-    terminal.overview(Console(), cells, matrix.left_out(failures(), selection.device))
-    return cli.EXIT_AS_EXPECTED
+    elif args.left_out:
+        for cell, rule in matrix.left_out(failures(), asked):
+            print(f"{cell.id}  {rule}")
+    else:
+        counts = Counter(rule for _, rule in matrix.left_out(failures(), Selection(device=asked.device)))
+        terminal.overview(Console(), cells, {rule: counts[rule] for rule in matrix.RULES})
+    return EXIT_AS_EXPECTED
 
 
 def show(args: argparse.Namespace) -> int:
     """A failure's record, variants and claims, with verdicts from the newest run that has its cells."""
     if args.failure not in failures():
         raise unknown("failure", args.failure, list(failures()))
-    found = results.latest_run().results() if (results.RESULTS / "latest").exists() else []
     failure = failures()[args.failure]
-    terminal.failure(Console(), failure, reports.verdicts(failure, found))
-    return cli.EXIT_AS_EXPECTED
+    cells = matrix.select(failures(), Selection(failure=(failure.name,)))
+    folder, found = runs.newest_with(cells)
+    verdicts = reports.verdicts(failure, found)
+    if folder:
+        own = sum(entry["failure"] == failure.name for entry in found)
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.cells.stat().st_mtime))
+        source = (
+            f"Verdicts from {folder.shown} of {when}: {own} cells of this failure; the default matrix has {len(cells)}."
+        )
+    else:
+        verdicts = {}
+        source = (
+            f"No run here has cells of this failure: `make test-matrix FAILURE={failure.name}` measures them,"
+            f" and repros/{failure.name}/README.md has verdicts that were measured before."
+        )
+    terminal.failure(Console(), failure, verdicts, source)
+    return EXIT_AS_EXPECTED
 
 
 def env(args: argparse.Namespace) -> int:
@@ -152,7 +161,7 @@ def env(args: argparse.Namespace) -> int:
         print(json.dumps(facts, indent=2))
     else:
         terminal.environment(Console(), facts)
-    return cli.EXIT_AS_EXPECTED
+    return EXIT_AS_EXPECTED
 
 
 def _gpus() -> list[str]:
@@ -165,10 +174,10 @@ def _gpus() -> list[str]:
 
 def bless(args: argparse.Namespace) -> int:
     """Rewrite expected.toml of the run's failures and show the difference."""
-    folder = chosen(args.run)
-    found = folder.results()
+    folder = runs.undisturbed(args.run)
+    found = runs.entries(folder)
     blessing.refuse(found, bool(folder.facts().get("finished")))
-    same_stack(folder)
+    runs.same_stack(folder)
     if args.failure and args.failure not in failures():
         raise unknown("failure", args.failure, list(failures()))
     changed = False
@@ -186,22 +195,13 @@ def bless(args: argparse.Namespace) -> int:
                 file.write_text(text, encoding="utf-8")
     if not changed:
         print("nothing to change: the rules say what the run showed")
-    return cli.EXIT_UNEXPECTED if changed and args.check else cli.EXIT_AS_EXPECTED
-
-
-def chosen(name: str) -> RunFolder:
-    """A results folder by path, or the newest."""
-    if not name:
-        return results.latest_run()
-    folder = RunFolder(Path(name).resolve())
-    folder.facts()
-    return folder
+    return EXIT_UNEXPECTED if changed and args.check else EXIT_AS_EXPECTED
 
 
 def readme(args: argparse.Namespace) -> int:
     """Rewrite the measured part of each failure's README."""
-    folder = chosen(args.run)
-    found = folder.results()
+    folder = runs.undisturbed(args.run)
+    found = runs.entries(folder)
     for failure in failures().values():
         wanted = {cell.id for cell in matrix.select(failures(), Selection(failure=(failure.name,)))}
         have = {entry["id"] for entry in found if entry["failure"] == failure.name}
@@ -213,53 +213,46 @@ def readme(args: argparse.Namespace) -> int:
             print(readmes.rewrite(REPROS / failure.name / "README.md", failure, found))
     if not {cell.id for cell in matrix.select(failures(), Selection())} - {entry["id"] for entry in found}:
         print(readmes.rewrite_noise(ROOT / "README.md", found))
-    return cli.EXIT_AS_EXPECTED
+    return EXIT_AS_EXPECTED
 
 
 def durations(args: argparse.Namespace) -> int:
     """Record how long cells took, so that shards of later runs are of equal length."""
-    shards.record(chosen(args.run).results())
-    return cli.EXIT_AS_EXPECTED
+    shards.record(runs.entries(runs.undisturbed(args.run)))
+    return EXIT_AS_EXPECTED
 
 
 def report(args: argparse.Namespace) -> int:
     """Show a run again."""
-    folder = chosen(args.run)
-    return finish(folder, folder.results())
+    folder = runs.chosen(args.run)
+    return finish(folder, runs.entries(folder))
 
 
 def merge(args: argparse.Namespace) -> int:
     """Put shards together in a new results folder and say what is missing."""
-    folder, missing = shards.merge([chosen(name) for name in args.runs])
+    folder, absent, missing = shards.merge([runs.undisturbed(name) for name in args.runs])
     code = finish(folder, folder.results())
+    if absent:
+        print(f"missing: every cell of {'shard' if len(absent) == 1 else 'shards'} {', '.join(absent)}")
     if missing:
-        print(f"missing: {len(missing)} cells that no shard has, for instance {missing[0]}")
-        return cli.EXIT_UNEXPECTED
-    return code
+        first = ", ".join(map(one_line, missing[:3]))
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        print(f"missing: {len(missing)} of the cells that the runs were asked for: {first}{more}")
+    return EXIT_UNEXPECTED if absent or missing else code
 
 
 def repeat(args: argparse.Namespace) -> int:
-    from faultline import reliability
-
+    """Run cells twice and compare every outcome."""
     return reliability.repeat(wanted(args), args.workers)
 
 
 def chaos(args: argparse.Namespace) -> int:
-    from faultline import reliability
-
+    """Run random cells while ranks are killed."""
     if args.cells < 1 or not 0 <= args.rate <= 1:
         raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
     return reliability.chaos(args.cells, args.rate, args.seed, args.workers)
 
 
 def bench(args: argparse.Namespace) -> int:
-    from faultline import bench as measuring
-
-    return measuring.main()
-
-
-def _short(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+    """Measure what cells cost."""
+    return benchmark.main()

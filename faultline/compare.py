@@ -12,14 +12,11 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from faultline.matrix import TOLERANCE
+from faultline.matrix import MARGIN, TOLERANCE
 
 Tensors = dict[str, torch.Tensor]
 
-# Rounding alone: how many times the reference's measured noise still counts as rounding. Healthy runs show up
-# to twice the noise in fp32 and 2.7 times in bf16, where the noise of some models is so large that 20 times
-# would hide a lost rank.
-MARGIN = {"fp32": 20.0, "bf16": 6.0}
+KINDS = ("gradients", "weights")
 EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 
 
@@ -94,17 +91,19 @@ def digest(tensors: dict[str, Any]) -> str:
 
 
 def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> list[dict[str, Any]]:
-    """Errors of each step: {gradients: {name: error}, weights: {name: error}, bad: [...], unmoved: [...], nan: [...]}.
+    """Errors of each step: {gradients, weights, rounding: {name: number}, bad, unmoved, nan: [name]}.
 
     The error is relative, ``|x - r| / |r|`` in the Euclidean norm of one
     parameter, of its gradient or of its movement since the start. It is bad when
-    it is above the tolerance and the difference is more than rounding explains. A
-    reference that is not finite proves nothing, so that counts as `nan` too.
+    it is above the tolerance and the difference is more than rounding explains;
+    what rounding does explain is in `rounding`, with how many times the noise it
+    is. Gradients that were not read are not compared. A reference that is not
+    finite proves nothing, so that counts as `nan` too.
     """
     tolerance, margin = TOLERANCE[precision], MARGIN[precision]
     steps = []
     for index in range(len(trace.weights)):
-        found: dict[str, Any] = {"bad": [], "unmoved": [], "nan": []}
+        found: dict[str, Any] = {"bad": [], "unmoved": [], "nan": [], "rounding": {}}
         moved = {
             "gradients": (trace.gradients[index], reference.gradients[index], noise.gradients[index]),
             "weights": tuple(movement(run, index) for run in (trace, reference, noise)),
@@ -124,7 +123,7 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
                     if kind == "weights" and have <= tolerance * want:
                         found["unmoved"].append(name)
                 elif error > tolerance:
-                    error = 0.0  # all of it is rounding
+                    found["rounding"][f"{kind}:{name}"] = difference / rounding
                 found[kind][name] = error
         steps.append(found)
     return steps

@@ -1,9 +1,11 @@
-"""Mistakes of the person at the terminal: one clear line and exit code 2."""
+"""Exit codes, and mistakes of the person at the terminal: one clear line and exit code 2."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+
+EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 class UsageError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import signal
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,19 +24,19 @@ from faultline.oracle import Outcome
 
 # The axes that a rule may narrow by pattern; world_size holds numbers.
 PATTERNS = ("variant", "strategy", "checkpointing", "precision", "device")
-KEYS = (*PATTERNS, "world_size", "versions", "outcome", "signature", "rate", "record", "reason")
+KEYS = (*PATTERNS, "world_size", "versions", "outcome", "signature", "record", "reason")
 # What the oracle calls a finding that no pattern of the failure names.
 ORACLE_SIGNATURES = (
     *("other", "differs", "unmoved", "nan", "ranks-differ", "reference-model"),
-    *("no-progress", "signal", "silent-exit", "evidence"),
+    *("no-progress", "silent-exit", "evidence", *signal.Signals.__members__),
 )
 
 
 HEADER = """\
 # What doesn't simply train here: the first rule that matches a cell says what it does; without one, it trains.
 # Conditions: variant, strategy, checkpointing, precision, device (patterns), world_size, versions (PEP 440).
-# Result: outcome, and any one signature; rate where the failure isn't certain; record and reason for readers.
-# `bless` rewrites this file and keeps rate, record, reason and versions.
+# Result: outcome, and any one signature; record and reason for readers.
+# `bless` rewrites this file and keeps record, reason and versions.
 """
 
 
@@ -58,7 +59,6 @@ class Rule:
     versions: tuple[tuple[str, str], ...] = ()
     outcome: str = "trains"
     signatures: tuple[str, ...] = ()
-    rate: float | None = None
     record: str = ""
     reason: str = ""
     place: str = field(default="", compare=False)
@@ -67,21 +67,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a cell should do: any one of `signatures`, or whichever if there is none.
-
-    With a `rate` the failure isn't certain, and the cell may train as well.
-    """
+    """What a cell should do: any one of `signatures`, or whichever if there is none."""
 
     outcome: str = "trains"
     signatures: tuple[str, ...] = ()
-    rate: float | None = None
     record: str = ""
 
 
 def expect(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
     """What the first rule that applies says of a cell; without one, that it trains."""
     rule = first(rules, cell, versions) or Rule()
-    return Expectation(rule.outcome, rule.signatures, rule.rate, rule.record)
+    return Expectation(rule.outcome, rule.signatures, rule.record)
 
 
 def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rule | None:
@@ -118,7 +114,7 @@ def verdict(expectation: Expectation, outcome: str, signature: str) -> str:
     if outcome == expectation.outcome and (not expectation.signatures or signature in expectation.signatures):
         return "expected"
     if outcome == Outcome.TRAINS and expectation.outcome != Outcome.TRAINS:
-        return "expected" if expectation.rate else "unexpected pass"
+        return "unexpected pass"
     return "unexpected failure" if expectation.outcome == Outcome.TRAINS else "changed"
 
 
@@ -169,15 +165,11 @@ def _rule(table: dict[str, Any], place: str, text: str) -> Rule:
             raise UsageError(f"{place}: {unknown('key', key, KEYS)}")
     if "outcome" not in table:
         raise UsageError(f"{place}: outcome is missing")
-    outcome, rate = table["outcome"], table.get("rate")
+    outcome = table["outcome"]
     # A cell without evidence is never a pass, so nobody can expect one.
     outcomes = [known.value for known in Outcome if known != Outcome.INVALID]
     if outcome not in outcomes:
         raise UsageError(f"{place}: {unknown('outcome', str(outcome), outcomes)}")
-    if rate is not None and not (isinstance(rate, float) and 0 < rate < 1):
-        raise UsageError(f"{place}: rate {rate!r} is not a number between 0 and 1")
-    if rate is not None and outcome == Outcome.TRAINS:
-        raise UsageError(f"{place}: rate is that of a failure, and the outcome is trains")
     for key in ("record", "reason"):
         if not isinstance(table.get(key, ""), str):
             raise UsageError(f"{place}: {key} {table[key]!r} is not a string")
@@ -187,7 +179,6 @@ def _rule(table: dict[str, Any], place: str, text: str) -> Rule:
         versions=_versions(table.get("versions", {}), place),
         outcome=outcome,
         signatures=_values(table, "signature", str, place),
-        rate=rate,
         record=table.get("record", ""),
         reason=table.get("reason", ""),
         place=place,
@@ -267,7 +258,6 @@ def _table(rule: Rule) -> str:
     if rule.versions:
         lines.append(f"versions = {{ {', '.join(f'{_key(name)} = {_value(spec)}' for name, spec in rule.versions)} }}")
     lines += _line("outcome", (rule.outcome,)) + _line("signature", rule.signatures)
-    lines += [f"rate = {rule.rate!r}"] if rule.rate else []
     lines += [f"{key} = {_value(text)}" for key in ("record", "reason") if (text := getattr(rule, key))]
     return "\n".join(lines)
 

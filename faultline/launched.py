@@ -1,4 +1,4 @@
-"""One rank of a cell under somebody else's launcher: ``torchrun --nproc_per_node 2 -m faultline.launched JOB``."""
+"""One rank of a cell under another launcher, such as ``torchrun --nproc_per_node 2 -m faultline.launched JOB``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
     file = Path(sys.argv[1])
     job = json.loads(file.read_text())
     os.environ.update(server.environment(Cell.parse(job["cell"]).device))
-    if "/zero" in job["cell"]:
+    if "/zero" in job["cell"] or "ACCELERATE_USE_DEEPSPEED" in os.environ:
         preload.compile_nothing()
     from faultline import rank
 

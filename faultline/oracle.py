@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,9 @@ from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.matrix import STEPS, Cell
 from faultline.ranks import Ended, is_victim
+
+# What a rank's log says of its death: the message of a C++ exception, a failed check, the memory's end.
+_LAST_WORDS = re.compile(r"what\(\):|[Ee]rror|ERROR|[Ff]ail|[Aa]bort|Assert|Fatal|[Oo]ut of memory")
 
 
 class Outcome(StrEnum):
@@ -47,19 +51,21 @@ class Judgement:
 
 
 def judge(cell: Cell, failure: Failure, ended: Ended) -> Judgement:
-    """Name the outcome: a death or an error, whichever came first, then evidence, placement, numbers."""
+    """Name the outcome: a death or an error, whichever came first, placement, numbers; none of it without evidence."""
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
-        return Judgement(Outcome.HANGS, "no-progress", "; ".join([ended.hang, *waits]))
+        return _proven(cell, ended, Judgement(Outcome.HANGS, "no-progress", "; ".join([ended.hang, *waits])))
     reports = [end.report for end in ended.ranks if end.report]
     error = first_cause(reports)
     died = min(((end.at, i, end.exit) for i, end in enumerate(ended.ranks) if end.exit is not None), default=None)
     if died and not (error and not is_victim(error[1]) and error[1]["at"] < died[0]):
         _, rank, code = died
-        how = f"killed by signal {-code}" if code < 0 else f"left with exit code {code} and no report"
-        return Judgement(Outcome.CRASHES, "signal" if code < 0 else "silent-exit", f"rank {rank} was {how}", rank)
+        how = f"killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code} and no report"
+        detail = ": ".join(filter(None, (f"rank {rank} was {how}", last_words(ended.ranks[rank].log))))
+        name = signal_name(-code) if code < 0 else "silent-exit"
+        return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank))
     if error:
-        return _judge_error(cell, failure, *error, reports)
+        return _judge_error(cell, failure, *error, ended)
     doubts = evidence_doubts(cell, reports)
     if doubts:
         return Judgement(Outcome.INVALID, "evidence", "; ".join(doubts))
@@ -82,26 +88,53 @@ def first_cause(reports: list[dict[str, Any]]) -> tuple[int, dict[str, Any]] | N
     return min(errors, key=lambda e: (is_victim(e[1]), e[1]["at"]), default=None)
 
 
-def _judge_error(
-    cell: Cell, failure: Failure, rank: int, error: dict[str, Any], reports: list[dict[str, Any]]
-) -> Judgement:
+def _judge_error(cell: Cell, failure: Failure, rank: int, error: dict[str, Any], ended: Ended) -> Judgement:
     text = f"{error['type']}: {error['message']}"
     if not error["message"].strip():  # a bare assert: the line that failed says what it was
         text = f"{error['type']}: {last_line(error['traceback'])}"
     if error["type"] == "Impossible":
         return Judgement(Outcome.IMPOSSIBLE, "", error["message"], rank)
-    signature = failure.signature(text)
-    evidence = next(report["evidence"] for report in reports if report["rank"] == rank)
-    if "wrapper" not in evidence and signature != "other":
-        return Judgement(Outcome.INVALID, "evidence", f"rank {rank} failed before its strategy was in force: {text}")
-    doubts = (
-        strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), evidence)
-        if ("wrapper" in evidence)
-        else []
-    )
+    return _proven(cell, ended, Judgement(Outcome.RAISES, failure.signature(text), text, rank))
+
+
+def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
+    """A bad end, or `invalid` where it may not have been that of the cell's strategy and mode.
+
+    The rank at fault (in a hang, every rank) must have shown them; its peers,
+    which it may have cut short, are held to what they did show. An error that
+    nobody knows proves nothing, and may come before there is a strategy.
+    """
+    doubts = []
+    for rank, end in enumerate(ended.ranks):
+        found, who = end.evidence, f"rank {rank}: "
+        doubts += [who + doubt for doubt in _doubts(cell, found)]
+        if told.rank not in (None, rank):
+            continue
+        if "wrapper" not in found and told.signature != "other":
+            doubts.append(who + "its strategy was not in force yet")
+        # There may have been no time to see the mode at work; the model's modules say which they are set to.
+        seen = found.get("checkpointing_seen", "off")
+        mode = found.get("checkpointing_set", cell.checkpointing) if seen == "off" else seen
+        if mode != cell.checkpointing:
+            doubts.append(who + f"checkpointing was {mode}, not {cell.checkpointing}")
     if doubts:
-        return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, text]), rank)
-    return Judgement(Outcome.RAISES, signature, text, rank)
+        return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, told.detail]), told.rank)
+    return told
+
+
+def _doubts(cell: Cell, found: dict[str, Any]) -> list[str]:
+    """What speaks against a rank's strategy and processes, as far as its evidence goes."""
+    doubts = []
+    if "wrapper" in found:
+        doubts += strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), found)
+    if found.get("world_size", cell.world_size) != cell.world_size:
+        doubts.append(f"world size {found['world_size']}")
+    server = found.get("at_fork", {})
+    if server.get("threads", 1) > 1:
+        doubts.append(f"the rank server had {server['threads']} threads when it forked")
+    if server.get("cuda_initialised"):
+        doubts.append("CUDA was initialised before the fork")
+    return doubts
 
 
 def evidence_doubts(cell: Cell, reports: list[dict[str, Any]]) -> list[str]:
@@ -109,23 +142,18 @@ def evidence_doubts(cell: Cell, reports: list[dict[str, Any]]) -> list[str]:
     doubts = []
     if len(reports) != cell.world_size:
         doubts.append(f"{len(reports)} of {cell.world_size} ranks reported")
-    family, options = strategies.family(cell.strategy), strategies.options(cell.strategy)
     for report in reports:
         found, who = report["evidence"], f"rank {report['rank']}: "
         if "wrapper" not in found:
             doubts.append(who + "no evidence of the strategy")
             continue
-        doubts += [who + doubt for doubt in family.doubts(options, found)]
-        if found["world_size"] != cell.world_size:
-            doubts.append(who + f"world size {found['world_size']}")
+        doubts += [who + doubt for doubt in _doubts(cell, found)]
         if found["checkpointing_seen"] != cell.checkpointing:
             doubts.append(who + f"checkpointing was {found['checkpointing_seen']}, not {cell.checkpointing}")
         if len(report["steps"]) != STEPS:
             doubts.append(who + f"{len(report['steps'])} of {STEPS} steps")
-        if found["at_fork"]["threads"] > 1:
-            doubts.append(who + f"the rank server had {found['at_fork']['threads']} threads when it forked")
-        if found["at_fork"]["cuda_initialised"]:
-            doubts.append(who + "CUDA was initialised before the fork")
+        wanted = ["gradients", "weights"] if found.get("gradients_remain") else ["weights"]
+        doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.get("compared", ())]
     losses = {tuple(report["losses"]) for report in reports}
     if cell.world_size > 1 and len(losses) == 1 and losses != {()}:
         doubts.append("every rank saw the same losses: they trained on the same rows")
@@ -161,7 +189,7 @@ def _judge_numbers(reports: list[dict[str, Any]]) -> Judgement:
             unmoved |= set(step["unmoved"])
             for kind in ("gradients", "weights"):
                 for name, value in step.get(kind, {}).items():
-                    if value > error:
+                    if value > error and f"{kind}:{name}" not in step["rounding"]:
                         worst, error = f"{name} ({kind}, step {number + 1}, rank {report['rank']})", value
     if nan:
         return Judgement(Outcome.DIVERGES, "nan", f"not a number: {nan[0]}", None, nan[0])
@@ -177,6 +205,18 @@ def _judge_numbers(reports: list[dict[str, Any]]) -> Judgement:
     if len(digests) > 1:
         return Judgement(Outcome.DIVERGES, "ranks-differ", "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_words(log: str) -> str:
+    """The last line of a rank's log that says why it died, or nothing."""
+    return next((line.strip() for line in reversed(log.splitlines()) if _LAST_WORDS.search(line)), "")
 
 
 def last_line(traceback: str) -> str:

@@ -6,6 +6,8 @@ import os
 import tempfile
 import time
 import traceback
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,20 @@ import torch
 
 from faultline import accelerated, catalogue, checkpointing, compare, scenario, strategies, trainer
 from faultline.matrix import STEPS, Cell
-from faultline.run import Injection, Run, injection
+from faultline.run import Injection, Run, injection, show
 
 
 def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
     """Run one rank of a job and return its report; an exception becomes part of it.
 
-    A job has the keys cell, folder, reference, and optionally `inject` (see
-    `run.injection`), `record` (write a reference instead of comparing with one)
-    and `times` (do it all again in the same ranks and report the last time: how
-    long the bare work takes).
+    A job has the keys cell, folder, reference, and optionally `at_fork` (what the
+    server says of itself), `inject` (see `run.injection`), `record` (write a
+    reference instead of comparing with one) and `times` (do it all again in the
+    same ranks and report the last time: how long the bare work takes).
     """
     for _ in range(job.get("times", 1)):
         report: dict[str, Any] = {"rank": rank, "steps": [], "losses": [], "evidence": {}, "error": None}
+        report["evidence"] |= {"at_fork": job["at_fork"]} if "at_fork" in job else {}
         started = time.monotonic()
         try:
             _run(job, rank, report)
@@ -54,6 +57,7 @@ def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
     finally:
         if trace.weights:
             report["steps"] = compare.compare(trace, saved["reference"], saved["noise"], cell.precision)
+            report["compared"] = [kind for kind in compare.KINDS if all(kind in step for step in report["steps"])]
             report["digests"] = [compare.digest(weights) for weights in trace.weights]
     return None
 
@@ -106,35 +110,40 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
 
 def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Injection) -> None:
     """The plain loop: batch, loss, backward, step, with gradients and weights read in between."""
-    cell, setup = run.cell, run.setup
-    built = inject.scenario(run.module.scenario(run.variant.remedy, setup), setup)
+    cell = run.cell
+    built = inject.scenario(run.module.scenario(run.variant.remedy, run.setup), run.setup)
+    setup = replace(run.setup, deepspeed=built.deepspeed)
     inject.model(built.model)
     (built.checkpoint or checkpointing.enable)(built.model, cell.checkpointing)
+    report["evidence"]["checkpointing_set"] = checkpointing.configured(built.model)
     scenario.share_dropout(built.model)
     built.model.to(setup.device)
     wrap = accelerated.wrap if built.second else strategies.wrap
     wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
     strategy = strategies.family(cell.strategy)
-    report["evidence"] |= strategy.evidence(wrapped.model)
+    report["evidence"] |= strategy.evidence(wrapped.model) | {"gradients_remain": wrapped.gradients_remain}
+    show(report, setup.folder)
     if built.second:
         report["evidence"]["second"] = accelerated.placement(built.second(wrapped.accelerator))
     trace.initial.update(compare.copy(strategy.parameters(wrapped.model)))
     watch = checkpointing.Watch(built.model)
     try:
         if built.check:
-            built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
+            with watch.training():
+                built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
         for step in range(STEPS):
             batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
-            with watch.training(), autocast(cell, setup):
-                loss = built.loss(wrapped.model, batch)
-            report["losses"].append(loss.item())
-            wrapped.backward(loss)
+            with (built.around or nullcontext)():
+                with watch.training(), autocast(cell, setup):
+                    loss = built.loss(wrapped.model, batch)
+                report["losses"].append(loss.item())
+                wrapped.backward(loss)
             gradients = strategy.gradients(wrapped.model) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model))
     finally:
         watch.close()
-        report["evidence"] |= watch.evidence(built.model)
+        report["evidence"] |= watch.evidence()
 
 
 def autocast(cell: Cell, setup: Any) -> Any:

@@ -56,14 +56,20 @@ def inherited() -> dict[str, str]:
 class RankEnd:
     """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung.
 
-    `at` is when the exit was seen, on the clock of a report's error: so the first of several causes can be told.
+    `shown` is the evidence that it left before it began to train; `at` is when the exit was seen, on the clock of a
+    report's error: so the first of several causes can be told.
     """
 
     report: dict[str, Any] | None = None
     exit: int | None = None
     stack: str = ""
     log: str = ""
+    shown: dict[str, Any] = field(default_factory=dict)
     at: float = 0.0
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        return self.report["evidence"] if self.report else self.shown
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,8 @@ class RankServer:
         for rank in range(world_size):
             code, at = exits.get(rank, (None, 0.0))
             stack, log = text(folder / f"rank{rank}.stack"), text(folder / f"rank{rank}.log")[-20000:]
-            ends.append(RankEnd(reports.get(rank), code, stack, log, at))
+            shown = json.loads(text(folder / f"rank{rank}.evidence") or "{}")
+            ends.append(RankEnd(reports.get(rank), code, stack, log, shown, at))
         return Ended(ends, hang, seconds, pids)
 
     def _send(self, request: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from faultline import report, strategies
 from faultline.catalogue import ROOT, Failure
 from faultline.claims import Verdict
 from faultline.errors import UsageError
-from faultline.matrix import CHECKPOINTING, TOLERANCE, Cell, default_world
+from faultline.matrix import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
 from faultline.report import one_line, ordered
 from faultline.results import Result
 
@@ -55,8 +55,11 @@ def noise(results: Collection[Result]) -> str:
     rows = []
     for precision, tolerance in TOLERANCE.items():
         mine = [r for r in results if r["precision"] == precision and r["relative_error"] is not None]
-        healthy = sorted(r["relative_error"] for r in mine if r["outcome"] == "trains")
-        sick = min((r["relative_error"] for r in mine if r["outcome"] == "diverges"), default=None)
+        healthy = sorted(float(r["relative_error"]) for r in mine if r["outcome"] == "trains")
+        sick = min((float(r["relative_error"]) for r in mine if r["outcome"] == "diverges"), default=None)
+        rounded = [r["rounding"] for r in mine if r["outcome"] == "trains" and r["rounding"]["count"]]
+        largest = max((float(told["largest"][-1]) for told in rounded), default=None)
+        times = max((float(told["times_noise"]) for told in rounded), default=None)
         if healthy:
             median, most = f"{healthy[len(healthy) // 2]:.1e}", f"{healthy[-1]:.1e}"
             rows.append(
@@ -67,6 +70,10 @@ def noise(results: Collection[Result]) -> str:
                     most,
                     f"{tolerance:g}",
                     "none" if sick is None else f"{sick:.1g}",
+                    str(sum(told["count"] for told in rounded)),
+                    "none" if largest is None else f"{largest:.1g}",
+                    "none" if times is None else f"{times:.1f}",
+                    f"{MARGIN[precision]:g}",
                 )
             )
     head = (
@@ -76,6 +83,10 @@ def noise(results: Collection[Result]) -> str:
         "largest",
         "tolerance",
         "least of those that diverge",
+        "errors that rounding excuses",
+        "largest of them",
+        "most times the noise",
+        "margin",
     )
     return "\n".join(_headed(head, rows))
 

@@ -14,43 +14,50 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from faultline import commands, matrix, results
+from faultline import matrix, results, runs
 from faultline.catalogue import failures
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.matrix import Cell, Selection
 from faultline.results import Result
 
 
 def repeat(cells: Sequence[Cell], workers: int) -> int:
-    """Run cells twice, the second time in reverse order; exit code 1 if any outcome or signature differs."""
+    """Run cells twice, the second time in reverse order; exit code 1 if any outcome or signature differs.
+
+    Each time has a results folder of its own, which is not the newest run of all other commands.
+    """
     first: dict[str, tuple[str, str]] = {}
     second: dict[str, tuple[str, str]] = {}
     for found, order in ((first, cells), (second, list(reversed(cells)))):
-        folder = results.new_run()
+        folder = results.new_run(kind="repeat")
         folder.describe(selection={}, cells=[cell.id for cell in order])
-        commands.measure(order, workers, folder)
+        runs.measure(order, workers, folder)
         folder.describe(finished=True)
         found.update({entry["id"]: (entry["outcome"], entry["signature"]) for entry in folder.results()})
+        print(f"results: {folder.shown}/cells.jsonl")
     different = [name for name in first if first[name] != second.get(name)]
     for name in different:
         print(f"{name}: {' '.join(first[name])} / {' '.join(second.get(name, ('nothing',)))}")
     print(f"{len(first)} cells twice: {len(different)} with another outcome the second time")
-    return 1 if different else 0
+    return EXIT_UNEXPECTED if different else EXIT_AS_EXPECTED
 
 
 def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     """Run random cells while a share of the ranks is killed; exit code 1 if anything is lost or left.
 
     A cell whose ranks were left alone must do what is expected of it; one that
-    lost a rank must end as `crashes`, unless it had already reported.
+    lost a rank must end as `crashes`, unless it had already reported, or as
+    `invalid` where the rank had not come so far as to show what it was. The results
+    folder is not the newest run of all other commands, and none learns from it.
     """
     choose = random.Random(seed)
     cells = matrix.select(failures(), Selection())
     cells = choose.sample(cells, min(count, len(cells)))
     before = leftovers()
-    folder = results.new_run()
-    folder.describe(selection={"chaos": [count, rate, seed]}, cells=[cell.id for cell in cells])
+    folder = results.new_run(kind="chaos")
+    folder.describe(chaos={"cells": count, "rate": rate, "seed": seed}, cells=[cell.id for cell in cells])
     with Killer(rate, choose) as killer:
-        commands.measure(cells, workers, folder)
+        runs.measure(cells, workers, folder)
     folder.describe(finished=True)
     found = folder.results()
     lost = {cell.id for cell in cells} - {entry["id"] for entry in found}
@@ -62,12 +69,13 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     console.print(f"{len(found)} results, {len(lost)} lost; {len(crashed)} crashed by a kill", highlight=False)
     console.print(f"{len(wrong)} others not as expected: {[entry['id'] for entry in wrong][:5]}", highlight=False)
     console.print(f"left behind: {left or 'nothing'}", highlight=False)
-    return 1 if lost or wrong or left else 0
+    print(f"results: {folder.shown}/cells.jsonl")
+    return EXIT_UNEXPECTED if lost or wrong or left else EXIT_AS_EXPECTED
 
 
 def killed(entry: Result) -> bool:
-    """Whether a result says that SIGKILL ended a rank."""
-    return entry["outcome"] == "crashes" and any(rank["exit"] == -9 for rank in entry["ranks"])
+    """Whether a result says that SIGKILL ended a rank; one that had shown nothing yet makes its cell invalid."""
+    return entry["outcome"] in ("crashes", "invalid") and any(rank["exit"] == -9 for rank in entry["ranks"])
 
 
 def leftovers() -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class Scenario:
     mean over the ranks is the loss of the global batch. `check(model, batch)`
     runs once before training, on the wrapped model, and may raise. `checkpoint(model, mode)` sets the
     checkpointing mode where `gradient_checkpointing_enable` is not meant.
+    `around()` is held open from a step's forward pass until its backward pass has ended.
     `second(accelerator)` prepares a model that is only read and gives it back;
     the scenario then trains through accelerate. `deepspeed` changes the config
     that a ZeRO strategy takes from its file.
@@ -31,6 +33,7 @@ class Scenario:
     batch: Callable[[int, int, int], Any]
     check: Callable[[Any, Any], None] | None = None
     checkpoint: Callable[[Any, str], None] | None = None
+    around: Callable[[], AbstractContextManager[Any]] | None = None
     second: Callable[[Any], torch.nn.Module] | None = None
     deepspeed: dict[str, Any] = field(default_factory=dict)
 

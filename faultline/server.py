@@ -219,8 +219,7 @@ def become_rank(job: dict[str, Any], rank: int, pipe: int, at_fork: dict[str, An
     sys.stderr = os.fdopen(2, "w", buffering=1)
     stacks = open(f"{job['folder']}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-    report = importlib.import_module("faultline.rank").main(job, rank)
-    report["evidence"]["at_fork"] = at_fork
+    report = importlib.import_module("faultline.rank").main(job | {"at_fork": at_fork}, rank)
     send(pipe, report)
     reported()
 

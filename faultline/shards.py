@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from faultline import results
+from faultline import results, runs
 from faultline.catalogue import ROOT, failures
 from faultline.errors import UsageError
 from faultline.matrix import Cell
@@ -56,8 +56,8 @@ def record(found: Iterable[Result], file: Path = DURATIONS) -> None:
     file.write_text(json.dumps(means, indent=1) + "\n")
 
 
-def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
-    """A new results folder with every shard's cells, and the ids that the shards should have held but don't.
+def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str], list[str]]:
+    """A new results folder with every shard's cells; which shards were not given, and which cells those given lack.
 
     Refuses shards of different stacks or of different selections.
     """
@@ -72,7 +72,7 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
         raise UsageError(
             f"the runs are parts of different splits: {', '.join(f.get('shard', '') or 'whole' for f in facts)}"
         )
-    found = {entry["id"]: entry for folder in folders for entry in folder.results()}
+    found = {entry["id"]: entry for folder in folders for entry in runs.entries(folder)}
     wanted = [cell for fact in facts for cell in fact.get("cells", ())]
     missing = [cell for cell in dict.fromkeys(wanted) if cell not in found]
     absent = absent_shards([fact.get("shard", "") for fact in facts])
@@ -88,13 +88,16 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
     for entry in found.values():
         writer.add(entry)
     writer.close()
-    return merged, [*(f"shard {name}" for name in absent), *missing]
+    return merged, absent, missing
 
 
 def absent_shards(names: Iterable[str]) -> list[str]:
     """Which of the parts ``i/n`` are not among the names."""
-    have = [name.split("/") for name in names if "/" in name]
+    have = [name for name in names if name]
     if not have:
         return []
-    count = int(have[0][1])
-    return [f"{i}/{count}" for i in range(1, count + 1) if str(i) not in {number for number, _ in have}]
+    found = [re.fullmatch(r"(\d+)/(\d+)", name) for name in have]
+    if not all(found):
+        raise UsageError(f"run.json names no shard such as 1/4, but {' and '.join(map(repr, have))}")
+    numbers, counts = ({int(part[group]) for part in found if part} for group in (1, 2))
+    return [f"{i}/{count}" for count in counts for i in range(1, count + 1) if i not in numbers]

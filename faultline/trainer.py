@@ -12,10 +12,8 @@ from unittest import mock
 import torch
 
 from faultline import accelerated, checkpointing, compare, scenario, strategies
-from faultline.matrix import STEPS
-from faultline.run import Injection, Run
-
-SECOND_MODELS = ("ref_model", "teacher_model")
+from faultline.matrix import ROWS, STEPS
+from faultline.run import Injection, Run, show
 
 
 def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Injection) -> None:
@@ -37,9 +35,11 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     class Read(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             report["evidence"] |= strategy.evidence(trainer.model_wrapped)
-            for name in SECOND_MODELS:
-                if getattr(trainer, name, None) is not None:
-                    report["evidence"]["second"] = accelerated.placement(getattr(trainer, name))
+            # Now: generation switches checkpointing off for a while, and may fail in it.
+            report["evidence"]["checkpointing_set"] = checkpointing.configured(trainer.model)
+            if getattr(trainer, "ref_model", None) is not None:
+                report["evidence"]["second"] = accelerated.placement(trainer.ref_model)
+            show(report, setup.folder)
             trace.initial.update(compare.copy(strategy.parameters(trainer.model_wrapped)))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -60,7 +60,7 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
             trainer.train()
     finally:
         watch.close()
-        report["evidence"] |= watch.evidence(trainer.model)
+        report["evidence"] |= watch.evidence()
 
 
 def arguments(run: Run) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def arguments(run: Run) -> dict[str, Any]:
     on = cell.checkpointing != "off"
     return {
         "output_dir": str(Path(setup.folder) / "output"),
-        "per_device_train_batch_size": 4 // setup.world_size,
+        "per_device_train_batch_size": ROWS // setup.world_size,
         "max_steps": STEPS,
         "learning_rate": scenario.LR,
         "lr_scheduler_type": "constant",

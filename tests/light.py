@@ -1,10 +1,12 @@
 """A rank server without the libraries under test: it starts at once, and its ranks do what the functions here do.
 
 `command` gives the name of a program to use as `RankServer(python=...)`; a
-job's `inject` names the function, which is called with the rank.
+job's `inject` names the function, which is called with the rank, and its
+`evidence` is what the ranks show of themselves.
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -53,7 +55,9 @@ def gone(pids):
 
 def main(job, rank):
     """Stands in for faultline.rank.main."""
-    report = {"rank": rank, "steps": [], "losses": [], "evidence": {}, "error": None}
+    evidence = job.get("evidence", {}) | {"at_fork": job["at_fork"]}
+    report = {"rank": rank, "steps": [], "losses": [], "evidence": evidence, "error": None}
+    Path(job["folder"], f"rank{rank}.evidence").write_text(json.dumps(evidence))
     if job.get("record"):
         Path(job["reference"]).write_text("")
         return report

@@ -45,11 +45,8 @@ def rule_lists(versions, devices=()):
     failing = st.sampled_from([("raises", ("a",)), ("raises", ("a", "b")), ("hangs", ()), ("trains", ())])
     return st.lists(
         st.builds(
-            lambda found, rate, **others: Rule(
-                outcome=found[0], signatures=found[1], rate=rate if found[0] != "trains" else None, **others
-            ),
+            lambda found, **others: Rule(outcome=found[0], signatures=found[1], **others),
             failing,
-            st.sampled_from([None, None, 0.5]),
             variant=some(*VARIANTS, "*broken"),
             strategy=some(*STRATEGIES, "zero3*"),
             checkpointing=some(*CHECKPOINTING),
@@ -213,7 +210,7 @@ def test_notes_follow_a_result_and_other_versions_stay_word_by_word(reload):
     other = '# of old\n[[rule]]\nversions = { trl = "<1.0" }   # TRL\'s\noutcome = "hangs"'
     rules = reload(
         f"{other}\n\n[[rule]]\nvariant = 'broken'\nstrategy = 'ddp'\nversions = {{ trl = '>=1.0' }}\n"
-        "outcome = 'raises'\nsignature = 'a'\nrate = 0.5\nrecord = 'https://example.org/1'\nreason = 'why'\n"
+        "outcome = 'raises'\nsignature = 'a'\nrecord = 'https://example.org/1'\nreason = 'why'\n"
     )
     observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken" and cell.strategy != "fsdp2"}
     text = bless(FAILURE, observed, NEW, rules, CELLS)
@@ -248,13 +245,6 @@ def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(reload)
     zero3 = Cell("example", "broken", "zero3")
     assert expect(blessed, zero3, NEW).outcome == "trains"
     assert expect(blessed, zero3, OLD).outcome == "raises"
-
-
-def test_a_failure_that_is_not_certain_stays_so_when_it_trains_this_time(reload):
-    rules = (Rule(strategy=("ddp",), outcome="hangs", signatures=("no-progress",), rate=0.5),)
-    observed = dict.fromkeys(CELLS, ("trains", "")) | {Cell("example", "broken", "fsdp2"): ("raises", "a")}
-    blessed = reload(bless(FAILURE, observed, NEW, rules, CELLS))
-    assert expect(blessed, Cell("example", "broken", "ddp"), NEW).rate == 0.5
 
 
 def test_a_run_on_one_device_leaves_the_other_alone(reload):

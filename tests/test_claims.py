@@ -36,7 +36,7 @@ FAILS, TRAINS, SHOWS = (Claim(f"it {kind}", kind=kind) for kind in ("fails", "tr
 KINDS = (HELPS, DETECTS, CHANGES, FAILS, TRAINS, SHOWS)
 
 OK, TORN, CHECK, WRONG = ("trains", ""), ("raises", "torn"), ("raises", "check"), ("diverges", "differs")
-HUNG, CRASHED, NONE = ("hangs", "no-progress"), ("crashes", "signal"), ("impossible", "")
+HUNG, CRASHED, NONE = ("hangs", "no-progress"), ("crashes", "SIGABRT"), ("impossible", "")
 INVALID = ("invalid", "evidence")
 
 CELL = Cell("example", "broken", "zero2")

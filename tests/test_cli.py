@@ -9,8 +9,12 @@ import sys
 
 import pytest
 
-from faultline import catalogue, cli, commands, matrix, results, runner, server
+from faultline import catalogue, commands, matrix, results, runner, server
+from faultline.errors import EXIT_USAGE
+from faultline.expectations import Expectation
 from faultline.matrix import Selection
+from faultline.oracle import Judgement, Outcome
+from faultline.ranks import Ended
 from faultline.results import RunFolder
 
 FOLDER_VERBS = ("bless", "readme", "report", "durations", "merge")
@@ -39,7 +43,7 @@ def refused(asked, results_elsewhere):
 
     def refuse(*argv):
         code, out, errors = asked(*argv)
-        assert code == cli.EXIT_USAGE, f"{argv} was not refused: {code}"
+        assert code == EXIT_USAGE, f"{argv} was not refused: {code}"
         assert len(errors) == 1 and errors[0].startswith("faultline: "), f"not one line: {errors}"
         assert not out, "half an answer came before the mistake was noticed"
         assert not results_elsewhere.exists() or "latest" in errors[0] or not list(results_elsewhere.glob("2*")), (
@@ -83,6 +87,8 @@ def test_an_unknown_name_is_refused_with_the_nearest(refused, verb, option, valu
         (["run", "--shard", "half"], "--shard takes I/N"),
         (["run", "--world", "4", "--strategy", "single"], "no cell is all of that"),
         (["run", "--cell", f"{DDP}/cpu,{DDP}/cuda"], "give cells of one device at a time"),
+        (["run", "--cell", f"{DDP}/cpu", "--strategy", "zero3"], "leave out --strategy"),
+        (["list", "--cell", f"{DDP}/cpu", "--device", "cuda", "--world", "2"], "leave out --world and --device"),
         (["run", "--resume"], "there is no run yet"),
         (["bless"], "there is no run yet"),
         (["readme"], "there is no run yet"),
@@ -109,7 +115,8 @@ def interrupted(tmp_path):
     [cell, *_] = matrix.select(FAILURES, Selection(("zero3_dummy_loss",), strategy=("zero3",)))
     stack = results.stack_name(server.versions())
     folder.describe(selection={}, shard="", cells=[cell.id], stack=stack, finished=False)
-    entry = {"id": cell.id, **vars(cell), "outcome": "raises", "signature": "empty-gradient", "stack": stack}
+    judged = Judgement(Outcome.RAISES, "empty-gradient")
+    entry = results.result(cell, judged, Ended([]), stack, Expectation(), "expected")
     folder.cells.write_text(json.dumps(entry) + "\n")
     return folder
 
@@ -123,6 +130,13 @@ def test_a_run_with_invalid_cells_is_not_blessed(refused, interrupted):
     [entry] = interrupted.results()
     interrupted.cells.write_text(json.dumps({**entry, "outcome": "invalid"}) + "\n")
     assert f"can't bless a run with invalid cells: {entry['id']}" in refused("bless", str(interrupted.path))
+
+
+@pytest.mark.parametrize("verb", ["bless", "readme", "durations", "merge"])
+def test_nothing_is_learned_from_a_chaos_run(refused, interrupted, verb):
+    """Breaks when ranks that were killed on purpose end up in rules, READMEs, durations or a merged run."""
+    interrupted.describe(finished=True, kind="chaos")
+    assert "run is a chaos run: its ranks were killed on purpose" in refused(verb, str(interrupted.path))
 
 
 def test_an_unknown_failure_is_not_blessed(refused, interrupted):
@@ -153,8 +167,8 @@ def repros(tmp_path, monkeypatch):
             "unknown signature 'empty'; did you mean empty-gradient",
         ),
         (
-            '[[rule]]\nvariant = "not_partitioned"\nstrategy = "ddp"\noutcome = "raises"\n',
-            "rule 1: no cell of zero3_dummy_loss has all of variant not_partitioned, strategy ddp",
+            '[[rule]]\nvariant = "persistent"\nstrategy = "ddp"\noutcome = "raises"\n',
+            "rule 1: no cell of zero3_dummy_loss has all of variant persistent, strategy ddp",
         ),
         ("[[rule]\n", "expected.toml: "),
     ],
@@ -174,12 +188,50 @@ def project(tmp_path_factory):
     return copy
 
 
+@pytest.fixture
+def collected(project):
+    """Let pytest collect the copy's cells; gives its exit code and what it says."""
+    for name in ("conftest.py", "pytest.ini"):
+        shutil.copy(catalogue.ROOT / name, project)
+
+    def collect(*options):
+        command = [sys.executable, "-m", "pytest", "repros", "--collect-only", "-p", "no:cacheprovider", *options]
+        told = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+        text = told.stdout + told.stderr
+        assert "Traceback" not in text and "conftest.py:" not in text, f"a mistake is shown as a defect:\n{text}"
+        return told.returncode, text.splitlines()
+
+    return collect
+
+
+def test_pytest_refuses_an_unknown_device_in_one_line(collected):
+    """Breaks when a typo in an option of pytest is a traceback for each failure, or collects as if nothing was."""
+    code, lines = collected("--device", "cud")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in lines if line] == ["ERROR: unknown device 'cud'; did you mean cuda or cpu?"]
+
+
+def test_pytest_names_a_mistake_in_expected_toml(project, collected):
+    """Breaks when a typo in the rules is a traceback, or when it hides the cells of other failures."""
+    file = project / "repros" / "zero3_dummy_loss" / "expected.toml"
+    rules = file.read_text()
+    file.write_text('[[rule]]\noutcom = "raises"\n')
+    try:
+        code, lines = collected()
+    finally:
+        file.write_text(rules)
+    assert code == pytest.ExitCode.INTERRUPTED
+    wanted = "repros/zero3_dummy_loss/expected.toml, rule 1: unknown key 'outcom'; did you mean outcome"
+    assert [line.startswith(wanted) for line in lines].count(True) == 1, "the mistake is not named, or not just once"
+    assert any(line.startswith("repros/zero_double_reduction/failure.py::broken/") for line in lines)
+
+
 def test_a_broken_deepspeed_config_is_one_line(project):
     file = project / "ds_configs" / "zero2.json"
     file.write_text('{\n  "zero_optimization": {\n    "stage": 2,\n  }\n}\n')
     command = [sys.executable, "-m", "faultline", "list"]
     told = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert told.returncode == cli.EXIT_USAGE and not told.stdout
+    assert told.returncode == EXIT_USAGE and not told.stdout
     [line] = told.stderr.splitlines()
     assert line.startswith("faultline: zero2.json: not a usable DeepSpeed config") and "line " in line
 

@@ -54,7 +54,6 @@ RULES = st.lists(
         versions=st.sampled_from([(), (("trl", ">=1.0"),), (("trl", "<1.0"), ("torch", ">=2"))]),
         outcome=st.sampled_from(["raises", "hangs", "diverges"]),
         signatures=some("no-grad-fn", "check", "other"),
-        rate=st.sampled_from([None, 0.25]),
         record=st.text(),
         reason=st.text(),
     ),
@@ -74,7 +73,7 @@ def write(tmp_path):
 
 def test_a_missing_and_an_empty_file_expect_every_cell_to_train(tmp_path, write):
     assert load(tmp_path / "no.toml") == load(write("")) == load(write(HEADER)) == ()
-    assert expect((), CELLS[0], STACK) == Expectation("trains", (), None, "")
+    assert expect((), CELLS[0], STACK) == Expectation("trains", (), "")
 
 
 def test_every_key_is_read_and_one_value_is_a_list_of_one(write):
@@ -90,7 +89,6 @@ def test_every_key_is_read_and_one_value_is_a_list_of_one(write):
             versions = { trl = ">=0.15,<1.0" }
             outcome = "raises"
             signature = ["no-grad-fn", "other"]
-            rate = 0.5
             record = "https://example.org/1"
             reason = "nobody knows"
         """)
@@ -105,12 +103,11 @@ def test_every_key_is_read_and_one_value_is_a_list_of_one(write):
         versions=(("trl", ">=0.15,<1.0"),),
         outcome="raises",
         signatures=("no-grad-fn", "other"),
-        rate=0.5,
         record="https://example.org/1",
         reason="nobody knows",
     ), "a key of a rule got lost on the way"
     cell = Cell("example", "broken", "zero3-offload", "reentrant")
-    expected = Expectation("raises", ("no-grad-fn", "other"), 0.5, "https://example.org/1")
+    expected = Expectation("raises", ("no-grad-fn", "other"), "https://example.org/1")
     assert expect((rule,), cell, STACK) == expected
     for other in (
         replace(cell, variant="grpo-broken"),
@@ -154,7 +151,7 @@ def test_law_the_first_match_wins(before, after, cell, trl):
         assert expect(before + after, cell, stack) == expect([match], cell, stack), "a later rule was preferred"
     else:
         assert expect(before + after, cell, stack) == expect(after, cell, stack), "a rule that doesn't match counted"
-    front = Rule(outcome="crashes", signatures=("signal",))
+    front = Rule(outcome="crashes", signatures=("SIGABRT",))
     assert expect([front, *before], cell, stack).outcome == "crashes", "a rule in front was passed over"
 
 
@@ -185,13 +182,6 @@ def test_law_the_verdict_is_strict_both_ways(expected, signatures, found):
         assert result == ("unexpected failure" if expected[0] == "trains" else "changed")
 
 
-def test_a_failure_that_is_not_certain_may_train_but_not_fail_otherwise():
-    expectation = Expectation("hangs", ("no-progress",), rate=0.3)
-    assert verdict(expectation, "trains", "") == "expected"
-    assert verdict(expectation, "hangs", "no-progress") == "expected"
-    assert verdict(expectation, "crashes", "signal") == "changed"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -207,8 +197,6 @@ def test_a_failure_that_is_not_certain_may_train_but_not_fail_otherwise():
         (f"[[rule]]\nvariant = 3\n{RAISES}", "variant 3 is neither a string nor a list"),
         (f"[[rule]]\nworld_size = '2'\n{RAISES}", "world_size '2' is neither a whole number nor a list"),
         (f"[[rule]]\nworld_size = true\n{RAISES}", "world_size True is neither"),
-        (f"[[rule]]\nrate = 1.0\n{RAISES}", "rate 1.0 is not a number between 0 and 1"),
-        ("[[rule]]\nrate = 0.5\noutcome = 'trains'", "rate is that of a failure"),
         (f"[[rule]]\nrecord = 1\n{RAISES}", "record 1 is not a string"),
         (f"[[rule]]\nversions = '>=1'\n{RAISES}", "versions '>=1' is not a table"),
         (f"[[rule]]\nversions = {{trl = '=>1'}}\n{RAISES}", "versions of trl: '=>1' is not a version specifier"),

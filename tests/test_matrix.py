@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -20,6 +21,7 @@ from faultline.matrix import (
     DEVICES,
     NOT_BY_DEFAULT,
     PRECISIONS,
+    RULES,
     SENSELESS,
     WORLD_SIZES,
     Cell,
@@ -122,13 +124,29 @@ def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
 
 
 def test_what_is_left_out_and_what_is_selected_are_the_whole():
-    counts = left_out(FAILURES)
-    assert list(counts) == [*SENSELESS, *NOT_BY_DEFAULT], "a rule is not told"
-    assert sum(counts.values()) + len(DEFAULT) == len(WHOLE), "cells are lost without a reason"
+    """Breaks when a combination is in no list, or in both, or is said to be left out by another rule."""
+    reasons = dict(left_out(FAILURES, Selection()))
+    assert set(reasons) | set(DEFAULT) == {cell for cell, _ in WHOLE}, "cells are lost without a reason"
+    assert not set(reasons) & set(DEFAULT), "cells are run and said to be left out"
+    counts = Counter(reasons.values())
+    assert set(counts) == {*SENSELESS, *NOT_BY_DEFAULT}, "a rule leaves nothing out, or is not told"
+    for cell, variant in WHOLE:
+        assert cell not in reasons or RULES[reasons[cell]](cell, variant)
     assert sum(counts[reason] for reason in SENSELESS) + len(POSSIBLE) == len(WHOLE)
     axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
     combinations = len(list(product(*axes)))
     assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
+
+
+def test_what_is_left_out_is_told_of_what_was_named():
+    """Breaks when `list --left-out` narrows otherwise than `run`, or takes what is asked for as no longer left out."""
+    asked = Selection(failure=("zero3_dummy_loss",), precision=("bf16",), world_size=(4,))
+    told = dict(left_out(FAILURES, asked))
+    whole = dict(left_out(FAILURES, Selection()))
+    here = {c for c in whole if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
+    assert told == {cell: whole[cell] for cell in here} and here
+    (cell, *_) = here
+    assert dict(left_out(FAILURES, Selection(cells=(cell.id,)))) == {cell: whole[cell]}
 
 
 def patterns(names):

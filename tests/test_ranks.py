@@ -85,8 +85,8 @@ def test_an_exception_on_one_rank_is_the_cause(run):
     ("fault", "ended"),
     [
         ("LEAVES", ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report")),
-        ("RANK_0_DIES", ("crashes", "signal", "rank 0 was killed by signal 9")),
-        ("RANK_1_DIES", ("crashes", "signal", "rank 1 was killed by signal 9")),
+        ("RANK_0_DIES", ("crashes", "SIGKILL", "rank 0 was killed by SIGKILL")),
+        ("RANK_1_DIES", ("crashes", "SIGKILL", "rank 1 was killed by SIGKILL")),
         ("HANGS_UP", ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report")),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from faultline import readmes, strategies
 from faultline.catalogue import Claim, Failure, Variant
 from faultline.errors import UsageError
-from faultline.matrix import CHECKPOINTING, Cell
+from faultline.matrix import CHECKPOINTING, MARGIN, TOLERANCE, Cell
 
 FAILURE = Failure(
     title="A failure for these tests",
@@ -129,6 +129,26 @@ def test_other_precisions_and_world_sizes_are_a_line_of_their_own():
     assert "Different outside of that table: with bf16, zero3: diverges `nan` rather than trains." in text
     assert "4 ranks" not in text
     assert "Different" not in readmes.measured(FAILURE, run()) and "same" not in readmes.measured(FAILURE, run())
+
+
+def test_what_the_tolerances_rest_on_comes_from_the_run():
+    """Breaks when a number of that table is not the run's, or errors that rounding excuses pass for small ones."""
+    none = {"count": 0, "largest": None, "times_noise": None}
+
+    def off(error, rounding=none, **changes):
+        return result("broken", "ddp", "off", **changes) | {"relative_error": error, "rounding": rounding}
+
+    noisy = [
+        {"count": n, "largest": ["b", "weights", 1, 0, size], "times_noise": n} for n, size in ((2, 1.5), (3, "inf"))
+    ]
+    sick = off("inf", {**noisy[1], "count": 50}, outcome="diverges")
+    lines = readmes.noise([off(1e-6), off(3e-5, noisy[0]), off(2e-5, noisy[1]), sick, off(None, outcome="raises")])
+    tolerance, margin = TOLERANCE["fp32"], MARGIN["fp32"]
+    assert lines.splitlines()[2:] == [
+        f"| fp32 | 3 | 2.0e-05 | 3.0e-05 | {tolerance:g} | inf | 5 | inf | 3.0 | {margin:g} |"
+    ]
+    quiet = readmes.noise([off(0.01, precision="bf16")]).splitlines()[2]
+    assert quiet.startswith("| bf16 | 1 | 1.0e-02 |") and "| none | 0 | none | none |" in quiet
 
 
 def test_a_gpu_next_to_the_cpu_does_not_mix_with_it():

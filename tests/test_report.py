@@ -31,7 +31,10 @@ FAILURE = Failure(
     until="never",
     signatures={"torn": r"torn [a-z]+"},
     variants=(Variant("broken"), Variant("mended"), Variant("broken", trainer="sft", strategies=("ddp",))),
-    claims={"a": Claim("mend `it`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")},
+    claims={
+        "a": Claim("mend `it`", swap={"remedy": "mended"}, source="https://example.org/a"),
+        "b": Claim("pray", kind="trains", source="https://example.org/b"),
+    },
     name="example",
 )
 
@@ -293,10 +296,14 @@ def test_the_overview_splits_cells_by_level_and_counts_each_rule():
 
 def test_a_failure_is_shown_with_its_record_and_verdicts():
     results = [broken(), result(variant="mended"), result(strategy="zero2")]
-    text = shown(terminal.failure, FAILURE, report.verdicts(FAILURE, results))
+    text = shown(terminal.failure, FAILURE, report.verdicts(FAILURE, results), "Verdicts from [somewhere]")
     for part in ("https://example.org/1", "always", "torn: torn [a-z]+", "sft-broken (only ddp)"):
         assert part in text
+    assert "\na: https://example.org/a\nb: https://example.org/b\n" in text, "nobody can look up who claims it"
+    assert text.endswith("\nVerdicts from [somewhere]\n")
     assert re.search(r"a +mend `it` +verified +1 +0", text) and re.search(r"b +pray +conditional +1 +1", text)
+    unknown = shown(terminal.failure, FAILURE, {}, "")
+    assert "pray" in unknown and "untested" not in unknown, "a claim is said to be untested where nothing was run"
 
 
 def test_the_environment_can_be_pasted():

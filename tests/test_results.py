@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline import cli, results, runner, server
+from faultline import cli, reliability, results, runner, server
 from faultline.catalogue import failures
-from faultline.errors import UsageError
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
 from faultline.matrix import Selection, select
 from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended, RankEnd
 from faultline.results import RunFolder, Writer, latest_run, new_run, result, stack_name, worst_errors
 
-OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "not_partitioned", "--checkpointing", "off"]
-CELLS = select(failures(), Selection(("zero3_dummy_loss",), ("not_partitioned",), checkpointing=("off",)))
+OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "persistent", "--checkpointing", "off"]
+CELLS = select(failures(), Selection(("zero3_dummy_loss",), ("persistent",), checkpointing=("off",)))
 STACK = stack_name(server.versions())
 
 
@@ -102,7 +103,7 @@ def test_writing_from_many_threads_gives_whole_lines(tmp_path):
 
     def work(name):
         for number in range(15):
-            writer.add({"id": f"{name}.{number}", "text": "x" * 200})
+            writer.add(fake(replace(CELLS[0], variant=f"{name}.{number}"), "x" * 200))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
     for thread in threads:
@@ -111,7 +112,7 @@ def test_writing_from_many_threads_gives_whole_lines(tmp_path):
         thread.join()
     writer.close()
     assert folder.cells.read_bytes().count(b"\n") == 90
-    assert {entry["id"] for entry in folder.results()} == {f"{t}.{n}" for t in range(6) for n in range(15)}, (
+    assert {entry["variant"] for entry in folder.results()} == {f"{t}.{n}" for t in range(6) for n in range(15)}, (
         "lines of two workers were mixed"
     )
 
@@ -124,10 +125,49 @@ def test_a_result_is_on_disk_when_add_returns(tmp_path):
     writer.close()
 
 
-def test_numbers_that_json_lacks_survive(tmp_path):
+def test_numbers_that_json_lacks_are_texts(tmp_path):
+    """Breaks when a line is no JSON for other tools, which know neither NaN nor Infinity."""
     folder = RunFolder(tmp_path)
-    write(folder, [{"id": "a", "relative_error": float("inf")}])
-    assert folder.results() == [{"id": "a", "relative_error": float("inf")}]
+    numbers = [float("inf"), float("-inf"), float("nan"), 0.5]
+    entry = {**fake(CELLS[0]), "relative_error": numbers[0], "ranks": [{"losses": numbers}]}
+    write(folder, [entry])
+    (line,) = folder.cells.read_text().splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert found == {**entry, "relative_error": "inf", "ranks": [{"losses": ["inf", "-inf", "nan", 0.5]}]}
+    assert [repr(float(text)) for text in found["ranks"][0]["losses"]] == [repr(number) for number in numbers]
+
+
+@pytest.mark.parametrize("key", sorted(results.KEYS))
+def test_a_line_without_one_of_the_keys_is_no_result(tmp_path, key):
+    """Breaks when a foreign line ends `report`, `bless` or `readme` in a KeyError."""
+    folder = RunFolder(tmp_path)
+    entry = {name: value for name, value in fake(CELLS[0]).items() if name != key}
+    write(folder, [entry, fake(CELLS[1])])
+    assert folder.read() == ([fake(CELLS[1])], 1)
+
+
+@pytest.mark.parametrize("other", [{"id": "a"}, {"id": 7}, {"id": CELLS[1].id}, {"strategy": "ddp"}, {"world_size": 8}])
+def test_an_id_that_says_something_else_than_its_axes_is_no_result(tmp_path, other):
+    """Breaks when a line counts for one cell in tables and for another one in rules."""
+    folder = RunFolder(tmp_path)
+    write(folder, [{**fake(CELLS[0]), **other}])
+    assert folder.read() == ([], 1)
+
+
+def test_the_keys_that_a_line_must_have_are_a_results():
+    """Breaks when every line is taken for a foreign one, because a key has a new name."""
+    assert fake(CELLS[0]).keys() >= results.KEYS
+
+
+@pytest.mark.parametrize(("lines", "words"), [(1, "1 line is left out"), (3, "3 lines are left out")])
+def test_lines_that_are_left_out_are_counted_in_one_line(tmp_path, capsys, lines, words):
+    """Breaks when results get lost and nobody hears of it."""
+    folder = RunFolder(tmp_path)
+    folder.describe(cells=[CELLS[0].id])
+    write(folder, [fake(CELLS[0]), *[{"id": "foreign"}] * lines])
+    cli.main(["report", str(tmp_path)])
+    [told] = capsys.readouterr().err.splitlines()
+    assert told == f"{tmp_path}/cells.jsonl: {words}, cut short or not a result"
 
 
 @pytest.fixture
@@ -139,7 +179,11 @@ def clock(monkeypatch):
         seconds[0] += 1
 
     monkeypatch.setattr(
-        results, "time", SimpleNamespace(sleep=sleep, strftime=lambda _: f"2026-01-01T00-00-{seconds[0]:02}")
+        results,
+        "time",
+        SimpleNamespace(
+            sleep=sleep, strftime=lambda form: form.replace("%Y-%m-%dT%H-%M-%S", f"2026-01-01T00-00-{seconds[0]:02}")
+        ),
     )
 
 
@@ -151,6 +195,18 @@ def test_latest_points_to_the_newest_run(tmp_path):
         assert latest_run(root).path == run.path.resolve()
     assert len({path.name for path in root.iterdir()}) == 4, "three runs of one second and `latest`, nothing else"
     assert not (root / "latest").readlink().is_absolute(), "results can't be moved"
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("kind", ["repeat", "chaos"])
+def test_a_run_of_another_kind_says_so_and_is_not_the_newest(tmp_path, kind):
+    """Breaks when `bless`, `report` or `show` take a run with kills, or half a repetition, for the last one."""
+    run = new_run(tmp_path)
+    other = new_run(tmp_path, kind=kind)
+    assert latest_run(tmp_path).path == run.path.resolve()
+    assert [folder.path for folder in results.runs(tmp_path)] == [run.path]
+    assert other.path.name.startswith(f"{kind}-") and other.facts() == {"kind": kind}
+    assert run.facts() == {"kind": "run"}
 
 
 def test_without_a_run_there_is_no_newest(tmp_path):
@@ -204,7 +260,7 @@ def at(root, stop_after=None):
 def test_law_resuming_after_any_prefix_runs_exactly_the_rest(count, draw):
     with tempfile.TemporaryDirectory() as name:
         with at(Path(name), stop_after=count) as first:
-            assert cli.main(OPTIONS) == (cli.EXIT_INTERRUPTED if count < len(CELLS) else cli.EXIT_AS_EXPECTED)
+            assert cli.main(OPTIONS) == (EXIT_INTERRUPTED if count < len(CELLS) else EXIT_AS_EXPECTED)
         folder = latest_run(Path(name))
         assert bool(folder.facts().get("finished")) == (count == len(CELLS))
         written = folder.cells.read_bytes()
@@ -213,7 +269,7 @@ def test_law_resuming_after_any_prefix_runs_exactly_the_rest(count, draw):
         have = {entry["id"] for entry in folder.results()}
         assert set(first[:-1]) <= have <= set(first)
         with at(Path(name)) as second:
-            assert cli.main([*OPTIONS, "--resume"]) == cli.EXIT_AS_EXPECTED
+            assert cli.main([*OPTIONS, "--resume"]) == EXIT_AS_EXPECTED
         assert second == [cell.id for cell in CELLS if cell.id not in have], "a cell is lost, or run again"
         assert {entry["id"] for entry in folder.results()} == {cell.id for cell in CELLS}
         assert folder.facts()["finished"] and latest_run(Path(name)) == folder
@@ -222,7 +278,7 @@ def test_law_resuming_after_any_prefix_runs_exactly_the_rest(count, draw):
 
 def test_an_interrupted_run_says_so_in_one_line(tmp_path, capsys):
     with at(tmp_path, stop_after=1):
-        assert cli.main(OPTIONS) == cli.EXIT_INTERRUPTED
+        assert cli.main(OPTIONS) == EXIT_INTERRUPTED
     error = capsys.readouterr().err
     assert "Traceback" not in error
     assert error.splitlines()[-1] == "faultline: interrupted; what was measured is kept, RESUME=1 goes on"
@@ -234,7 +290,7 @@ def test_resuming_with_other_options_is_refused(tmp_path, capsys, options):
         cli.main(OPTIONS)
     capsys.readouterr()
     with at(tmp_path) as ran:
-        assert cli.main([*OPTIONS, "--resume", *options]) == cli.EXIT_USAGE
+        assert cli.main([*OPTIONS, "--resume", *options]) == EXIT_USAGE
     assert not ran
     assert "asked for other cells" in capsys.readouterr().err
 
@@ -247,7 +303,7 @@ def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys)
         capsys.readouterr()
         ran.clear()
         for argv in ([*OPTIONS, "--resume"], ["bless"]):
-            assert cli.main(argv) == cli.EXIT_USAGE, f"{argv[0]} mixes two stacks"
+            assert cli.main(argv) == EXIT_USAGE, f"{argv[0]} mixes two stacks"
             [line] = capsys.readouterr().err.splitlines()
             assert "run on another stack (torch 2.4.0)" in line
     assert not ran
@@ -259,31 +315,81 @@ def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, caps
             done({**fake(cell), "verdict": "unexpected pass"})
 
     with at(tmp_path):
-        assert cli.main(OPTIONS) == cli.EXIT_AS_EXPECTED
+        assert cli.main(OPTIONS) == EXIT_AS_EXPECTED
         with monkeypatch.context() as patched:  # left before `at` is, or its run_all would come back and stay
             patched.setattr(runner, "run_all", unexpected)
-            assert cli.main(OPTIONS) == cli.EXIT_UNEXPECTED, "an unexpected pass counts"
+            assert cli.main(OPTIONS) == EXIT_UNEXPECTED, "an unexpected pass counts"
+
+
+@pytest.mark.parametrize(
+    ("kind", "argv", "folders"),
+    [("repeat", ["repeat", *OPTIONS[1:]], 2), ("chaos", ["chaos", "--cells", "3", "--workers", "1"], 1)],
+)
+def test_reliability_is_measured_beside_the_newest_run(tmp_path, monkeypatch, capsys, kind, argv, folders):
+    """Breaks when `bless` or RESUME=1 would go on with a run of kills, or nobody says where its results are."""
+    monkeypatch.setattr(reliability, "leftovers", dict)
+    with at(tmp_path):
+        cli.main(OPTIONS)
+        before = latest_run(tmp_path).path
+        capsys.readouterr()
+        assert cli.main(argv) == EXIT_AS_EXPECTED
+        assert latest_run(tmp_path).path == before
+    made = sorted(tmp_path.glob(f"{kind}-*"))
+    assert len(made) == folders
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("results: ")]
+    assert told == [f"results: {path}/cells.jsonl" for path in made]
+    for path in made:
+        assert RunFolder(path).facts()["kind"] == kind and RunFolder(path).results()
 
 
 def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():
     def report(rank, error):
-        step = {"bad": [], "gradients": {"a": error, "b": 0.0}, "weights": {"a": 10 * error}}
+        step = {"bad": [], "gradients": {"a": error, "b": 0.0}, "weights": {"a": 10 * error}, "rounding": {}}
         told = {"type": "E", "message": "m", "traceback": "t", "at": 1.0} if rank else None
-        found = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": "DDP"}}
+        found = {"losses": [1.0], "steps": [step] * 3, "digests": ["d"], "evidence": {"wrapper": f"DDP of {rank}"}}
         return {"rank": rank, "error": told, **found}
 
-    ended = Ended([RankEnd(report(0, 0.1), log="noise"), RankEnd(report(1, 0.2)), RankEnd(exit=-9, log="x" * 9000)])
+    ended = Ended(
+        [
+            RankEnd(report(0, 0.1), log="noise"),
+            RankEnd(report(1, 0.2)),
+            RankEnd(exit=-9, log="x" * 9000, shown={"a": 1}),
+        ]
+    )
     entry = result(CELLS[0], Judgement(Outcome.CRASHES), ended, STACK, Expectation(), "changed")
     assert [rank["exit"] for rank in entry["ranks"]] == [None, None, -9]
     assert [rank["error"] for rank in entry["ranks"]] == [None, {"type": "E", "message": "m", "traceback": "t"}, None]
     assert len(entry["ranks"][2]["log"]) == 4000
-    assert entry["evidence"] == {"wrapper": "DDP"}
+    assert entry["evidence"] == {"wrapper": "DDP of 0"}
+    assert [rank["evidence"] for rank in entry["ranks"]] == [{"wrapper": "DDP of 0"}, {"wrapper": "DDP of 1"}, {"a": 1}]
     assert entry["errors"][0] == ["a", "weights", 1, 1, 2.0]
     errors = [row[-1] for row in entry["errors"]]
     assert errors == sorted(errors, reverse=True) and 0.0 not in errors
-    many = [{"rank": 0, "steps": [{"bad": [], "weights": {str(n): float(n) for n in range(100)}}]}]
-    assert len(worst_errors(many)) == results.WORST
     json.dumps(entry)
+
+
+def test_the_worst_of_each_kind_are_kept():
+    """Breaks when the errors of weights, which are larger, leave no room for those of gradients."""
+    step = {
+        "rounding": {},
+        "gradients": {str(n): n / 1e6 for n in range(50)},
+        "weights": {str(n): n for n in range(50)},
+    }
+    rows = worst_errors([{"rank": 0, "steps": [step]}])
+    for kind, size in (("gradients", 1e-6), ("weights", 1)):
+        own = [row[-1] for row in rows if row[1] == kind]
+        assert own == [pytest.approx(n * size) for n in range(49, 49 - results.WORST, -1)]
+    assert [row[-1] for row in rows] == sorted((row[-1] for row in rows), reverse=True)
+
+
+def test_errors_that_rounding_explains_are_told_apart():
+    """Breaks when such an error is listed among the others, or nobody can see how large they get."""
+    step = {"gradients": {"a": 0.1, "b": 1.5}, "weights": {"b": 2.5}, "rounding": {"gradients:b": 1.25}}
+    reports = [{"rank": 0, "steps": [step, step | {"rounding": {"gradients:b": 1.5, "weights:b": 1.0}}]}]
+    assert ["b", "gradients", 1, 0, 1.5] not in worst_errors(reports)
+    assert ["b", "weights", 1, 0, 2.5] in worst_errors(reports)
+    assert results.excused(reports) == {"count": 3, "largest": ["b", "weights", 2, 0, 2.5], "times_noise": 1.5}
+    assert results.excused([{}]) == {"count": 0, "largest": None, "times_noise": None}
 
 
 def test_the_stack_is_one_line_without_build_tags():

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from faultline import results, shards
 from faultline.catalogue import failures
-from faultline.errors import UsageError
+from faultline.errors import EXIT_UNEXPECTED, UsageError
+from faultline.expectations import Expectation
 from faultline.matrix import Cell, Selection, select
-from faultline.results import RunFolder
+from faultline.oracle import Judgement, Outcome
+from faultline.ranks import Ended
+from faultline.results import RunFolder, result
 from faultline.shards import kind, merge, part, record, recorded, split
 
 CELLS = select(failures(), Selection())
@@ -101,7 +104,10 @@ def folder(tmp_path, monkeypatch):
         path.mkdir()
         run = RunFolder(path)
         run.describe(selection=selection or {}, shard=shard, cells=cells, **({"stack": stack} if stack else {}))
-        run.cells.write_text("".join(json.dumps({"id": i, "stack": stack}) + "\n" for i in (have or cells)))
+        done = [Cell.parse(name) for name in (cells if have is None else have)]
+        judged = Judgement(Outcome.TRAINS)
+        entries = [result(cell, judged, Ended([]), stack, Expectation(), "expected") for cell in done]
+        run.cells.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         return run
 
     return make
@@ -110,8 +116,8 @@ def folder(tmp_path, monkeypatch):
 def test_merging_all_shards_gives_the_whole(folder):
     ids = [cell.id for cell in CELLS[:9]]
     runs = [folder(ids[number::3], f"{number + 1}/3") for number in range(3)]
-    merged, missing = merge(runs[::-1])
-    assert missing == []
+    merged, absent, missing = merge(runs[::-1])
+    assert absent == [] and missing == []
     assert {entry["id"] for entry in merged.results()} == set(ids), "a merged run lost cells"
     facts = merged.facts()
     assert facts["finished"] and facts["stack"] == STACK and set(facts["cells"]) == set(ids)
@@ -119,29 +125,46 @@ def test_merging_all_shards_gives_the_whole(folder):
 
 def test_merging_names_cells_and_shards_that_are_missing(folder):
     ids = [cell.id for cell in CELLS[:8]]
-    runs = [folder(ids[:2], "1/4"), folder(ids[2:4], "2/4", have=ids[2:3]), folder(ids[6:], "4/4", have=ids[6:])]
-    merged, missing = merge(runs)
-    assert missing == ["shard 3/4", ids[3]], "what is missing is not told"
+    runs = [folder(ids[:2], "1/4"), folder(ids[2:4], "2/4", have=ids[2:3]), folder(ids[6:], "4/4")]
+    merged, absent, missing = merge(runs)
+    assert absent == ["3/4"] and missing == [ids[3]], "what is missing is not told"
     assert {entry["id"] for entry in merged.results()} == {*ids[:3], *ids[6:]}
 
 
+def test_what_is_missing_is_counted_and_named_in_lines(folder, asked):
+    """Breaks when a whole shard counts as one cell, when only one of several is named, or a name moves the cursor."""
+    ids = [cell.id for cell in CELLS[:8]]
+    runs = [folder(ids, "2/4", have=ids[:3]), folder(["\x1b[2Jx"], "3/4", have=[])]
+    code, out, _ = asked("merge", *(str(run.path) for run in runs))
+    assert code == EXIT_UNEXPECTED
+    assert out.splitlines()[-2:] == [
+        "missing: every cell of shards 1/4, 4/4",
+        f"missing: 6 of the cells that the runs were asked for: {', '.join(ids[3:6])} and 3 more",
+    ]
+    runs = [folder(ids, "1/2"), folder(["\x1b[2Jx"], "2/2", have=[])]
+    _, out, _ = asked("merge", *(str(run.path) for run in runs))
+    assert out.splitlines()[-1] == "missing: 1 of the cells that the runs were asked for: x"
+
+
+def test_a_shard_that_is_none_is_refused(folder):
+    with pytest.raises(UsageError, match=r"^run.json names no shard such as 1/4, but '\\x1b\[2J/b'$"):
+        merge([folder([CELLS[0].id], "\x1b[2J/b")])
+
+
 def test_a_merge_without_one_shard_is_not_finished(folder):
-    merged, missing = merge([folder([CELLS[0].id], "1/2")])
-    assert missing == ["shard 2/2"]
+    merged, absent, missing = merge([folder([CELLS[0].id], "1/2")])
+    assert absent == ["2/2"] and missing == []
     assert not merged.facts()["finished"], "`bless` would take a part for the whole"
 
 
 def test_parts_of_different_splits_are_no_whole(folder):
-    try:
-        _, missing = merge([folder([CELLS[0].id], "1/2"), folder([CELLS[1].id], "2/4")])
-    except UsageError:
-        missing = ["refused"]
-    assert missing, "half of the cells are in neither shard, and nobody says so"
+    """Breaks when half of the cells are in neither shard, and nobody says so."""
+    with pytest.raises(UsageError, match="parts of different splits: 1/2, 2/4"):
+        merge([folder([CELLS[0].id], "1/2"), folder([CELLS[1].id], "2/4")])
 
 
 def test_a_shard_that_ran_nothing_has_no_stack_and_is_merged_all_the_same(folder):
-    _, missing = merge([folder([CELLS[0].id], "1/2"), folder([], "2/2", stack="")])
-    assert missing == []
+    assert merge([folder([CELLS[0].id], "1/2"), folder([], "2/2", stack="")])[1:] == ([], [])
 
 
 @pytest.mark.parametrize(

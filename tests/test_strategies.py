@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from faultline import strategies
+from faultline import compare, rank, strategies
+from faultline.catalogue import Variant
 from faultline.errors import UsageError
+from faultline.matrix import Cell
+from faultline.run import Injection, Run
+from faultline.scenario import Scenario
 from faultline.strategies import Setup, zero
 from faultline.strategies._common import blocks, clean, named
 from tiny_models.gemma3 import gemma3
@@ -108,6 +113,47 @@ def test_a_scenarios_changes_go_into_the_config_and_nowhere_else():
     assert zero.config(options, setup()) == json.loads(options["file"].read_text()), "the next cell has the changes too"
 
 
+@pytest.mark.parametrize("through", ["the engine", "accelerate"])
+def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, through):
+    """Breaks when a scenario that trains through accelerate gets the config of the file as it stands."""
+
+    class Wrapped(Exception):
+        pass
+
+    def wrap(built, name, setup):
+        raise Wrapped(setup.deepspeed)
+
+    for module in (strategies, rank.accelerated):
+        monkeypatch.setattr(module, "wrap", wrap)
+    second = (lambda accelerator: None) if through == "accelerate" else None
+    built = Scenario(torch.nn.Linear(1, 1), lambda *_: None, lambda *_: None, second=second, deepspeed={"a": 1})
+    variant = Variant("broken")
+    module = SimpleNamespace(scenario=lambda remedy, setup: built)
+    run = Run(module, variant, Cell("example", variant.name, "zero2"), setup())
+    with pytest.raises(Wrapped) as wrapped:
+        rank.train_scenario(run, compare.Trace({}, [], []), {"evidence": {}}, Injection())
+    assert wrapped.value.args == ({"a": 1},)
+
+
+def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
+    """Breaks when another DeepSpeed asks for something else, and gets a sum over all ranks without a word."""
+    from deepspeed import comm
+
+    monkeypatch.setattr(comm, "get_world_size", lambda group=None: 2 if group in (None, "all") else 1)
+    tensor = torch.ones(1)
+    for wrong in ({"op": comm.ReduceOp.MAX}, {"op": comm.ReduceOp.AVG}, {"group": "some"}):
+        with pytest.raises(NotImplementedError), zero.one_collective():
+            comm.all_reduce(tensor, **wrong)
+    with pytest.raises(NotImplementedError), zero.one_collective():
+        comm.all_gather_into_tensor(tensor, tensor, group="some")
+    summed = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
+    with zero.one_collective():
+        comm.all_reduce(tensor, group="all")
+        comm.all_reduce(tensor, op=comm.ReduceOp.SUM)
+    assert [total.tolist() for total in summed] == [[1.0, 1.0]]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -133,8 +179,8 @@ def test_a_broken_config_is_refused_with_its_name(tmp_path, content, words):
 def good(name):
     """The evidence of a strategy that is in force on two ranks, and each single change that must raise a doubt."""
     options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
-    found = {"world_size": 2, "bytes_held": 400, "bytes_whole": 400}
-    sharded = {"bytes_held": 200}, {"bytes_held": 400}
+    found = {"world_size": 2, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
+    sharded = {"bytes_held": 20_000}, {"bytes_held": 40_000}
     if family == "single":
         return {**found, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
     if family == "ddp":
@@ -148,20 +194,29 @@ def good(name):
         changes = {"units": 1, "reshard_after_forward": not options["reshard_after_forward"]}
         return {**found, **kind, **sharded[0]}, {**changes, **sharded[1]}
     config = options["zero"]
+    stage = config["stage"]
     kind = {
         "wrapper": "DeepSpeedEngine",
-        "stage": config["stage"],
-        "reduce_bucket_size": config.get("reduce_bucket_size", "default"),
+        "stage": stage,
+        "optimizer": zero.OPTIMIZERS.get(stage, "SGD"),
+        "partition_gradients": (None, False, True, None)[stage],
+        "reduce_bucket_size": config.get("reduce_bucket_size", 500_000_000),
         "offload_optimizer": "offload_optimizer" in config,
         "offload_param": "offload_param" in config,
+        "masters_on": ["cpu"],
+        "masters_held": 50 if stage else 100,
+        "masters_whole": 100,
     }
     changes = {
-        "stage": (config["stage"] + 1) % 4,
-        "reduce_bucket_size": 5_000_000,
+        "stage": (stage + 1) % 4,
+        "optimizer": "SGD" if stage else "DeepSpeedZeroOptimizer",
+        "partition_gradients": not kind["partition_gradients"],
+        "reduce_bucket_size": 5_000_000 if "reduce_bucket_size" in config else 39_999,
         "offload_optimizer": not kind["offload_optimizer"],
         "offload_param": not kind["offload_param"],
+        "masters_held": 100 if stage else 50,
     }
-    shard, whole = sharded if config["stage"] == 3 else ({}, {})
+    shard, whole = sharded if stage == 3 else ({}, {})
     return {**found, **kind, **shard}, {**changes, **whole}
 
 
@@ -176,7 +231,19 @@ def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
     for key, value in changes.items():
         [doubt] = doubts(name, {**found, key: value})
         assert "\n" not in doubt
-        assert str(value) in doubt or key in ("bytes_held", "wrapper"), f"{doubt!r} doesn't say that {key} is {value}"
+        assert str(value) in doubt or key in ("bytes_held", "masters_held"), (
+            f"{doubt!r} doesn't say that {key} is {value}"
+        )
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("zero")])
+def test_offload_on_a_gpu_is_seen_from_where_the_weights_are(name):
+    """Breaks when a cell on a GPU passes whose optimizer keeps its weights there although it should not, or the
+    other way round; on the CPU there is only one place."""
+    found = {**good(name)[0], "device": "cuda:0"}
+    places = ["cpu"], ["cuda"]
+    passed = [place for place in places if not doubts(name, {**found, "masters_on": place})]
+    assert passed == [places["offload" not in name]]
 
 
 WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", "Gemma3ForCausalLM")
@@ -205,7 +272,7 @@ def test_a_model_under_fsdp2_is_not_single():
 @pytest.mark.parametrize("name", ["zero3", "zero3-small", "fsdp1-full", "fsdp1-grad-op", "fsdp2"])
 def test_one_rank_holds_everything_and_that_is_no_doubt(name):
     found, _ = good(name)
-    alone = {**found, "world_size": 1, "bytes_held": 400}
+    alone = {**found, "world_size": 1, "bytes_held": 40_000, "masters_held": 100}
     if name.startswith("fsdp1"):
         assert doubts(name, alone), "FSDP1 shards nothing on one rank, and says so"
         alone["sharding"] = "NO_SHARD"

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import light
@@ -15,7 +16,7 @@ import psutil
 import pytest
 from light import gone, survivors
 
-from faultline import oracle, progress, ranks, reliability, runner
+from faultline import oracle, progress, ranks, reliability, runner, strategies
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell
 from faultline.ranks import RankServer, ServerDied
@@ -38,11 +39,13 @@ def server(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    return server.run({"inject": deed}, world_size)
+    strategy = {"wrapper": "DistributedDataParallel", **strategies.options(CELL.strategy)}
+    evidence = {**strategy, "world_size": world_size, "checkpointing_set": CELL.checkpointing}
+    return server.run({"inject": deed, "evidence": evidence}, world_size)
 
 
 def outcome(ended):
-    judged = oracle.judge(CELL, failures()[CELL.failure], ended)
+    judged = oracle.judge(replace(CELL, world_size=len(ended.ranks)), failures()[CELL.failure], ended)
     return str(judged.outcome), judged.signature, judged.detail
 
 
@@ -97,7 +100,7 @@ def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
 @pytest.mark.parametrize(
     ("deed", "ended"),
     [
-        ("dies_after_its_peer", ("crashes", "signal", "rank 1 was killed by signal 9")),
+        ("dies_after_its_peer", ("crashes", "SIGKILL", "rank 1 was killed by SIGKILL")),
         ("fails_after_its_peer_died", ("crashes", "silent-exit", "rank 1 was left with exit code 3 and no report")),
         ("aborts_after_its_peer_failed", ("raises", "other", "ValueError: the cause")),
     ],

@@ -20,7 +20,7 @@ from transformers import Gemma3ForConditionalGeneration, Qwen2ForCausalLM
 from faultline.catalogue import ROOT
 from tiny_models import data
 from tiny_models.gemma3 import TOKENS_PER_IMAGE, gemma3
-from tiny_models.group_decode import LinearGroupDecodeAdapter, speech_model
+from tiny_models.group_decode import LinearGroupDecodeAdapter, SpeechModel, speech_model
 from tiny_models.per_image_vision import per_image_vision_model
 from tiny_models.qwen2 import add_lora, lora_config, qwen2
 from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE, VOCABULARY
@@ -199,7 +199,8 @@ def test_the_speech_adapter_has_the_size_of_the_report():
 def test_the_speech_model_of_the_report_has_that_adapter():
     model = speech_model(audio_vocab_size=4160, code_layer=3)
     assert model.adapter.linear.out_features == 12480
-    _, audio = model(torch.zeros(1, 2, dtype=torch.long), audio=True)
+    model.also = SpeechModel.audio
+    _, audio = model(torch.zeros(1, 2, dtype=torch.long))
     assert audio.shape == (1, 2, 3, 4160)
 
 
@@ -214,7 +215,9 @@ def test_law_layer_l_of_the_speech_adapter_has_features_lv_to_l1v(rows, tokens, 
     seen = []
     model.adapter.linear.register_forward_hook(lambda module, inputs, output: seen.append((*inputs, output)))
     with torch.no_grad():
-        logits, audio = model(ids, audio=True)
+        assert model(ids)[1] is None and not seen, "nobody asked, and the adapter takes part all the same"
+        model.also = SpeechModel.audio
+        logits, audio = model(ids)
     assert logits.shape == (rows, tokens, VOCAB_SIZE + vocabulary)
     assert audio.shape == (rows, tokens, layers, vocabulary)
     [(taken, flat)] = seen
@@ -222,7 +225,6 @@ def test_law_layer_l_of_the_speech_adapter_has_features_lv_to_l1v(rows, tokens, 
     for layer in range(layers):
         features = flat[..., layer * vocabulary : (layer + 1) * vocabulary]
         assert torch.equal(audio[..., layer, :], features), f"layer {layer} holds another layer's logits"
-    assert model(ids)[1] is None, "without audio the adapter takes part all the same"
 
 
 @given(sizes(max_value=3), sizes(max_value=3), sizes(max_value=6), st.data(), SEEDS)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from faultline.matrix import ROWS
 from tiny_models.tokenizer import SPECIAL, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-ROWS = 4  # of the global batch
 
 # What every GRPO cell shares: two completions of each prompt, four tokens long.
 GRPO = {"num_generations": 2, "max_completion_length": 4, "use_vllm": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +32,12 @@ class LinearGroupDecodeAdapter(nn.Module):
 
 
 class SpeechModel(nn.Module):
-    """A vocabulary of text and audio tokens; the adapter makes each layer's logits of the audio part."""
+    """A vocabulary of text and audio tokens; the adapter makes each layer's logits of the audio part.
+
+    `also(model, logits)` runs within the forward pass, on the logits of all tokens.
+    """
+
+    also: Callable[[SpeechModel, torch.Tensor], torch.Tensor] | None = None
 
     def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
         super().__init__()
@@ -42,10 +48,14 @@ class SpeechModel(nn.Module):
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
         self.body.gradient_checkpointing_enable(gradient_checkpointing_kwargs=gradient_checkpointing_kwargs)
 
-    def forward(self, input_ids: torch.Tensor, audio: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """input_ids [B, T] to logits [B, T, text + V] and, if asked for, audio logits [B, T, L, V]."""
+    def audio(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits [B, T, text + V] to audio logits [B, T, L, V]."""
+        return self.adapter(logits[..., VOCAB_SIZE:])
+
+    def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """input_ids [B, T] to logits [B, T, text + V], and what `also` makes of them."""
         logits = self.body(input_ids=input_ids).logits
-        return logits, self.adapter(logits[..., VOCAB_SIZE:]) if audio else None
+        return logits, self.also(self, logits) if self.also else None
 
 
 def speech_model(seed: int = 0, audio_vocab_size: int = 16, code_layer: int = 3) -> SpeechModel:

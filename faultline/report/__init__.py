@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from faultline import claims, strategies
 from faultline.catalogue import Failure, failures
 from faultline.claims import Verdict
-from faultline.matrix import CHECKPOINTING, Cell, default_world
+from faultline.matrix import AXES, CHECKPOINTING, Cell, default_world
 from faultline.results import Result
 
 SYMBOLS = {
@@ -95,8 +95,7 @@ def command(cell: str) -> str:
 
 
 def cell_of(result: Result) -> Cell:
-    axes = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "device")
-    return Cell(**{axis: result[axis] for axis in axes})
+    return Cell(**{axis: result[axis] for axis in AXES})
 
 
 def outcomes(results: Iterable[Result]) -> dict[Cell, tuple[str, str]]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -251,8 +251,8 @@ def _columns(first: str, *numbers: str) -> Columns:
     return table
 
 
-def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict]) -> None:
-    """What the catalogue says of a failure, and how the claims about it fared."""
+def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict], source: str) -> None:
+    """What the catalogue says of a failure, and how the claims about it fared in the run that `source` tells of."""
     console.print(Text(one_line(failure.title), style="bold"), soft_wrap=True)
     _indented(console, failure.name)
     console.print()
@@ -269,11 +269,19 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict])
     console.print(facts)
     claims = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("", "claim", "verdict", "for", "against"):
-        claims.add_column(name, justify="right" if name in ("for", "against") else "left", no_wrap=name == "verdict")
-    for key, verdict in verdicts.items():
-        word = Text(verdict.word, style=WORDS[verdict.word])
-        claims.add_row(key, Text(verdict.claim.text), word, str(len(verdict.speaks_for)), str(len(verdict.against)))
+        justify: Literal["left", "right"] = "right" if name in ("for", "against") else "left"
+        claims.add_column(name, justify=justify, no_wrap=name == "verdict", overflow="fold")
+    for key, claim in failure.claims.items():
+        told: list[Text | str] = []
+        if key in verdicts:
+            word, counts = verdicts[key].word, (verdicts[key].speaks_for, verdicts[key].against)
+            told = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
+        claims.add_row(key, Text(claim.text), *told)
     console.print(claims)
+    for url in dict.fromkeys(claim.source for claim in failure.claims.values()):
+        keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
+        _line(console, f"{keys}: {url}", "dim")
+    _line(console, source)
 
 
 def _variant(name: str, patterns: Iterable[str]) -> str:

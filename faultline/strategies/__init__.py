@@ -18,7 +18,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +40,10 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class Setup:
-    """Where a rank finds itself: what its cell asks for, and the device that it was given."""
+    """Where a rank finds itself: what its cell asks for, and the device that it was given.
+
+    `deepspeed` changes the config that a ZeRO strategy takes from its file.
+    """
 
     rank: int
     world_size: int
@@ -81,4 +84,4 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     """Put a scenario's model under the bare engine of a strategy."""
     from faultline.scenario import sgd
 
-    return family(name).wrap(built.model, sgd, options(name), replace(setup, deepspeed=built.deepspeed))
+    return family(name).wrap(built.model, sgd, options(name), setup)

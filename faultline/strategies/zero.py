@@ -12,11 +12,13 @@ from typing import Any
 from unittest import mock
 
 from faultline.errors import UsageError
+from faultline.matrix import ROWS
 from faultline.strategies import Setup, Wrapped
 from faultline.strategies._common import all_gather, clean, nbytes
 
 ORDER = 2
 CONFIGS = Path(__file__).resolve().parents[2] / "ds_configs"
+OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 
 
 @functools.cache
@@ -44,7 +46,7 @@ def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     content = copy.deepcopy(read_config(options["file"]))
     for key, value in setup.deepspeed.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) else value
-    content["train_micro_batch_size_per_gpu"] = 4 // setup.world_size
+    content["train_micro_batch_size_per_gpu"] = ROWS // setup.world_size
     if setup.precision == "bf16":
         content["bf16"] = {"enabled": True}
     return content
@@ -119,10 +121,18 @@ def one_collective() -> Iterator[None]:
     reductions: list[Any] = []
     gathers: list[tuple[Any, Any]] = []
 
-    def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> None:
+    def everyone(group: Any) -> None:
+        if group is not None and comm.get_world_size(group) != comm.get_world_size():
+            raise NotImplementedError("a collective of some ranks only can't be put off until all of them meet")
+
+    def all_reduce(tensor: Any, op: Any = comm.ReduceOp.SUM, group: Any = None, **kwargs: Any) -> None:
+        if op != comm.ReduceOp.SUM:
+            raise NotImplementedError(f"only sums can be put together in one, not {op}")
+        everyone(group)
         reductions.append(tensor)
 
-    def all_gather_into_tensor(output: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
+    def all_gather_into_tensor(output: Any, tensor: Any, group: Any = None, **kwargs: Any) -> None:
+        everyone(group)
         gathers.append((output, tensor))
 
     with (
@@ -142,15 +152,22 @@ def one_collective() -> Iterator[None]:
 def evidence(engine: Any) -> dict[str, Any]:
     if not hasattr(engine, "zero_optimization_stage"):
         return {"wrapper": type(engine).__name__}
-    known = list(engine.parameters())
-    zero = engine.config["zero_optimization"] if isinstance(engine.config, dict) else {}
+    known, optimizer = list(engine.parameters()), engine.optimizer
+    partitions = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3 hands them over only to step
+    stepped = partitions or [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
+    trained = [p for p in known if p.requires_grad]
     return {
         "wrapper": type(engine).__name__,
         "stage": engine.zero_optimization_stage(),
-        "optimizer": type(engine.optimizer).__name__,
-        "reduce_bucket_size": zero.get("reduce_bucket_size", "default"),
-        "offload_optimizer": bool(engine.zero_offload_optimizer() and zero.get("offload_optimizer")),
-        "offload_param": bool(engine.zero_offload_param() and zero.get("offload_param")),
+        "optimizer": type(optimizer).__name__,
+        "partition_gradients": getattr(optimizer, "partition_gradients", None),
+        # At stage 0 the engine reduces in buckets of a fixed size: there, it is only what was asked for.
+        "reduce_bucket_size": getattr(optimizer, "reduce_bucket_size", engine.zero_reduce_bucket_size()),
+        "offload_optimizer": getattr(optimizer, "cpu_offload", getattr(optimizer, "offload_optimizer", False)),
+        "offload_param": getattr(optimizer, "offload_param", False),
+        "masters_on": sorted({p.device.type for p in stepped}),
+        "masters_held": sum(p.numel() for p in stepped),
+        "masters_whole": sum(getattr(p, "ds_numel", p.numel()) for p in trained),
         "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(p for p in known if _gathered(p)),
         "bytes_whole": sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in known),
     }
@@ -160,14 +177,26 @@ def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     zero = options["zero"]
     if found.get("wrapper") != "DeepSpeedEngine":
         return [f"the model is wrapped in {found.get('wrapper')}, not DeepSpeedEngine"]
+    stage = zero["stage"]
     wanted = {
-        "stage": zero["stage"],
-        "reduce_bucket_size": zero.get("reduce_bucket_size", "default"),
+        "stage": stage,
+        "partition_gradients": {1: False, 2: True}.get(stage),
+        "reduce_bucket_size": zero.get("reduce_bucket_size", found["reduce_bucket_size"]),
         "offload_optimizer": "offload_optimizer" in zero,
         "offload_param": "offload_param" in zero,
     }
     wrong = [f"{key} is {found[key]}, not {value}" for key, value in wanted.items() if found[key] != value]
-    if zero["stage"] == 3 and found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
+    if (found["optimizer"] if found["optimizer"].startswith("DeepSpeedZero") else None) != OPTIMIZERS.get(stage):
+        wrong.append(f"the optimizer is a {found['optimizer']}")
+    if "reduce_bucket_size" not in zero and found["reduce_bucket_size"] < found["bytes_whole"]:
+        wrong.append(f"reduce_bucket_size is {found['reduce_bucket_size']}: the model may not fit into one")
+    if stage and found["world_size"] > 1 and found["masters_held"] >= found["masters_whole"]:
+        wrong.append("every rank steps all weights")
+    if not stage and found["masters_held"] < found["masters_whole"]:
+        wrong.append(f"a rank steps {found['masters_held']} of {found['masters_whole']} weights")
+    if found["device"] != "cpu" and (found["masters_on"] == ["cpu"]) != ("offload_optimizer" in zero):
+        wrong.append(f"the optimizer's weights are on {', '.join(found['masters_on'])}")
+    if stage == 3 and found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
         wrong.append("every rank holds all parameters")
     return wrong
 

@@ -3,6 +3,7 @@
 from faultline.catalogue import Claim, Failure, Variant
 
 ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7078"
+ZERO3 = "https://deepspeed.readthedocs.io/en/latest/zero3.html"
 
 FAILURE = Failure(
     title="Adding zero times the sum of an adapter's parameters to the loss breaks ZeRO-3",
@@ -28,9 +29,11 @@ FAILURE = Failure(
         Variant("no_dummy"),
         Variant("one_by_one"),
         Variant("zero_weighted_forward"),
-        Variant("gathered"),
+        Variant("gathered", strategies=("zero3*",)),
+        Variant("gathered_throughout", strategies=("zero3*",)),
+        Variant("registered", strategies=("zero3*",)),
         Variant("frozen_adapter"),
-        Variant("not_partitioned", strategies=("zero3*",)),
+        Variant("persistent", strategies=("zero3*",)),
     ),
     claims={
         "a": Claim("remove the dummy loss", swap={"remedy": "no_dummy"}, source=ISSUE),
@@ -43,14 +46,24 @@ FAILURE = Failure(
             source=ISSUE,
         ),
         "c2": Claim(
-            "gather the parameters before the sum (`deepspeed.zero.GatheredParameters`)",
+            "gather the parameters for the sum (`deepspeed.zero.GatheredParameters`)",
             swap={"remedy": "gathered"},
-            source=ISSUE,
+            source=ZERO3,
         ),
-        "c3": Claim("freeze the adapter", swap={"remedy": "frozen_adapter"}, source=ISSUE),
+        "c3": Claim(
+            "gather them until backward has ended",
+            swap={"remedy": "gathered_throughout"},
+            source=ZERO3,
+        ),
         "c4": Claim(
-            "exclude parameters from partitioning (a high persistence threshold)",
-            swap={"remedy": "not_partitioned"},
+            "tell ZeRO-3 that the model's forward pass reads them (`deepspeed.zero.register_external_parameter`)",
+            swap={"remedy": "registered"},
+            source=ZERO3,
+        ),
+        "c5": Claim("freeze the adapter", swap={"remedy": "frozen_adapter"}, source=ISSUE),
+        "c6": Claim(
+            "exclude parameters from partitioning, as a high `stage3_param_persistence_threshold` is said to do",
+            swap={"remedy": "persistent"},
             source=ISSUE,
         ),
         "d": Claim(
@@ -64,41 +77,55 @@ FAILURE = Failure(
 )
 
 
+def one_sum(model, logits):
+    return sum(p.sum() for p in model.adapter.parameters()) * 0.0
+
+
+def one_by_one(model, logits):
+    return sum(p.sum() * 0.0 for p in model.adapter.parameters())
+
+
+def zero_weighted_forward(model, logits):
+    return model.audio(logits).sum() * 0.0
+
+
+def gathered(model, logits):
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters(model.adapter.parameters()):
+        return one_sum(model, logits)
+
+
+IN_FORWARD = {"no_dummy": None, "one_by_one": one_by_one, "zero_weighted_forward": zero_weighted_forward}
+
+
 def scenario(remedy, setup):
     from faultline.scenario import Scenario, next_token_loss, token_batch
     from tiny_models.data import text_rows
     from tiny_models.group_decode import speech_model
 
     model = speech_model()
-    adapter = model.adapter
-    if remedy == "frozen_adapter":
-        adapter.requires_grad_(False)
+    model.also = gathered if remedy == "gathered" else IN_FORWARD.get(remedy, one_sum)
+    model.adapter.requires_grad_(remedy != "frozen_adapter")
+    if remedy == "registered":
+        import deepspeed
+
+        for parameter in model.adapter.parameters():
+            deepspeed.zero.register_external_parameter(model, parameter)
 
     def loss(model, batch):
-        text, audio = model(batch["input_ids"], audio=remedy == "zero_weighted_forward")
-        loss = next_token_loss(text, batch)
-        if remedy == "no_dummy":
-            return loss
-        if remedy == "zero_weighted_forward":
-            return loss + audio.sum() * 0.0
-        if remedy == "one_by_one":
-            for parameter in adapter.parameters():
-                loss = loss + parameter.sum() * 0.0
-            return loss
-        if remedy == "gathered":
-            with gathered(adapter):
-                return loss + sum(p.sum() for p in adapter.parameters()) * 0.0
-        return loss + sum(p.sum() for p in adapter.parameters()) * 0.0
+        logits, zero = model(batch["input_ids"])
+        loss = next_token_loss(logits, batch)
+        return loss if zero is None else loss + zero
 
     def batch(step, rank, world_size):
         return token_batch(text_rows(step), rank, world_size)
 
-    keep = {"stage3_param_persistence_threshold": 10**9} if remedy == "not_partitioned" else {}
-    return Scenario(model, loss, batch, deepspeed={"zero_optimization": keep})
+    def whole():
+        import deepspeed
 
+        return deepspeed.zero.GatheredParameters(model.adapter.parameters())
 
-def gathered(adapter):
-    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
-
-    sharded = [parameter for parameter in adapter.parameters() if hasattr(parameter, "ds_id")]
-    return GatheredParameters(sharded, enabled=bool(sharded))
+    keep = {"stage3_param_persistence_threshold": 10**9} if remedy == "persistent" else {}
+    around = whole if remedy == "gathered_throughout" else None
+    return Scenario(model, loss, batch, around=around, deepspeed={"zero_optimization": keep})

@@ -1,0 +1,108 @@
+"""Runs and their folders: cells measured into one, and the one that is meant, refused where it doesn't fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from faultline import results, runner, server
+from faultline.errors import UsageError
+from faultline.matrix import Cell
+from faultline.report import terminal
+from faultline.results import Result, RunFolder
+
+
+def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = ()) -> None:
+    """Run cells behind a progress bar; each result is written to the folder as it comes."""
+    writer = results.Writer(folder)
+    folder.describe(finished=False)
+    stack = ""
+    try:
+        with terminal.progress(Console(stderr=True), len(cells) + len(known), known) as advance:
+
+            def done(entry: Result) -> None:
+                nonlocal stack
+                writer.add(entry)
+                advance(entry)
+                if entry["stack"] not in ("", stack):
+                    stack = entry["stack"]
+                    folder.describe(stack=stack)
+
+            runner.run_all(cells, workers, done)
+    finally:
+        writer.close()
+
+
+def chosen(name: str) -> RunFolder:
+    """A results folder by path, or the newest."""
+    if not name:
+        return results.latest_run()
+    folder = RunFolder(Path(name).resolve())
+    folder.facts()
+    return folder
+
+
+def undisturbed(name: str) -> RunFolder:
+    """`chosen`, but no run whose ranks were killed on purpose: nothing can be learned from what they did."""
+    folder = chosen(name)
+    if folder.facts().get("kind") == "chaos":
+        raise UsageError(f"{folder.path.name} is a chaos run: its ranks were killed on purpose; name another run")
+    return folder
+
+
+def entries(folder: RunFolder) -> list[Result]:
+    """A run's results; says how many lines of its file are none."""
+    found, others = folder.read()
+    if others:
+        lines = "1 line is" if others == 1 else f"{others} lines are"
+        print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or not a result", file=sys.stderr)
+    return found
+
+
+def resumable(folder: RunFolder, cells: Iterable[Cell]) -> list[Result]:
+    """What an interrupted run already has; refuses one of another stack or of other cells."""
+    facts = folder.facts()
+    same_stack(folder)
+    if set(facts.get("cells", ())) != {cell.id for cell in cells}:
+        raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
+    return entries(folder)
+
+
+def same_stack(folder: RunFolder) -> None:
+    """Refuse a run of other versions than are installed here."""
+    here = results.stack_name(server.versions())
+    theirs = folder.facts().get("stack", here)
+    if theirs != here:
+        raise UsageError(f"{folder.path.name} was run on another stack ({theirs}); start a new run")
+
+
+def newest_with(cells: Iterable[Cell]) -> tuple[RunFolder | None, list[Result]]:
+    """The newest run that has all of the cells, on whichever device, or the newest of those that have the most.
+
+    Gives its results as well; no run where none has any.
+    """
+    wanted = {_anywhere(cell.id) for cell in cells}
+    best: tuple[RunFolder | None, list[Result]] = None, []
+    most = 0
+    for folder in results.runs():
+        try:
+            asked = wanted & {_anywhere(name) for name in folder.facts().get("cells", ())}
+        except UsageError:
+            continue
+        if len(asked) <= most:
+            continue
+        found = folder.results()
+        have = len(wanted & {_anywhere(entry["id"]) for entry in found})
+        if have > most:
+            best, most = (folder, found), have
+        if most == len(wanted):
+            break
+    return best
+
+
+def _anywhere(name: str) -> str:
+    """A cell's id without its device."""
+    return name.rpartition("/")[0]

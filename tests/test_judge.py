@@ -1,0 +1,155 @@
+"""The oracle's judgement on reports made by hand: nothing is called by a name that its ranks did not prove."""
+
+from __future__ import annotations
+
+import copy
+import signal
+
+import pytest
+
+from faultline import oracle, strategies
+from faultline.catalogue import Failure
+from faultline.matrix import STEPS, Cell
+from faultline.oracle import judge
+from faultline.ranks import Ended, RankEnd
+
+CELL = Cell("example", "broken", "ddp", "reentrant")
+FAILURE = Failure("", (), "", "", {"torn": "Torn"}, (), {}, name="example")
+
+SHOWN = {
+    "at_fork": {"threads": 1, "cuda_initialised": False},
+    "world_size": 2,
+    "device": "cpu",
+    "checkpointing_set": "reentrant",
+    "wrapper": "DistributedDataParallel",
+    **strategies.options("ddp"),
+    "bytes_held": 4,
+    "bytes_whole": 4,
+    "gradients_remain": True,
+}
+EARLY = {key: SHOWN[key] for key in ("at_fork", "world_size", "device", "checkpointing_set")}
+SEEN = {**SHOWN, "checkpointing_seen": "reentrant"}
+
+# One fact that is not what the cell's name says.
+WRONG = {
+    "strategy": {"wrapper": "Linear"},
+    "option": {"static_graph": True},
+    "world size": {"world_size": 1},
+    "threads": {"at_fork": {"threads": 2, "cuda_initialised": False}},
+    "cuda": {"at_fork": {"threads": 1, "cuda_initialised": True}},
+}
+MODES = {"set": {"checkpointing_set": "off"}, "seen": {"checkpointing_seen": "non-reentrant"}}
+
+
+def report(rank, evidence=SEEN, error="", **changes):
+    told = {"type": "Torn", "message": error, "traceback": "", "at": 1.0} if error else None
+    step = {"gradients": {"w": 1e-6}, "weights": {"w": 2e-6}, "bad": [], "unmoved": [], "nan": [], "rounding": {}}
+    known = {"rank": rank, "evidence": evidence, "error": told, "losses": [float(rank)] * STEPS, "digests": ["d"]}
+    return (
+        known | {"steps": [copy.deepcopy(step) for _ in range(STEPS)], "compared": ["gradients", "weights"]} | changes
+    )
+
+
+def trained(**changes):
+    return Ended([RankEnd(report(0)), RankEnd(report(1, **changes))])
+
+
+def raised(evidence=SHOWN, peer=SHOWN):
+    return Ended([RankEnd(shown=peer), RankEnd(report(1, evidence, "apart"))])
+
+
+def crashed(evidence=SHOWN, peer=SHOWN):
+    return Ended([RankEnd(shown=peer), RankEnd(exit=-signal.SIGABRT, shown=evidence)])
+
+
+def hung(evidence=SHOWN, peer=SHOWN):
+    return Ended([RankEnd(shown=peer), RankEnd(shown=evidence)], hang="all slept")
+
+
+ENDS = {"raises": (raised, "torn"), "crashes": (crashed, "SIGABRT"), "hangs": (hung, "no-progress")}
+every_end = pytest.mark.parametrize("outcome", ENDS)
+
+
+def told(ended, cell=CELL):
+    judged = judge(cell, FAILURE, ended)
+    return str(judged.outcome), judged.signature
+
+
+@every_end
+def test_a_bad_end_is_named_once_its_ranks_have_shown_what_they_ran(outcome):
+    """Breaks when a documented failure is called invalid although everything is proven."""
+    make, signature = ENDS[outcome]
+    assert told(make()) == (outcome, signature)
+    assert told(make({**SEEN, "checkpointing_set": "off"})) == (outcome, signature), "what was seen is proof enough"
+
+
+@every_end
+@pytest.mark.parametrize("wrong", [*WRONG, *MODES])
+def test_a_bad_end_of_something_else_is_invalid(outcome, wrong):
+    """Breaks when a failure of plain DDP, of one rank or of another mode counts as that of the cell."""
+    change = {**WRONG, **MODES}[wrong]
+    assert told(ENDS[outcome][0]({**SHOWN, **change})) == ("invalid", "evidence")
+
+
+@every_end
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_peer_that_runs_something_else_makes_it_invalid(outcome, wrong):
+    """Breaks when the strategy is proven on the rank that failed alone."""
+    assert told(ENDS[outcome][0](peer={**SHOWN, **WRONG[wrong]})) == ("invalid", "evidence")
+
+
+@every_end
+def test_a_rank_that_fails_before_its_strategy_is_in_force_proves_nothing(outcome):
+    """Breaks when a rank that is killed while it sets up passes for the failure that a rule expects."""
+    make, _ = ENDS[outcome]
+    assert told(make(EARLY)) == told(make({})) == ("invalid", "evidence")
+    # A peer may have been cut short by the end of the other; in a hang every rank is at fault.
+    assert told(make(peer=EARLY))[0] == ("invalid" if outcome == "hangs" else outcome)
+
+
+def test_an_error_that_nobody_knows_may_come_early():
+    """Breaks when an engine's own refusal to wrap a model is hidden behind `invalid`."""
+    unknown = Failure("", (), "", "", {}, (), {}, name="example")
+    ended = raised(EARLY, EARLY)
+    assert judge(CELL, unknown, ended).outcome == "raises" and judge(CELL, unknown, ended).signature == "other"
+    wrong = raised({**EARLY, "checkpointing_set": "off"}, EARLY)
+    assert judge(CELL, unknown, wrong).outcome == "invalid", "what it did show is not what the cell's name says"
+
+
+def test_a_death_is_named_by_its_signal_and_its_last_words():
+    """Breaks when the out-of-memory killer passes for gloo's abort, or the reason has to be looked up in a log."""
+    log = "UserWarning: old\nterminate called\n  what():  [enforce fail at pair.cc:456] 14 vs 10\n\nwarnings.warn(\n"
+    ended = Ended([RankEnd(shown=SHOWN), RankEnd(exit=-6, shown=SHOWN, log=log)])
+    judged = judge(CELL, FAILURE, ended)
+    assert judged.detail == "rank 1 was killed by SIGABRT: what():  [enforce fail at pair.cc:456] 14 vs 10"
+    assert told(Ended([RankEnd(shown=SHOWN), RankEnd(exit=-9, shown=SHOWN)])) == ("crashes", "SIGKILL")
+    assert told(Ended([RankEnd(shown=SHOWN), RankEnd(exit=7, shown=SHOWN)])) == ("crashes", "silent-exit")
+    assert oracle.signal_name(signal.SIGRTMIN + 1) == f"signal {signal.SIGRTMIN + 1}", "it has no name"
+    assert oracle.last_words("loading\nwarnings.warn(\n") == ""
+
+
+def test_a_cell_that_trained_has_to_prove_all_of_it():
+    """Breaks when a run passes without the evidence, the steps or the comparison that its name asks for."""
+    assert told(trained()) == ("trains", "")
+    for change in WRONG.values():
+        assert told(trained(evidence={**SEEN, **change})) == ("invalid", "evidence")
+    for mode in ("off", "non-reentrant"):
+        assert told(trained(evidence={**SEEN, "checkpointing_seen": mode})) == ("invalid", "evidence")
+    assert told(trained(steps=report(1)["steps"][1:])) == ("invalid", "evidence")
+
+
+def test_gradients_that_were_there_have_to_be_compared():
+    """Breaks when gradients are quietly left out; an engine that leaves none is judged by its weights."""
+    assert told(trained(compared=["weights"])) == ("invalid", "evidence")
+    assert told(trained(compared=["weights"], evidence={**SEEN, "gradients_remain": False})) == ("trains", "")
+    assert told(trained(compared=[], evidence={**SEEN, "gradients_remain": False})) == ("invalid", "evidence")
+
+
+def test_an_error_that_rounding_explains_is_not_the_worst():
+    """Breaks when a parameter that is all noise stands for how far a cell is off."""
+    noisy = report(1)
+    noisy["steps"][0]["gradients"]["bias"] = 1.5
+    noisy["steps"][0]["rounding"]["gradients:bias"] = 1.2
+    judged = judge(CELL, FAILURE, Ended([RankEnd(report(0)), RankEnd(noisy)]))
+    assert (judged.outcome, judged.worst_parameter) == ("trains", "w (weights, step 1, rank 0)")
+    assert judged.relative_error == 2e-6
