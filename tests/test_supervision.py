@@ -100,7 +100,7 @@ def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
 @pytest.mark.parametrize(
     ("deed", "ended"),
     [
-        ("dies_after_its_peer", ("crashes", "signal", "rank 1 was killed by signal 9")),
+        ("dies_after_its_peer", ("crashes", "SIGKILL", "rank 1 was killed by SIGKILL")),
         ("fails_after_its_peer_died", ("crashes", "silent-exit", "rank 1 was left with exit code 3 and no report")),
         ("aborts_after_its_peer_failed", ("raises", "other", "ValueError: the cause")),
     ],
