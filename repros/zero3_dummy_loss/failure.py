@@ -24,6 +24,7 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
     },
+    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
         Variant("broken"),
         Variant("no_dummy"),
