@@ -97,10 +97,12 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     parameter, of its gradient or of its movement since the start. It is bad when
     it is above the tolerance and the difference is more than rounding explains;
     what rounding does explain is in `rounding`, with how many times the noise it
-    is. Gradients that were not read are not compared. A reference that is not
-    finite proves nothing, so that counts as `nan` too.
+    is. A weight can't show a movement below its own last place, so that much is
+    rounding whatever the noise is. Gradients that were not read are not compared.
+    A reference that is not finite proves nothing, so that counts as `nan` too.
     """
     tolerance, margin = TOLERANCE[precision], MARGIN[precision]
+    size = dict(zip(reference.initial, _sizes(list(reference.initial.values())), strict=True))
     steps = []
     for index in range(len(trace.weights)):
         found: dict[str, Any] = {"bad": [], "unmoved": [], "nan": [], "rounding": {}}
@@ -115,6 +117,8 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
             names = sorted(theirs.keys() | mine.keys())
             for name, norms in zip(names, _norms(names, mine, theirs, theirs_noisy), strict=True):
                 have, want, difference, rounding = norms
+                if kind == "weights":
+                    rounding = max(rounding, EPSILON["fp32"] * size.get(name, 0.0))
                 error = difference / want if want else (difference and float("inf"))
                 if not all(map(math.isfinite, norms)):
                     found["nan"].append(f"{kind}:{name}")
@@ -149,7 +153,11 @@ def _norms(names: list[str], mine: Tensors, theirs: Tensors, noisy: Tensors) -> 
 
     a, b, c = column(mine), column(theirs), column(noisy)
     columns = [a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)]
-    return zip(*(torch.stack(torch._foreach_norm(values)).tolist() for values in columns), strict=True)
+    return zip(*map(_sizes, columns), strict=True)
+
+
+def _sizes(tensors: list[torch.Tensor]) -> list[float]:
+    return torch.stack(torch._foreach_norm(tensors)).tolist() if tensors else []
 
 
 def _any(name: str, *runs: Tensors) -> torch.Tensor:

@@ -171,6 +171,16 @@ def test_a_parameter_whose_true_gradient_is_zero_may_be_any_rounding_noise(seed,
     assert found("bad", moved, run, rounding, "fp32") == {place}
 
 
+def test_a_movement_below_the_last_place_of_a_weight_is_rounding():
+    """Breaks when a gradient of 1e-9 is an alarm because one run's weights could not show it and another's did."""
+    place = ("weights", "a.weight", 1)
+    still = changed(a_run(1), place, torch.zeros_like)
+    shaken = changed(still, place, lambda value: torch.full_like(value, 6e-8))
+    assert not found("bad", shaken, still, still, "fp32")
+    moved = changed(still, place, lambda value: torch.full_like(value, 6e-6))
+    assert found("bad", moved, still, still, "fp32") == {place}
+
+
 def test_no_gradient_is_a_gradient_of_zeros():
     """Breaks when engines that leave None and engines that fill in zeros can't both agree with the reference."""
     place = ("gradients", "a.bias", 1)

@@ -145,5 +145,5 @@ def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
 @pytest.mark.parametrize("strategy", SUBSET)
 def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, strategy):
     """Breaks when a run of the same cell fails now and then."""
-    outcomes = [run(cell(FULL, strategy))["outcome"] for _ in range(30)]
-    assert outcomes == ["trains"] * 30
+    alarms = [entry for _ in range(30) if (entry := run(cell(FULL, strategy)))["outcome"] != "trains"]
+    assert [(entry["outcome"], entry["detail"]) for entry in alarms] == []
