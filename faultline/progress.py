@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import signal
@@ -43,7 +44,8 @@ class Progress:
                 process = psutil.Process(self.pids[rank])
                 times = process.cpu_times()
                 used[rank] = times.user + times.system
-                busy = busy or process.status() not in ASLEEP or used[rank] - self.used.get(rank, 0.0) > IDLE
+                awake = process.status() not in ASLEEP or used[rank] - self.used.get(rank, 0.0) > IDLE
+                busy = busy or awake or waits_for_disk(self.pids[rank])
             except psutil.NoSuchProcess:
                 busy = True  # its end is about to be told
         if busy:
@@ -100,6 +102,15 @@ class Progress:
             time.sleep(0.1)
             before, written = written, [text(file) for file in files]
         return "".join(written)
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether any thread of a process waits for a disk: the others may sleep until it has its pages."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if stat.read_text(errors="replace").rpartition(")")[2].split()[0] == "D":
+                return True
+    return False
 
 
 def text(file: Path) -> str:

@@ -368,3 +368,26 @@ def wait_for_ranks(pid):
             return ranks
         time.sleep(0.05)
     raise AssertionError("no ranks within 30 s")
+
+
+def test_a_process_of_which_one_thread_waits_for_the_disk_is_not_asleep(tmp_path):
+    """Breaks when a rank that waits for its pages on a busy disk is taken for one that hangs."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # posix_spawn's parent sleeps as one that waits for a disk does, until the child has opened its files.
+    spawn = f"os.posix_spawn('/bin/true', ['true'], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, {str(fifo)!r}, 0, 0)])"
+    code = f"import os, threading, time; threading.Thread(target=lambda: {spawn}).start(); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        wait_until(lambda: progress.waits_for_disk(process.pid))
+        with open(fifo, "w"):
+            pass
+        wait_until(lambda: not progress.waits_for_disk(process.pid))
+        process.kill()
+
+
+def wait_until(true):
+    for _ in range(500):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never came to that")
