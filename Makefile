@@ -20,18 +20,20 @@ SELECTION = $(strip \
 OPTIONS = $(strip $(SELECTION) \
   $(call option,--shard,SHARD) \
   $(call option,--workers,WORKERS) \
+  $(call option,--stack,STACK) \
   $(if $(filter-out 0,$(RESUME)),--resume))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean
+.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'test-matrix and list take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION and WORLD, each one value or'
-	@echo 'several between commas, and DEVICE; or else CELL, with whole ids. test-matrix also takes WORKERS, SHARD=1/4'
-	@echo 'and RESUME=1; list LEFT_OUT=1 (what the default leaves out, and the rule); test DEVICE and WORKERS.'
+	@echo 'several between commas, and DEVICE; or else CELL, with whole ids. test-matrix also takes WORKERS, SHARD=1/4,'
+	@echo 'RESUME=1 and STACK (a name from stacks/, a date, or requirements such as trl==1.12.0); list LEFT_OUT=1 (what the'
+	@echo 'default leaves out, and the rule); test DEVICE and WORKERS.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13.'
 
 setup: ## make .venv from requirements.txt, unless it is there and whole
@@ -63,6 +65,9 @@ lint: setup ## check format, style and types
 	$(RUN) ruff format --check
 	$(RUN) ruff check
 	$(RUN) mypy faultline
+
+clean-stacks: setup ## remove the environments of all stacks
+	$(RUN) faultline clean-stacks
 
 clean: ## remove .venv and results
 	rm -rf .venv results

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import commands
+from faultline import commands, environments
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 
 
@@ -22,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return args.command(args)
     except UsageError as error:
         print(f"faultline: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except environments.Uninstallable as error:
+        print(f"faultline: uninstallable: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("faultline: interrupted; what was measured is kept, RESUME=1 goes on", file=sys.stderr)
@@ -44,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
 
     run = verb(verbs, "run", commands.run, "run cells and hold them against what is expected of them")
     add_selection(run)
+    run.add_argument(
+        "--stack",
+        default="",
+        metavar="STACK",
+        help="a name from stacks/, a date, or requirements such as 'trl==1.12.0' (default: what is installed)",
+    )
     run.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
     run.add_argument("--resume", action="store_true", help="go on with the newest run")
     run.add_argument("--shard", default="", metavar="I/N", help="run one of N equal parts")
@@ -89,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
     chaos.add_argument("--seed", type=int, default=0)
     chaos.add_argument("--workers", type=int, default=os.cpu_count() or 2)
 
+    verb(verbs, "clean-stacks", commands.clean_stacks, "remove the environments of all stacks")
     verb(verbs, "bench", commands.bench, "measure the cost of cells and write bench/README.md")
     return top
 

@@ -18,7 +18,19 @@ from rich.console import Console
 
 from faultline import bench as benchmark
 from faultline import bless as blessing
-from faultline import expectations, matrix, readmes, reliability, results, runner, runs, server, shards
+from faultline import (
+    environments,
+    expectations,
+    matrix,
+    readmes,
+    reliability,
+    results,
+    runner,
+    runs,
+    server,
+    shards,
+    stacks,
+)
 from faultline import report as reports
 from faultline.catalogue import REPROS, ROOT, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
@@ -36,14 +48,17 @@ def run(args: argparse.Namespace) -> int:
         runner.rules(failure)
     if args.shard:
         cells = shards.part(cells, args.shard)
+    stack = stacks.parse(args.stack or stacks.TODAY)
+    kind = "run" if stack.here else "stack"
+    environment = environments.ready(stack)
     if args.resume:
-        folder = results.latest_run()
-        known = runs.resumable(folder, cells)
+        folder = results.latest_run(kind=kind)
+        known = runs.resumable(folder, cells, environment.versions)
     else:
-        folder, known = results.new_run(), []
+        folder, known = results.new_run(kind=kind), []
         folder.describe(selection=vars(selection(args)), shard=args.shard, cells=[cell.id for cell in cells])
     have = {entry["id"] for entry in known}
-    runs.measure([cell for cell in cells if cell.id not in have], args.workers, folder, known)
+    runs.measure([cell for cell in cells if cell.id not in have], args.workers, folder, known, environment.python)
     found = folder.results()
     folder.describe(finished=True)
     return finish(folder, found)
@@ -251,6 +266,13 @@ def chaos(args: argparse.Namespace) -> int:
     if args.cells < 1 or not 0 <= args.rate <= 1:
         raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
     return reliability.chaos(args.cells, args.rate, args.seed, args.workers)
+
+
+def clean_stacks(args: argparse.Namespace) -> int:
+    """Remove the environments of all stacks."""
+    count = environments.clean()
+    print(f"{count} environment{'' if count == 1 else 's'} removed from {environments.cache()}")
+    return EXIT_AS_EXPECTED
 
 
 def bench(args: argparse.Namespace) -> int:

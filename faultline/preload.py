@@ -12,14 +12,14 @@ PRELOAD = """
     torch torch.distributed torch.distributed.fsdp torch.distributed.tensor torch.utils.checkpoint
     torch.nn.parallel torch.distributed.device_mesh torch._dynamo accelerate accelerate.state datasets
     deepspeed deepspeed.runtime.zero.stage3 deepspeed.runtime.zero.stage_1_and_2 peft transformers trl
-    tiny_models.gemma3 tiny_models.qwen2 tiny_models.group_decode tiny_models.per_image_vision faultline.rank
+    tiny_models.qwen2 tiny_models.group_decode tiny_models.per_image_vision faultline.rank
 """.split()
 # Imported inside functions of some releases, at a second and more each: absent from others.
 PRELOAD_IF_THERE = """
     deepspeed.runtime.zero.muon.muon_optimizer deepspeed.module_inject.auto_ep_layer deepspeed.comm.mori
     deepspeed.module_inject.auto_ep_presets.registry deepspeed.runtime.superoffload.superoffload_stage3
     deepspeed.ops.triton_ops torch.utils.serialization.config peft.utils.transformers_weight_conversion
-    torch.profiler._cupti_monitor
+    torch.profiler._cupti_monitor tiny_models.gemma3
 """.split()
 # Attributes that lazy packages import only when they are first used.
 TOUCH = {"trl": ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"], "transformers": ["Trainer"]}
@@ -62,7 +62,8 @@ def warm() -> None:
     strategies.names()
     qwen2.add_lora(qwen2.qwen2())
     data.text_rows(0)
-    data.image_text_batch(0, 0, 1, "dummy")
+    with contextlib.suppress(ImportError):  # transformers before 4.50 has no Gemma3
+        data.image_text_batch(0, 0, 1, "dummy")
 
 
 def print_little() -> None:

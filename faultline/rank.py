@@ -114,7 +114,8 @@ def _set_up(cell: Cell, rank: int, job: dict[str, Any], report: dict[str, Any]) 
 def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Injection) -> None:
     """The plain loop: batch, loss, backward, step, with gradients and weights read in between."""
     cell = run.cell
-    built = inject.scenario(run.module.scenario(run.variant.remedy, run.setup), run.setup)
+    with scenario.building():
+        built = inject.scenario(run.module.scenario(run.variant.remedy, run.setup), run.setup)
     setup = replace(run.setup, deepspeed=built.deepspeed)
     inject.model(built.model)
     (built.checkpoint or checkpointing.enable)(built.model, cell.checkpointing)

@@ -199,8 +199,8 @@ class Writer:
 def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     """A fresh folder named after the time; results/latest points to it.
 
-    Another kind of run, ``repeat`` or ``chaos``, has it in its name and in
-    run.json, and leaves results/latest alone.
+    Another kind of run, ``repeat``, ``chaos`` or ``stack``, has it in its name
+    and in run.json, and leaves results/latest alone.
     """
     root.mkdir(exist_ok=True, parents=True)
     while True:
@@ -225,7 +225,13 @@ def runs(root: Path = RESULTS) -> Iterator[RunFolder]:
         yield RunFolder(file.parent)
 
 
-def latest_run(root: Path = RESULTS) -> RunFolder:
+def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
+    """The newest run of a kind; raises UsageError where there is none."""
+    if kind != "run":
+        files = sorted(root.glob(f"{kind}-*/run.json"))
+        if not files:
+            raise UsageError(f"there is no {kind} run yet that could go on")
+        return RunFolder(files[-1].parent)
     if not (root / "latest").exists():
         raise UsageError("there is no run yet: start one with `make test-matrix`")
     return RunFolder((root / "latest").resolve())

@@ -62,9 +62,7 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
             path, problem = references.file(server, cell)
             if problem:
                 ended = Ended([])
-                judged = Judgement(
-                    Outcome.INVALID, "reference", f"no reference run: {problem.strip().splitlines()[-1]}"
-                )
+                judged = without_reference(problem)
             else:
                 ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
                 judged = oracle.judge(cell, failure, ended)
@@ -78,6 +76,15 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
     expected = expectations.expect(rules(failure), cell, versions)
     verdict = expectations.verdict(expected, judged.outcome, judged.signature)
     return results.result(cell, judged, ended, results.stack_name(versions), expected, verdict)
+
+
+def without_reference(problem: str) -> Judgement:
+    """What is known of a cell whose reference could not be made: what one process can't build, no strategy can."""
+    last = problem.strip().splitlines()[-1]
+    kind, _, reason = last.partition(": ")
+    if kind.endswith(".Impossible"):
+        return Judgement(Outcome.IMPOSSIBLE, "", reason)
+    return Judgement(Outcome.INVALID, "reference", f"no reference run: {last}")
 
 
 @functools.cache

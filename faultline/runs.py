@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,8 +15,10 @@ from faultline.report import terminal
 from faultline.results import Result, RunFolder
 
 
-def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = ()) -> None:
-    """Run cells behind a progress bar; each result is written to the folder as it comes."""
+def measure(
+    cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = (), python: str = sys.executable
+) -> None:
+    """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes."""
     writer = results.Writer(folder)
     folder.describe(finished=False)
     stack = ""
@@ -31,7 +33,7 @@ def measure(cells: Sequence[Cell], workers: int, folder: RunFolder, known: Seque
                     stack = entry["stack"]
                     folder.describe(stack=stack)
 
-            runner.run_all(cells, workers, done)
+            runner.run_all(cells, workers, done, python)
     finally:
         writer.close()
 
@@ -62,18 +64,18 @@ def entries(folder: RunFolder) -> list[Result]:
     return found
 
 
-def resumable(folder: RunFolder, cells: Iterable[Cell]) -> list[Result]:
+def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
     """What an interrupted run already has; refuses one of another stack or of other cells."""
     facts = folder.facts()
-    same_stack(folder)
+    same_stack(folder, versions)
     if set(facts.get("cells", ())) != {cell.id for cell in cells}:
         raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
     return entries(folder)
 
 
-def same_stack(folder: RunFolder) -> None:
-    """Refuse a run of other versions than are installed here."""
-    here = results.stack_name(server.versions())
+def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> None:
+    """Refuse a run of other versions than these, or than are installed here."""
+    here = results.stack_name(versions or server.versions())
     theirs = folder.facts().get("stack", here)
     if theirs != here:
         raise UsageError(f"{folder.path.name} was run on another stack ({theirs}); start a new run")

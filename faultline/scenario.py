@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,15 @@ class Scenario:
 
 class Impossible(Exception):
     """The cell can't exist here; the message says why."""
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """While a failure builds its model or trainer: what its stack does not have yet makes its cells impossible."""
+    try:
+        yield
+    except ImportError as error:
+        raise Impossible(f"this stack lacks it: {str(error).split(' (/')[0]}") from error
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

@@ -24,7 +24,8 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     strategy = strategies.family(cell.strategy)
     if setup.device.type == "cpu":
         accelerated.honest_on_cpu()
-    trainer = run.module.trainer(run.variant, arguments(run), setup)
+    with scenario.building():
+        trainer = run.module.trainer(run.variant, arguments(run), setup)
     check_checkpointing(trainer.args, cell.checkpointing)
     inject.model(trainer.model)
     scenario.share_dropout(trainer.model)

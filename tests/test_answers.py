@@ -16,7 +16,21 @@ from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended
 from faultline.results import RunFolder, result
 
-VERBS = ("run", "list", "show", "env", "bless", "readme", "report", "durations", "merge", "repeat", "chaos", "bench")
+VERBS = (
+    "run",
+    "list",
+    "show",
+    "env",
+    "bless",
+    "readme",
+    "report",
+    "durations",
+    "merge",
+    "repeat",
+    "chaos",
+    "clean-stacks",
+    "bench",
+)
 FAILURES = catalogue.failures()
 
 

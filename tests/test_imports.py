@@ -6,7 +6,7 @@ import sys
 from faultline.catalogue import ROOT
 
 ALLOWED = {
-    *("faultline", "conftest", "filelock", "jinja2", "markupsafe", "packaging", "psutil"),
+    *("faultline", "conftest", "filelock", "jinja2", "markupsafe", "packaging", "platformdirs", "psutil", "uv"),
     *("rich", "pygments", "markdown_it", "mdurl"),
     *("pytest", "py", "pluggy", "iniconfig"),
 }

@@ -1,0 +1,177 @@
+"""Environments of stacks: resolved and made by uv, each once, and found again by what was resolved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import platformdirs
+import uv
+from filelock import FileLock
+from packaging.utils import canonicalize_name
+
+from faultline.errors import UsageError
+from faultline.server import STACK, versions
+from faultline.stacks import UNDATED, Stack, requirement
+
+READY = "faultline.json"  # written last: an environment without it is not one
+# What uv says when nobody can know whether a stack exists: that is no property of the stack.
+UNREACHABLE = re.compile(r"Failed to fetch|error sending request|dns error|Could not connect|Network connectivity")
+FULL = re.compile(r"No space left on device|os error 28|Disk quota exceeded")
+
+
+class Uninstallable(Exception):
+    """A stack that can't be resolved or installed; the message says why in a line."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a stack is installed: its interpreter, and the version of every package under test."""
+
+    python: str
+    versions: Mapping[str, str]
+
+
+def ready(stack: Stack) -> Environment:
+    """The environment of a stack, made unless it is there.
+
+    Raises Uninstallable, and UsageError where this machine is to blame: no network, a full disk.
+    """
+    if stack.here:
+        return Environment(sys.executable, versions())
+    return make(resolve(stack))
+
+
+def resolve(stack: Stack) -> str:
+    """The exact version of every package, a line each, as ``uv pip compile`` writes them."""
+    with tempfile.TemporaryDirectory(prefix="faultline-") as folder:
+        lock, wanted, kept = (Path(folder) / name for name in ("lock.txt", "wanted.in", "kept.txt"))
+        lock.write_text("\n".join(stack.base))  # uv prefers what the file it writes held before
+        wanted.write_text("\n".join(stack.requirements))
+        here = f"torch=={metadata.version('torch')}"
+        changed = any(requirement(text) == "torch" and text != "torch" for text in stack.requirements)
+        kept.write_text("" if changed else here)
+        words = ["pip", "compile", str(wanted), "--constraints", str(kept), "--output-file", str(lock)]
+        words += ["--python", sys.executable, "--no-header", "--no-annotate"]
+        if stack.asof:
+            words += ["--exclude-newer", stack.asof]
+            words += [word for name in UNDATED for word in ("--exclude-newer-package", f"{name}=2100-01-01")]
+        run_uv(words)
+        return "\n".join(sorted(line for line in lock.read_text().splitlines() if line.strip())) + "\n"
+
+
+def make(lock: str) -> Environment:
+    """The environment that holds exactly what a lock names; a second call and another process find it again."""
+    text = f"{platform.python_implementation()} {platform.python_version()} {sys.platform}\n{lock}"
+    folder = cache() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    python = folder / "bin" / "python"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            if not (folder / READY).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                try:
+                    install(folder, lock)
+                except BaseException:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+    except OSError as error:
+        raise UsageError(f"no environment can be made in {folder.parent}: {error.strerror or error}") from None
+    return Environment(str(python), locked(lock))
+
+
+def install(folder: Path, lock: str) -> None:
+    """Fill a new environment; byte code is left to its first use, which needs but a part of it."""
+    run_uv(["venv", "--python", sys.executable, str(folder)])
+    file = folder / "lock.txt"
+    file.write_text(lock)
+    run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)])
+    draft = folder / f"{READY}.partial"
+    draft.write_text(json.dumps({"python": platform.python_version(), "versions": locked(lock)}))
+    draft.replace(folder / READY)
+
+
+def locked(lock: str) -> dict[str, str]:
+    """The versions of the packages under test in a lock; a package from a repository has its reference."""
+    found: dict[str, str] = {}
+    for line in lock.splitlines():
+        name, _, version = line.partition("==") if "==" in line else line.partition(" @ ")
+        if canonicalize_name(name) in STACK:
+            found[canonicalize_name(name)] = version.split(";")[0].strip()
+    return found
+
+
+def cache() -> Path:
+    """Where environments are kept."""
+    return platformdirs.user_cache_path("faultline") / "stacks"
+
+
+def clean() -> int:
+    """Remove all environments and give back how many there were; uv keeps what it downloaded for them."""
+    folders = [path for path in cache().glob("*") if path.is_dir()] if cache().exists() else []
+    for folder in folders:
+        with FileLock(folder.with_suffix(".lock")):
+            (folder / READY).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        folder.with_suffix(".lock").unlink(missing_ok=True)
+    return len(folders)
+
+
+def run_uv(words: list[str]) -> None:
+    """Run uv with pip's settings; raises Uninstallable with its reason, or UsageError where it is this machine's."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        [uv.find_uv_bin(), "--quiet", "--no-progress", "--no-config", *words],
+        env=pip_settings() | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if not done.returncode:
+        return
+    reason = reason_of(done.stderr) or f"uv ended with exit code {done.returncode}"
+    if FULL.search(done.stderr):
+        raise UsageError(f"the disk is full: {reason}; make room, or remove old environments with make clean-stacks")
+    if UNREACHABLE.search(done.stderr):
+        raise UsageError(f"the package index can't be reached: {reason}")
+    raise Uninstallable(reason)
+
+
+def reason_of(text: str) -> str:
+    """What uv wrote, in a line: no hints, marks or colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\nhint:")[0].splitlines()
+    words = (re.sub(r"^\W*(error:|cause:|Caused by:)?\s*", "", line).strip() for line in lines)
+    return " ".join(" ".join(filter(None, words)).split())[:500]
+
+
+def pip_settings() -> dict[str, str]:
+    """pip's index, find-links and certificate settings in the variables that uv reads, which doesn't read pip's own."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    found: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):  # each overrules those before
+        for key, value in re.findall(rf"^{section}\.([\w-]+)='(.*)'$", listing, re.MULTILINE):
+            found[key] = value.replace("\\n", " ")
+    names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
+    settings = {names[key]: " ".join(value.split()) for key, value in found.items() if key in names}
+    if "find-links" in found:
+        settings["UV_FIND_LINKS"] = ",".join(found["find-links"].split())
+    if "trusted-host" in found:
+        settings["UV_INSECURE_HOST"] = " ".join(found["trusted-host"].split())
+    # As pip does: the best version of all indexes, whichever has it.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}

@@ -1,0 +1,118 @@
+"""Stacks: what to install of the libraries under test, by name, as of a date, or by requirements."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from faultline.catalogue import ROOT
+from faultline.errors import UsageError, unknown
+
+STACKS = ROOT / "stacks"
+TODAY = "today"
+# The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
+EARLIEST = datetime.date(2025, 3, 1)
+# What the suite imports on a stack; the rest is what these need.
+NEEDED = (
+    *("torch", "transformers", "trl", "peft", "accelerate", "deepspeed"),
+    *("datasets", "tokenizers", "safetensors", "pillow"),
+)
+# An old release may need a setuptools that can still build what it comes with, on a Python that it didn't know.
+UNDATED = ("torch", "setuptools")
+
+AS_OF = re.compile(r"^#\s*as of:\s*(\S+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What to resolve: requirements, among what there was on a date; the base's versions are kept where they can be.
+
+    `asof` is ``YYYY-MM-DD`` or empty; `base` holds pins, ``name==version``, which the resolver prefers.
+    """
+
+    name: str
+    requirements: tuple[str, ...] = NEEDED
+    asof: str = ""
+    base: tuple[str, ...] = ()
+
+    @property
+    def here(self) -> bool:
+        """Whether it is what this process runs on, so that there is nothing to resolve."""
+        return self.name == TODAY
+
+
+def named() -> dict[str, Path]:
+    """The requirement files in stacks/ by name."""
+    return {file.stem: file for file in sorted(STACKS.glob("*.txt"))}
+
+
+def parse(text: str) -> Stack:
+    """A stack's name, a date, or requirements with spaces between them; raises UsageError for anything else.
+
+    Requirements change what is installed here, and nothing else as far as they leave the choice.
+    """
+    words = text.split()
+    if not words:
+        raise UsageError("a stack is a name from stacks/, a date such as 2025-06-01, or requirements: trl==1.12.0")
+    if len(words) == 1 and words[0] in named():
+        return read(words[0])
+    if len(words) == 1 and re.fullmatch(r"\d{4}-\d\d-\d\d", words[0]):
+        return dated(words[0])
+    if len(words) == 1 and re.fullmatch(r"[\w.-]+", words[0]) and canonicalize_name(words[0]) not in NEEDED:
+        raise unknown("stack", words[0], list(named()))
+    given = {requirement(word): word for word in words}
+    if len(given) < len(words):
+        raise UsageError(f"{text!r} names a package twice")
+    kept = tuple(name for name in NEEDED if name not in given)
+    return Stack(" ".join(words), (*given.values(), *kept), base=installed(without=given))
+
+
+def read(name: str) -> Stack:
+    """A stack of stacks/; a line ``# as of: YYYY-MM-DD`` dates what the file leaves open."""
+    if name == TODAY:
+        return Stack(TODAY, ())
+    content = named()[name].read_text()
+    lines = [line.split("#")[0].strip() for line in content.splitlines()]
+    pins = {requirement(line): line for line in lines if line}
+    dates = AS_OF.findall(content)
+    asof = day(dates[0]).isoformat() if dates else ""
+    return Stack(name, (*pins.values(), *(package for package in NEEDED if package not in pins)), asof)
+
+
+def dated(text: str) -> Stack:
+    """The newest releases of everything on a date."""
+    date = day(text)
+    if date < EARLIEST:
+        raise UsageError(f"{text} is before the first stack that the suite can use, which is of {EARLIEST}")
+    if date > datetime.date.today():
+        raise UsageError(f"{text} is in the future")
+    return Stack(date.isoformat(), asof=date.isoformat())
+
+
+def day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a date such as 2025-06-01") from None
+
+
+def requirement(text: str) -> str:
+    """The normalised name of the package that a requirement is about."""
+    try:
+        return canonicalize_name(Requirement(text).name)
+    except InvalidRequirement:
+        raise UsageError(f"{text!r} is not a requirement such as trl==1.12.0") from None
+
+
+def installed(without: Iterable[str] = ()) -> tuple[str, ...]:
+    """What is installed beside this process, pinned: ``name==version``."""
+    left_out = {*without, "pip"}
+    found = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
+    return tuple(f"{name}=={version}" for name, version in sorted(found.items()) if name not in left_out)

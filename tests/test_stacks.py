@@ -1,0 +1,171 @@
+"""Stacks: what a name, a date or requirements mean, and environments of which no half is ever used."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from packaging.requirements import Requirement
+
+from faultline import environments, runner, stacks
+from faultline.environments import Uninstallable
+from faultline.errors import UsageError
+from faultline.oracle import Outcome
+
+LOCK = "torch==2.13.0+cpu\ntransformers==4.49.0\ntrl==0.15.2\n"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of this test's own, in which uv's part is played by a function that counts its calls."""
+    monkeypatch.setattr(environments, "cache", lambda: tmp_path / "stacks")
+    calls = []
+
+    def run_uv(words):
+        calls.append(words)
+        if words[0] == "venv":
+            (environments.Path(words[-1]) / "bin").mkdir(parents=True)
+
+    monkeypatch.setattr(environments, "run_uv", run_uv)
+    return calls
+
+
+@pytest.mark.parametrize("name", stacks.named())
+def test_every_stack_of_the_folder_is_read(name):
+    """Breaks when a file in stacks/ has a typo, or lacks a package that the suite needs."""
+    stack = stacks.parse(name)
+    assert stack.here == (name == "today")
+    if not stack.here:
+        assert {Requirement(text).name for text in stack.requirements} >= set(stacks.NEEDED)
+        assert stack.asof, "what the file leaves open would be another release every day"
+
+
+def test_requirements_change_what_is_installed_and_nothing_else():
+    """Breaks when a candidate is resolved without the versions that it is compared with."""
+    stack = stacks.parse("trl==1.12.0 Transformers>=5,<6")
+    assert stack.requirements[:2] == ("trl==1.12.0", "Transformers>=5,<6")
+    pins = {text.split("==")[0] for text in stack.base}
+    assert {"torch", "deepspeed", "numpy"} <= pins and not {"trl", "transformers"} & pins
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a stack is a name"),
+        ("trl-0.15.3", "did you mean trl-0.15.2"),
+        ("2024-01-01", "before the first stack"),
+        ("2999-01-01", "in the future"),
+        ("2025-13-01", "not a date"),
+        ("trl=1.0", "not a requirement"),
+        ("trl==1.0 TRL==1.1", "names a package twice"),
+    ],
+)
+def test_a_mistake_is_one_line(text, said):
+    """Breaks when somebody's typo is resolved for a minute, or ends in a traceback."""
+    with pytest.raises(UsageError, match=said) as caught:
+        stacks.parse(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_environment_is_made_once(cache):
+    """Breaks when every run installs its stack anew, or two stacks share an environment."""
+    first = environments.make(LOCK)
+    assert environments.make(LOCK) == first and len(cache) == 2
+    assert first.versions == {"torch": "2.13.0+cpu", "transformers": "4.49.0", "trl": "0.15.2"}
+    assert environments.make(LOCK.replace("0.15.2", "0.16.0")).python != first.python
+
+
+@pytest.mark.parametrize("error", [Uninstallable("no wheel"), KeyboardInterrupt()])
+def test_a_failed_installation_leaves_nothing(cache, monkeypatch, error):
+    """Breaks when half an environment is left to be used, or a second try finds it."""
+
+    def fails(words):
+        if words[0] == "pip":
+            raise error
+
+    counted = environments.run_uv
+    monkeypatch.setattr(environments, "run_uv", lambda words: (counted(words), fails(words)))
+    with pytest.raises(type(error)):
+        environments.make(LOCK)
+    assert not [path for path in environments.cache().iterdir() if path.is_dir()]
+
+
+def test_what_a_killed_installation_left_is_made_anew(cache):
+    """Breaks when an environment without its mark is trusted."""
+    folder = environments.Path(environments.make(LOCK).python).parent.parent
+    (folder / environments.READY).unlink()
+    (folder / "stale").touch()
+    environments.make(LOCK)
+    assert len(cache) == 4 and not (folder / "stale").exists()
+
+
+def test_two_at_once_make_one_environment(cache):
+    """Breaks when two runs install into the same folder."""
+    threads = [threading.Thread(target=environments.make, args=(LOCK,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(cache) == 2
+
+
+def test_environments_can_be_removed(cache):
+    """Breaks when make clean-stacks leaves gigabytes, or stumbles over an empty cache."""
+    assert environments.clean() == 0
+    environments.make(LOCK)
+    assert environments.clean() == 1
+    assert not list(environments.cache().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        ("error: Failed to fetch: `https://x/simple/trl/`\n  cause: dns error", UsageError, "can't be reached"),
+        ("error: failed to write\n  cause: No space left on device (os error 28)", UsageError, "disk is full"),
+        (
+            "  \x1b[31m\u00d7\x1b[0m No solution found\n  ╰─▶ Because a and b\n      c.\n\nhint: try",
+            Uninstallable,
+            "No solution found Because a and b c.",
+        ),
+    ],
+)
+def test_uv_is_quoted_in_a_line(monkeypatch, words, kind, said):
+    """Breaks when a machine without network calls a release uninstallable, or a reason fills the screen."""
+    monkeypatch.setattr(environments, "pip_settings", dict)
+    ended = subprocess.CompletedProcess([], 1, stderr=words)
+    monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
+    with pytest.raises(kind) as caught:
+        environments.run_uv(["pip"])
+    assert said in str(caught.value) and "\n" not in str(caught.value) and "\x1b" not in str(caught.value)
+
+
+def test_pips_settings_reach_uv(monkeypatch):
+    """Breaks when uv, which doesn't read pip's configuration, takes another build of torch from another index."""
+    listing = (
+        "global.extra-index-url='https://a/simple\\nhttps://b/simple'\nglobal.find-links='/old'\n"
+        ":env:.find-links='/wheels /more'\n:env:.index-url='https://c/simple'\n"
+    )
+    ended = subprocess.CompletedProcess([], 0, stdout=listing)
+    monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
+    settings = environments.pip_settings()
+    assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
+    assert settings["UV_FIND_LINKS"] == "/wheels,/more"
+    assert settings["UV_DEFAULT_INDEX"] == "https://c/simple"
+
+
+def test_what_a_stack_lacks_makes_a_cell_impossible():
+    """Breaks when a release without Gemma3 makes its cells invalid, as if the suite were broken."""
+    told = runner.without_reference("Traceback ...\nfaultline.scenario.Impossible: this stack lacks it: Gemma3")
+    assert (told.outcome, told.detail) == (Outcome.IMPOSSIBLE, "this stack lacks it: Gemma3")
+    assert runner.without_reference("Traceback ...\nValueError: x").outcome == Outcome.INVALID
+
+
+@pytest.mark.slow
+def test_a_real_stack_is_made_and_answers(tmp_path, monkeypatch):
+    """Breaks when uv's options, or its resolution next to torch as it is, change."""
+    monkeypatch.setattr(environments, "cache", lambda: tmp_path)
+    lock = "packaging==24.2\n"
+    python = environments.make(lock).python
+    code = "import packaging; print(packaging.__version__)"
+    assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "24.2"
+    assert python != sys.executable
