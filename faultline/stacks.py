@@ -14,16 +14,14 @@ from packaging.utils import canonicalize_name
 
 from faultline.catalogue import ROOT
 from faultline.errors import UsageError, unknown
+from faultline.server import STACK
 
 STACKS = ROOT / "stacks"
 TODAY = "today"
 # The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
 EARLIEST = datetime.date(2025, 3, 1)
 # What the suite imports on a stack; the rest is what these need.
-NEEDED = (
-    *("torch", "transformers", "trl", "peft", "accelerate", "deepspeed"),
-    *("datasets", "tokenizers", "safetensors", "pillow"),
-)
+NEEDED = (*STACK, "datasets", "tokenizers", "safetensors", "pillow")
 # An old release may need a setuptools that can still build what it comes with, on a Python that it didn't know.
 UNDATED = ("torch", "setuptools")
 
