@@ -50,9 +50,9 @@ def environment(device: str = "cpu") -> dict[str, str]:
         "WANDB_MODE": "disabled",
         # pyarrow's allocator would start a thread, and only a single-threaded process forks safely.
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
-        # c10d asks for the name of each peer's address, which no hosts file has (::ffff:127.0.0.1): a name server
-        # that is slow to answer holds up the ranks by a second then, not by five and more.
-        "RES_OPTIONS": "timeout:1 attempts:1",
+        # c10d asks for the name of each peer's address, which no hosts file has (::ffff:127.0.0.1). No try, no
+        # question to a name server: cells stay off the network, and a slow server holds up no rank.
+        "RES_OPTIONS": "attempts:0",
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         # Ask NVML, not CUDA, whether there is a GPU: initialised CUDA does not survive a fork.

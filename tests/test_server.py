@@ -5,12 +5,15 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 
 import light
 import psutil
 import pytest
 from light import gone
+
+from faultline import server
 
 
 @pytest.fixture
@@ -120,3 +123,31 @@ def test_the_server_survives_what_is_meant_for_ranks(bare):
     bare.send_signal(signal.SIGINT)
     request(bare, {"kill": True})
     assert event(bare) == {"done": True}, "asking a rank for its stack can kill it, or Ctrl-C a server"
+
+
+def test_a_rank_puts_no_question_to_a_name_server():
+    """What c10d asks for each peer: the name of an address that no hosts file has."""
+    asks = """
+import socket
+def sent():
+    names, counts = [line.split() for line in open("/proc/net/snmp") if line.startswith("Udp:")]
+    return int(counts[names.index("OutDatagrams")])
+before = sent()
+try:
+    socket.getnameinfo(("::ffff:127.77.77.77", 80, 0, 0), 0)
+except socket.gaierror:
+    pass
+print(sent() - before)
+"""
+    counts = set()
+    for _ in range(5):  # the counter is the whole machine's: another process may have sent something
+        done = subprocess.run(
+            [sys.executable, "-c", asks],
+            env=os.environ | server.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        counts.add(int(done.stdout))
+    assert 0 in counts, "a rank asks a name server: cells touch the network, and hang where it is slow"
