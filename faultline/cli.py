@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from faultline import commands, environments
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
+from faultline.ranks import NeverReady
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except environments.Uninstallable as error:
         print(f"faultline: uninstallable: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except NeverReady as error:
+        print(f"faultline: this stack can't run the suite: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("faultline: interrupted; what was measured is kept, RESUME=1 goes on", file=sys.stderr)

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,8 +21,8 @@ from filelock import FileLock
 from packaging.utils import canonicalize_name
 
 from faultline.errors import UsageError
-from faultline.server import STACK, versions
-from faultline.stacks import UNDATED, Stack, requirement
+from faultline.server import STACK
+from faultline.stacks import UNDATED, Stack, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
 # What uv says when nobody can know whether a stack exists: that is no property of the stack.
@@ -37,10 +36,15 @@ class Uninstallable(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a stack is installed: its interpreter, and the version of every package under test."""
+    """Where a stack is installed: its interpreter, and the exact version of every package, a line each."""
 
     python: str
-    versions: Mapping[str, str]
+    lock: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the packages under test."""
+        return {name: version for name, version in pins(self.lock).items() if name in STACK}
 
 
 def ready(stack: Stack) -> Environment:
@@ -49,7 +53,7 @@ def ready(stack: Stack) -> Environment:
     Raises Uninstallable, and UsageError where this machine is to blame: no network, a full disk.
     """
     if stack.here:
-        return Environment(sys.executable, versions())
+        return Environment(sys.executable, "\n".join(installed()) + "\n")
     return make(resolve(stack))
 
 
@@ -88,7 +92,7 @@ def make(lock: str) -> Environment:
                     raise
     except OSError as error:
         raise UsageError(f"no environment can be made in {folder.parent}: {error.strerror or error}") from None
-    return Environment(str(python), locked(lock))
+    return Environment(str(python), lock)
 
 
 def install(folder: Path, lock: str) -> None:
@@ -98,17 +102,16 @@ def install(folder: Path, lock: str) -> None:
     file.write_text(lock)
     run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)])
     draft = folder / f"{READY}.partial"
-    draft.write_text(json.dumps({"python": platform.python_version(), "versions": locked(lock)}))
+    draft.write_text(json.dumps({"python": platform.python_version(), "packages": pins(lock)}))
     draft.replace(folder / READY)
 
 
-def locked(lock: str) -> dict[str, str]:
-    """The versions of the packages under test in a lock; a package from a repository has its reference."""
+def pins(lock: str) -> dict[str, str]:
+    """The version of each package in a lock; a package from a repository has its reference."""
     found: dict[str, str] = {}
-    for line in lock.splitlines():
+    for line in filter(None, lock.splitlines()):
         name, _, version = line.partition("==") if "==" in line else line.partition(" @ ")
-        if canonicalize_name(name) in STACK:
-            found[canonicalize_name(name)] = version.split(";")[0].strip()
+        found[canonicalize_name(name.strip())] = version.split(";")[0].strip()
     return found
 
 

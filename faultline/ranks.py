@@ -86,6 +86,10 @@ class ServerDied(Exception):
     """The rank server itself ended, which says nothing of the cell that it was running."""
 
 
+class NeverReady(ServerDied):
+    """The rank server could not even start: what its stack can't import, no cell will."""
+
+
 class RankServer:
     """One rank server and the folder that its cells work in. Use it as a context manager."""
 
@@ -107,7 +111,7 @@ class RankServer:
         self.close()
 
     def start(self) -> None:
-        """Start the server unless it runs; raises ServerDied with its last words if it can't."""
+        """Start the server unless it runs; raises NeverReady with its last words if it can't."""
         if self._process and self._process.poll() is None:
             return
         self._stop()
@@ -127,10 +131,12 @@ class RankServer:
         try:
             greeting = self._event(120.0)
             if greeting is None:
-                raise ServerDied("the rank server did not get ready within 120 s")
-        except BaseException:
+                raise NeverReady("the rank server did not get ready within 120 s")
+        except BaseException as error:
             self._process.kill()  # busy with imports, it would not hear of the end
             self._stop()
+            if type(error) is ServerDied and not self.killed:
+                raise NeverReady(str(error)) from None
             raise
         self.greeting = greeting
 

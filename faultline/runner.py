@@ -18,7 +18,7 @@ from faultline import expectations, oracle, results
 from faultline.catalogue import REPROS, Failure, failures
 from faultline.matrix import DEVICES, Cell, every_cell, possible
 from faultline.oracle import Judgement, Outcome
-from faultline.ranks import Ended, RankServer, ServerDied
+from faultline.ranks import Ended, NeverReady, RankServer, ServerDied
 from faultline.server import STACK
 
 TRIES = 3  # for a reference whose rank dies
@@ -53,8 +53,8 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
     """Run one cell and say what it did and whether that was expected.
 
     A rank server that dies says nothing of the cell: the cell runs once more on
-    a fresh one, unless it was killed on purpose. `inject` names a change to make
-    to the run (see `run.injection`).
+    a fresh one, unless it was killed on purpose. Raises NeverReady where none
+    can be had. `inject` names a change to make to the run (see `run.injection`).
     """
     failure = failures()[cell.failure]
     for attempt in (1, 2):
@@ -69,6 +69,8 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
             break
         except ServerDied as died:
             if server.killed:
+                raise
+            if attempt == 2 and isinstance(died, NeverReady):
                 raise
             if attempt == 2:
                 ended, judged = Ended([]), Judgement(Outcome.INVALID, "server", str(died))

@@ -1,0 +1,110 @@
+"""Campaigns: cells on several stacks, each with a results folder of its own within one, which an interruption keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from faultline import environments, results, runs
+from faultline.environments import Environment, Uninstallable
+from faultline.errors import UsageError
+from faultline.matrix import Cell
+from faultline.ranks import NeverReady
+from faultline.results import Result, RunFolder
+from faultline.stacks import Stack
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One question that takes several stacks: where its results are, and how many cells run at a time."""
+
+    folder: RunFolder
+    workers: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of cells on a stack: their results, or in `unusable` why there are none.
+
+    `lock` has the exact version of every package, a line each; it is empty
+    where the stack could not be resolved.
+    """
+
+    name: str
+    lock: str = ""
+    results: Sequence[Result] = ()
+    unusable: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcomes(self) -> dict[str, tuple[str, str]]:
+        """The outcome and signature of each cell by its id."""
+        return {entry["id"]: (entry["outcome"], entry["signature"]) for entry in self.results}
+
+
+def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = False) -> Campaign:
+    """A new folder ``results/<kind>-<time>``, or the newest of the kind where it answers the same request."""
+    if resume:
+        folder = results.latest_run(kind=kind)
+        if folder.facts().get("request") != request:
+            raise UsageError(f"{folder.path.name} answers another question; give the same options or start a new one")
+    else:
+        folder = results.new_run(kind=kind)
+        folder.describe(request=request)
+    return Campaign(folder, workers)
+
+
+def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
+    """Run cells on a stack, those that the campaign has under this name already left out.
+
+    What was resolved once is kept: a later call under the same name has the
+    same versions, whatever the index offers by then.
+    """
+    folder = part(campaign, name)
+    facts = folder.facts()
+    if facts.get("unusable"):
+        return Measured(name, facts.get("lock", ""), unusable=facts["unusable"])
+    try:
+        environment = ready(stack, facts.get("lock", ""))
+    except Uninstallable as error:
+        folder.describe(unusable=str(error))
+        return Measured(name, unusable=str(error))
+    folder.describe(lock=environment.lock, cells=[cell.id for cell in cells])
+    wanted = {cell.id for cell in cells}
+    have = [entry for entry in runs.entries(folder) if entry["id"] in wanted]
+    missing = [cell for cell in cells if cell.id not in {entry["id"] for entry in have}]
+    if missing:
+        say(f"{name}: {results.stack_name(environment.versions)}")
+        try:
+            runs.measure(missing, campaign.workers, folder, have, environment.python)
+        except NeverReady as error:
+            folder.describe(unusable=str(error))
+            return Measured(name, environment.lock, unusable=str(error))
+    folder.describe(finished=True)
+    found = [entry for entry in folder.results() if entry["id"] in wanted]
+    return Measured(name, environment.lock, found, versions=environment.versions)
+
+
+def ready(stack: Stack, lock: str) -> Environment:
+    """The environment of a stack, or the one that a lock of it names."""
+    if stack.here or not lock:
+        return environments.ready(stack)
+    return environments.make(lock)
+
+
+def part(campaign: Campaign, name: str) -> RunFolder:
+    """A stack's results within a campaign, as the results of a run."""
+    folder = RunFolder(campaign.folder.path / re.sub(r"[^\w.=+-]+", "-", name))
+    if not (folder.path / "run.json").exists():
+        folder.path.mkdir(exist_ok=True)
+        folder.describe(kind="part", name=name)
+    return folder
+
+
+def say(text: str) -> None:
+    """A line of progress, beside what a command prints."""
+    Console(stderr=True).print(text, style="dim", markup=False, highlight=False)
