@@ -1,0 +1,164 @@
+"""Bisect: between which two releases of a package cells change what they do, and which other package did it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from faultline import campaigns, commands, environments, index, search, stacks
+from faultline.campaigns import Campaign, Measured
+from faultline.catalogue import Failure, failures
+from faultline.errors import UsageError, unknown
+from faultline.index import Release
+from faultline.matrix import Cell, default_world
+from faultline.oracle import Outcome
+from faultline.report import one_line
+from faultline.search import Boundary, Smallest
+from faultline.stacks import NEEDED, Stack
+
+EXIT_UNDECIDED = 3
+SEVERAL = 6  # cells that one question may be about
+AGREE, MOST = 3, 5  # runs of either side: so many if they agree, at most so many if they don't
+TRIALS = 8  # environments that the search among changed packages may make
+SILENT = ("diverges", "misplaced", "hangs", "crashes")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for: the first release on whose stack cells begin (`introduced`) or cease to fail (`fixed`)."""
+
+    failure: Failure
+    cells: Sequence[Cell]
+    package: str
+    introduced: bool
+    dated: bool
+    bad: Sequence[str]
+
+    def shows(self, measured: Measured) -> bool | None:
+        """Whether the failure shows on a stack: in any cell. None where it doesn't, but not all of them train."""
+        outcomes = measured.outcomes.values()
+        if measured.unusable or not outcomes:
+            return None
+        if any(self.is_bad(*told) for told in outcomes):
+            return True
+        return None if any(outcome != Outcome.TRAINS for outcome, _ in outcomes) else False
+
+    def is_bad(self, outcome: str, signature: str) -> bool:
+        if self.bad:
+            return outcome in self.bad or f"{outcome}:{signature}" in self.bad
+        own = set(self.failure.signatures) - set(self.failure.elsewhere)
+        return outcome in SILENT or (outcome == Outcome.RAISES and signature in own)
+
+    def stack(self, release: Release) -> Stack:
+        """The stack that a release is looked at in."""
+        pin = f"{self.package}=={release.version}"
+        if not self.dated:
+            return stacks.parse(pin)
+        if not release.date:
+            raise UsageError(f"the package index doesn't say when {pin} was released: use --others fixed")
+        # The day after: what it needs may have been released with it, and index and resolver may differ on the hour.
+        day = datetime.date.fromisoformat(release.date) + datetime.timedelta(days=1)
+        asof = max(day, stacks.EARLIEST).isoformat()
+        return Stack(f"{pin} as of {asof}", (pin, *(name for name in NEEDED if name != self.package)), asof)
+
+
+@dataclass
+class Bisection:
+    """A question being answered: each time that a release, or a mixture of two stacks, was measured."""
+
+    campaign: Campaign
+    question: Question
+    releases: Sequence[Release]
+    runs: dict[int, list[Measured]] = field(default_factory=dict)
+    trials: list[tuple[tuple[str, ...], Measured]] = field(default_factory=list)
+
+    def look(self, place: int) -> bool | None:
+        """Whether a release is on the new side of the change, by most of its runs; None if it is on neither."""
+        if place not in self.runs:
+            self.run(place)
+        return self.verdict(place)
+
+    def verdict(self, place: int) -> bool | None:
+        (most, votes), *others = Counter(self.sides(place)).most_common()
+        return None if others and others[0][1] == votes else most
+
+    def sides(self, place: int) -> list[bool | None]:
+        """What each run of a release says: on the new side of the change, the old one, or neither."""
+        return [self.side(each) for each in self.runs[place]]
+
+    def side(self, measured: Measured) -> bool | None:
+        shows = self.question.shows(measured)
+        return shows if shows is None or self.question.introduced else not shows
+
+    def run(self, place: int) -> None:
+        """Measure a release, each time on exactly the versions of its first time."""
+        release, times = self.releases[place], self.runs.setdefault(place, [])
+        name = f"{self.question.package}-{release.version}"
+        if not times:
+            campaigns.say(f"{self.question.package} {release}: {len(self.releases)} releases, {len(self.runs)} looked at")
+        else:
+            name += "-again" if len(times) == 1 else f"-again-{len(times)}"
+            campaigns.part(self.campaign, name).describe(lock=times[0].lock)
+        times.append(campaigns.measure(self.campaign, name, self.question.stack(release), self.question.cells))
+
+    def settled(self, place: int) -> bool:
+        """Whether a release has run often enough; one without an environment, or without a cell, says no more."""
+        sides = self.sides(place)
+        if self.runs[place][0].unusable or len(sides) == MOST:
+            return True
+        return len(sides) >= AGREE and len(set(sides)) == 1
+
+    def uncertain(self, found: Boundary) -> list[int]:
+        """The places on which the answer hangs and that should run again."""
+        ends = [place for place in (found.before, found.after) if place is not None]
+        doubtful = [p for p in found.between if any("invalid" in told for told in self.runs[p][0].outcomes.values())]
+        return [place for place in ends + doubtful if not self.settled(place)]
+
+    def search(self) -> Boundary:
+        """The boundary, both sides of it run again; where that overrules a first run, the search goes on from there."""
+        while True:
+            found = search.boundary(len(self.releases), self.look)
+            again = self.uncertain(found)
+            if not again:
+                return found
+            for place in again:
+                self.run(place)
+
+    def blame(self, found: Boundary) -> Smallest:
+        """The smallest set of packages whose change, the rest as before, is enough for the cells to change."""
+        assert found.before is not None and found.after is not None
+        old, new = (locked(self.runs[place][0].lock) for place in (found.before, found.after))
+        changed = differences(old, new)
+        groups = [[self.question.package], [self.question.package, *NEEDED]]
+
+        def holds(names: tuple[str, ...]) -> bool | None:
+            mixed = {name: (new if name in names else old).get(name, "") for name in {**old, **new}}
+            number = len(self.trials) + 1
+            campaigns.say(f"trial {number}: {', '.join(names)} as in the newer stack, the rest as in the older one")
+            stack = Stack(f"trial {number}", tuple(filter(None, mixed.values())), base=tuple(new.values()))
+            self.trials.append((names, campaigns.measure(self.campaign, f"trial-{number}", stack, self.question.cells)))
+            return self.side(self.trials[-1][1])
+
+        return search.smallest(changed, holds, groups, TRIALS)
+
+    @property
+    def environments(self) -> int:
+        measured = [each for times in self.runs.values() for each in times] + [each for _, each in self.trials]
+        return len({each.lock for each in measured if each.lock})
+
+
+def locked(lock: str) -> dict[str, str]:
+    """The line of each package in a lock."""
+    return dict(zip(environments.pins(lock), filter(None, lock.splitlines()), strict=True))
+
+
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """The packages that two stacks differ in, those under test first."""
+    return sorted({name for name in {**old, **new} if old.get(name) != new.get(name)}, key=lambda name: (name not in NEEDED, name))

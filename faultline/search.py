@@ -1,0 +1,128 @@
+"""Searches where every look is costly: the boundary in a row of releases, the smallest set of changes that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where a row of places changes, as far as looking can tell.
+
+    `before` is the newest place known to be on the old side, `after` the
+    oldest known to be on the new side; None where none was met. `skipped` are
+    the places that told nothing, in the order in which they were looked at.
+    """
+
+    count: int
+    before: int | None
+    after: int | None
+    skipped: tuple[int, ...]
+
+    @property
+    def between(self) -> range:
+        """The places that nothing is known of and that the answer hangs on; none if it is certain."""
+        lower = -1 if self.before is None else self.before
+        return range(lower + 1, self.count if self.after is None else self.after)
+
+    @property
+    def found(self) -> bool:
+        """Whether both sides were met."""
+        return self.before is not None and self.after is not None
+
+
+def boundary(count: int, look: Callable[[int], bool | None]) -> Boundary:
+    """Find the place from which on `look` is true; it may also be None, where nothing can be told.
+
+    The newest place must be true, or there is nothing to search for. The
+    oldest is looked at only if the search ends there: among n places that all
+    tell something, at most 1 + ceil(log2(n)) looks.
+    """
+    told: dict[int, bool | None] = {}
+
+    def see(place: int) -> bool | None:
+        told[place] = look(place)
+        return told[place]
+
+    newest = next((place for place in reversed(range(count)) if see(place) is not None), None)
+    before, after = (newest, None) if newest is None or not told[newest] else (None, newest)
+    while after is not None:
+        lower = -1 if before is None else before
+        left = [place for place in range(lower + 1, after) if place not in told]
+        if not left:
+            break
+        place = nearest(left, (lower + after) // 2, sum(place in told for place in range(lower + 1, after)))
+        answer = see(place)
+        if answer is not None:
+            before, after = (before, place) if answer else (place, after)
+    return Boundary(count, before, after, tuple(place for place, answer in told.items() if answer is None))
+
+
+def nearest(left: Sequence[int], middle: int, skips: int) -> int:
+    """The next place to look at: the middle, then beside it, in strides that double after every second skip.
+
+    What can't be installed comes in rows; the newer side is tried first.
+    """
+    stride = 2 ** ((skips + 1) // 2) - 1
+    wanted = middle + (stride if skips % 2 else -stride)
+    return min(left, key=lambda place: (abs(place - wanted), -place))
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """A set of changes that is enough. `minimal` if it is known that none of them can be left out; `tries` it took."""
+
+    items: tuple[str, ...]
+    minimal: bool
+    tries: int
+
+
+def smallest(
+    everything: Sequence[str],
+    holds: Callable[[tuple[str, ...]], bool | None],
+    guesses: Iterable[Sequence[str]] = (),
+    limit: int = 1_000_000,
+) -> Smallest:
+    """Delta debugging (ddmin): make a set smaller as long as `holds` is true of it.
+
+    All of `everything` is known to hold, and the empty set not to. `guesses`
+    are tried first, in their order. None from `holds`, where nothing can be
+    told, counts as false, but then the result isn't called minimal. At most
+    `limit` sets are tried.
+    """
+    tried: dict[tuple[str, ...], bool | None] = {tuple(everything): True, (): False}
+
+    class Enough(Exception):
+        pass
+
+    def check(items: Sequence[str]) -> bool:
+        key = tuple(item for item in everything if item in items)
+        if key not in tried:
+            if len(tried) - 2 >= limit:
+                raise Enough
+            tried[key] = holds(key)
+        return bool(tried[key])
+
+    def without(some: Sequence[str]) -> tuple[str, ...]:
+        return tuple(item for item in left if item not in some)
+
+    left, parts = tuple(everything), 2
+    try:
+        left = next((tuple(item for item in left if item in guess) for guess in guesses if check(guess)), left)
+        while len(left) > 1:
+            chunks = [left[len(left) * i // parts : len(left) * (i + 1) // parts] for i in range(parts)]
+            chunk = next((chunk for chunk in chunks if check(chunk)), None)
+            rest = None if chunk else next((without(chunk) for chunk in chunks if check(without(chunk))), None)
+            if chunk:
+                left, parts = chunk, 2
+            elif rest:
+                left, parts = rest, max(parts - 1, 2)
+            elif parts < len(left):
+                parts = min(len(left), 2 * parts)
+            else:
+                break
+    except Enough:
+        pass
+    minimal = all(tried.get(without((item,))) is False for item in left)
+    return Smallest(left, minimal, len(tried) - 2)
