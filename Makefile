@@ -25,7 +25,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks
+.PHONY: help setup test test-matrix test-quick bench repeat chaos list bisect lint clean clean-stacks
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,8 @@ help: ## show this
 	@echo 'several between commas, and DEVICE; or else CELL, with whole ids. test-matrix also takes WORKERS, SHARD=1/4,'
 	@echo 'RESUME=1 and STACK (a name from stacks/, a date, or requirements such as trl==1.12.0); list LEFT_OUT=1 (what the'
 	@echo 'default leaves out, and the rule); test DEVICE and WORKERS.'
+	@echo 'bisect takes FAILURE, PACKAGE and what narrows the matrix to a cell, DIRECTION=introduced or fixed, OTHERS=dated or'
+	@echo 'fixed, FROM, TO, BAD (what counts as the failure), BLAME=1, WORKERS and RESUME=1.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13.'
 
 setup: ## make .venv from requirements.txt, unless it is there and whole
@@ -60,6 +62,18 @@ chaos: setup ## run 200 random cells while ranks are killed at random moments; n
 
 list: setup ## list the cells, or those that the variables name, and what is left out
 	$(RUN) faultline list $(SELECTION) $(if $(filter-out 0,$(LEFT_OUT)),--left-out)
+
+bisect: setup ## find the release of PACKAGE that introduced or fixed FAILURE
+	$(RUN) faultline bisect $(SELECTION) \
+	  $(call option,--package,PACKAGE) \
+	  $(if $(DIRECTION),$(call quote,--$(DIRECTION))) \
+	  $(call option,--others,OTHERS) \
+	  $(call option,--from,FROM) \
+	  $(call option,--to,TO) \
+	  $(call option,--bad,BAD) \
+	  $(call option,--workers,WORKERS) \
+	  $(if $(filter-out 0,$(BLAME)),--blame) \
+	  $(if $(filter-out 0,$(RESUME)),--resume)
 
 lint: setup ## check format, style and types
 	$(RUN) ruff format --check

@@ -7,19 +7,19 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from faultline import campaigns, commands, environments, index, search, stacks
+from faultline import campaigns, commands, environments, index, results, search, stacks
 from faultline.campaigns import Campaign, Measured
 from faultline.catalogue import Failure, failures
-from faultline.errors import UsageError, unknown
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.index import Release
 from faultline.matrix import Cell, default_world
 from faultline.oracle import Outcome
-from faultline.report import one_line
+from faultline.report import bisect as report
 from faultline.search import Boundary, Smallest
 from faultline.stacks import NEEDED, Stack
 
@@ -102,7 +102,9 @@ class Bisection:
         release, times = self.releases[place], self.runs.setdefault(place, [])
         name = f"{self.question.package}-{release.version}"
         if not times:
-            campaigns.say(f"{self.question.package} {release}: {len(self.releases)} releases, {len(self.runs)} looked at")
+            campaigns.say(
+                f"{self.question.package} {release}: {len(self.releases)} releases, {len(self.runs)} looked at"
+            )
         else:
             name += "-again" if len(times) == 1 else f"-again-{len(times)}"
             campaigns.part(self.campaign, name).describe(lock=times[0].lock)
@@ -115,10 +117,15 @@ class Bisection:
             return True
         return len(sides) >= AGREE and len(set(sides)) == 1
 
+    def wavers(self, place: int) -> bool:
+        """Whether a release that can't tell might in another run."""
+        unproven = any("invalid" in told for each in self.runs[place] for told in each.outcomes.values())
+        return unproven or len(set(self.sides(place))) > 1
+
     def uncertain(self, found: Boundary) -> list[int]:
         """The places on which the answer hangs and that should run again."""
         ends = [place for place in (found.before, found.after) if place is not None]
-        doubtful = [p for p in found.between if any("invalid" in told for told in self.runs[p][0].outcomes.values())]
+        doubtful = [place for place in found.between if self.wavers(place)]
         return [place for place in ends + doubtful if not self.settled(place)]
 
     def search(self) -> Boundary:
@@ -135,8 +142,8 @@ class Bisection:
         """The smallest set of packages whose change, the rest as before, is enough for the cells to change."""
         assert found.before is not None and found.after is not None
         old, new = (locked(self.runs[place][0].lock) for place in (found.before, found.after))
-        changed = differences(old, new)
-        groups = [[self.question.package], [self.question.package, *NEEDED]]
+        changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+        changed.sort(key=lambda name: (name != self.question.package, name not in NEEDED))  # the likeliest first
 
         def holds(names: tuple[str, ...]) -> bool | None:
             mixed = {name: (new if name in names else old).get(name, "") for name in {**old, **new}}
@@ -146,7 +153,7 @@ class Bisection:
             self.trials.append((names, campaigns.measure(self.campaign, f"trial-{number}", stack, self.question.cells)))
             return self.side(self.trials[-1][1])
 
-        return search.smallest(changed, holds, groups, TRIALS)
+        return search.smallest(changed, holds, (1, sum(name in NEEDED for name in changed)), TRIALS)
 
     @property
     def environments(self) -> int:
@@ -159,6 +166,105 @@ def locked(lock: str) -> dict[str, str]:
     return dict(zip(environments.pins(lock), filter(None, lock.splitlines()), strict=True))
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """The packages that two stacks differ in, those under test first."""
-    return sorted({name for name in {**old, **new} if old.get(name) != new.get(name)}, key=lambda name: (name not in NEEDED, name))
+def command(args: argparse.Namespace) -> int:
+    """Bisect as the options ask, say what was found, and write bisect.json; the exit code says how it went."""
+    package = stacks.requirement(args.package)
+    known = {*NEEDED, *environments.pins("\n".join(stacks.installed()))}
+    if package not in known:
+        raise unknown("package", args.package, sorted(known))
+    cells = chosen(args)
+    failure = failures()[cells[0].failure]
+    question = Question(failure, cells, package, args.introduced, args.others == "dated", bad(args.bad))
+    request = {
+        "package": package,
+        "cells": [cell.id for cell in cells],
+        "bad": question.bad,
+        **{name: getattr(args, name) for name in ("introduced", "fixed", "others", "oldest", "newest")},
+    }
+    campaign, releases = begun(args, package, request)
+    bisection = Bisection(campaign, question, releases)
+    found = bisection.search()
+    if not args.fixed and found.after is None and found.before is not None:
+        bisection.question = replace(question, introduced=True)  # nobody said which way, and the newest shows it
+        found = bisection.search()
+    culprits = bisection.blame(found) if args.blame and found.found else None
+    told = report.record(bisection, found, culprits)
+    (campaign.folder.path / "bisect.json").write_text(json.dumps(results.finite(told), indent=2) + "\n")
+    campaign.folder.describe(finished=True)
+    for line in report.lines(told):
+        print(line)
+    print(f"results: {campaign.folder.shown}/bisect.json")
+    return EXIT_UNDECIDED if found.between else EXIT_AS_EXPECTED if found.found else EXIT_UNEXPECTED
+
+
+def begun(args: argparse.Namespace, package: str, request: Mapping[str, Any]) -> tuple[Campaign, list[Release]]:
+    """The campaign and its releases, which stay what they were when it began."""
+    if args.resume:
+        campaign = campaigns.begin("bisect", request, args.workers, resume=True)
+        kept = campaign.folder.facts().get("releases")
+        if kept:
+            return campaign, [Release(**each) for each in kept]
+    releases = within(package, index.releases(package), args.oldest, args.newest)
+    if not args.resume:
+        campaign = campaigns.begin("bisect", request, args.workers)
+    campaign.folder.describe(releases=[vars(release) for release in releases])
+    return campaign, releases
+
+
+def within(package: str, releases: Sequence[Release], oldest: str, newest: str) -> list[Release]:
+    """The releases from one to another; from what was newest on the day of the earliest stack, to today's."""
+    days = [place for place, release in enumerate(releases) if "" < release.date <= stacks.EARLIEST.isoformat()]
+    first = place_of(package, releases, oldest) if oldest else max(days, default=0)
+    last = place_of(package, releases, newest) if newest else len(releases) - 1
+    if first > last:
+        raise UsageError(f"--from {releases[first].version} is later than --to {releases[last].version}")
+    if first == last:
+        raise UsageError(f"{package} {releases[first].version} is a single release: there is nothing between two")
+    return [*releases[first : last + 1]]
+
+
+def place_of(package: str, releases: Sequence[Release], version: str) -> int:
+    """Where a version is among the releases; refuses one that isn't, with the nearest."""
+    try:
+        return [Version(release.version) for release in releases].index(Version(version))
+    except (InvalidVersion, ValueError):
+        raise unknown(f"release of {package}", version, [each.version for each in reversed(releases)]) from None
+
+
+def chosen(args: argparse.Namespace) -> list[Cell]:
+    """The cells of one failure that the question is about: as reported, where the options don't say otherwise."""
+    if not args.cell:
+        if not args.failure:
+            raise UsageError(f"--failure names what to bisect: {', '.join(failures())}")
+        if args.failure not in failures():
+            raise unknown("failure", args.failure, list(failures()))
+        failure = failures()[args.failure]
+        reported = getattr(failure, "reported", None)
+        trainers = [variant.name for variant in failure.variants if variant.remedy == "broken" and variant.trainer]
+        args.variant = args.variant or getattr(reported, "variant", "") or (trainers or ["broken"])[0]
+        for axis in ("strategy", "checkpointing"):
+            setattr(args, axis, getattr(args, axis) or getattr(reported, axis, ""))
+    cells = [
+        cell
+        for cell in commands.wanted(args)
+        if args.cell
+        or ((args.precision or cell.precision == "fp32") and (args.world or cell.world_size == default_world(cell)))
+    ]
+    if len({cell.failure for cell in cells}) > 1:
+        raise UsageError("a bisect is about one failure: give cells of one")
+    if len(cells) > SEVERAL:
+        raise UsageError(
+            f"that is {len(cells)} cells of {args.failure}/{args.variant}, and a bisect is about {SEVERAL} at most:"
+            " name one with --strategy and --checkpointing, for instance --strategy zero2 --checkpointing reentrant"
+        )
+    return cells
+
+
+def bad(text: str) -> list[str]:
+    """The outcomes that count as the failure: ``raises``, or with a signature, ``raises:other``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    outcomes = [str(outcome) for outcome in Outcome if outcome not in (Outcome.TRAINS, Outcome.INVALID)]
+    for word in words:
+        if word.partition(":")[0] not in outcomes:
+            raise unknown("outcome", word, outcomes)
+    return words

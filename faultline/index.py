@@ -115,7 +115,7 @@ def page(client: PyPISimple, package: str) -> Iterator[tuple[DistributionPackage
             yield DistributionPackage.from_link(link, package), day(link.get_str_attrib("data-upload-time"))
     else:
         for file in ProjectPage.from_response(answer, package).packages:
-            yield file, day(file.upload_time and file.upload_time.isoformat())
+            yield file, day(file.upload_time.isoformat() if file.upload_time else None)
 
 
 def day(time: str | None) -> str:
