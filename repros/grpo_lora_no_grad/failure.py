@@ -1,6 +1,6 @@
 """GRPO with a LoRA adapter and gradient checkpointing cannot run backward."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3150"
 
@@ -9,6 +9,7 @@ FAILURE = Failure(
     records=(ISSUE, "https://github.com/huggingface/trl/issues/3089"),
     since="trl 0.15.2",
     until="trainers of today enable input gradients themselves; the mechanism is torch's and stays",
+    reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of tensors does not require grad and does not have a grad_fn",
