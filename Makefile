@@ -25,7 +25,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench repeat chaos list bisect lint clean clean-stacks
+.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks reproduce timeline bisect
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,13 @@ lint: setup ## check format, style and types
 	$(RUN) ruff format --check
 	$(RUN) ruff check
 	$(RUN) mypy faultline
+
+reproduce: setup ## show FAILURE on the stack that it was reported on and, next to it, on today's
+	$(RUN) faultline reproduce $(call quote,$(FAILURE)) $(DEVICE_OPTION)
+
+timeline: setup ## run cells on the ecosystem as of the first of each month: SINCE, UNTIL, RESUME=1, WRITE=1
+	$(RUN) faultline timeline $(SELECTION) $(call option,--since,SINCE) $(call option,--until,UNTIL) \
+	  $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume) $(if $(filter-out 0,$(WRITE)),--write)
 
 clean-stacks: setup ## remove the environments of all stacks
 	$(RUN) faultline clean-stacks

@@ -12,22 +12,21 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from faultline import campaigns, commands, environments, index, results, search, stacks
+from faultline import campaigns, commands, environments, index, reproduce, results, search, stacks
 from faultline.campaigns import Campaign, Measured
 from faultline.catalogue import Failure, failures
-from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.index import Release
 from faultline.matrix import Cell, default_world
 from faultline.oracle import Outcome
 from faultline.report import bisect as report
+from faultline.results import Result
 from faultline.search import Boundary, Smallest
 from faultline.stacks import NEEDED, Stack
 
-EXIT_UNDECIDED = 3
 SEVERAL = 6  # cells that one question may be about
 AGREE, MOST = 3, 5  # runs of either side: so many if they agree, at most so many if they don't
 TRIALS = 8  # environments that the search among changed packages may make
-SILENT = ("diverges", "misplaced", "hangs", "crashes")
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,15 @@ class Question:
 
     def shows(self, measured: Measured) -> bool | None:
         """Whether the failure shows on a stack: in any cell. None where it doesn't, but not all of them train."""
-        outcomes = measured.outcomes.values()
-        if measured.unusable or not outcomes:
-            return None
-        if any(self.is_bad(*told) for told in outcomes):
+        if any(self.is_bad(entry) for entry in measured.results):
             return True
-        return None if any(outcome != Outcome.TRAINS for outcome, _ in outcomes) else False
+        train = [entry["outcome"] == Outcome.TRAINS for entry in measured.results]
+        return False if train and all(train) else None
 
-    def is_bad(self, outcome: str, signature: str) -> bool:
+    def is_bad(self, entry: Result) -> bool:
         if self.bad:
-            return outcome in self.bad or f"{outcome}:{signature}" in self.bad
-        own = set(self.failure.signatures) - set(self.failure.elsewhere)
-        return outcome in SILENT or (outcome == Outcome.RAISES and signature in own)
+            return not {entry["outcome"], f"{entry['outcome']}:{entry['signature']}"}.isdisjoint(self.bad)
+        return reproduce.shows(self.failure, entry)
 
     def stack(self, release: Release) -> Stack:
         """The stack that a release is looked at in."""
@@ -239,11 +235,10 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
         if args.failure not in failures():
             raise unknown("failure", args.failure, list(failures()))
         failure = failures()[args.failure]
-        reported = getattr(failure, "reported", None)
-        trainers = [variant.name for variant in failure.variants if variant.remedy == "broken" and variant.trainer]
-        args.variant = args.variant or getattr(reported, "variant", "") or (trainers or ["broken"])[0]
-        for axis in ("strategy", "checkpointing"):
-            setattr(args, axis, getattr(args, axis) or getattr(reported, axis, ""))
+        if failure.reported:
+            for axis in ("variant", "strategy", "checkpointing"):
+                setattr(args, axis, getattr(args, axis) or getattr(failure.reported, axis))
+        args.variant = args.variant or "broken"
     cells = [
         cell
         for cell in commands.wanted(args)
@@ -254,8 +249,8 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
         raise UsageError("a bisect is about one failure: give cells of one")
     if len(cells) > SEVERAL:
         raise UsageError(
-            f"that is {len(cells)} cells of {args.failure}/{args.variant}, and a bisect is about {SEVERAL} at most:"
-            " name one with --strategy and --checkpointing, for instance --strategy zero2 --checkpointing reentrant"
+            f"that is {len(cells)} cells, and a bisect is about {SEVERAL} at most:"
+            " name fewer with --variant, --strategy and --checkpointing, for instance --strategy zero2"
         )
     return cells
 

@@ -59,6 +59,20 @@ class Claim:
             raise ValueError(f"a claim's kind is one of {', '.join(KINDS)}, not {self.kind!r}")
 
 
+@dataclass(frozen=True)
+class Reported:
+    """The failure as it was reported: a stack of stacks/, and the place in the matrix, in fp32 on two ranks.
+
+    `note` says what of the report this place can't show without a GPU.
+    """
+
+    stack: str
+    variant: str
+    strategy: str
+    checkpointing: str = "off"
+    note: str = ""
+
+
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept
 class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
@@ -72,6 +86,7 @@ class Failure:
     variants: tuple[Variant, ...]
     claims: Mapping[str, Claim]
     elsewhere: tuple[str, ...] = ()
+    reported: Reported | None = None
     name: str = ""
 
     def variant(self, name: str) -> Variant:

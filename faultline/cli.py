@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, commands, environments
+from faultline import bisect, commands, environments, over_time, reproduce
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -124,6 +124,25 @@ def parser() -> argparse.ArgumentParser:
     chaos.add_argument("--rate", type=float, default=0.05, help="share of the ranks that is killed")
     chaos.add_argument("--seed", type=int, default=0)
     chaos.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+
+    again = verb(
+        verbs, "reproduce", reproduce.command, "show a failure on the stack that it was reported on, and today"
+    )
+    again.add_argument("failure")
+    again.add_argument("--device", default="", metavar="NAME", help="cpu (default) or cuda")
+
+    line = verb(verbs, "timeline", over_time.run, "run cells on the ecosystem as of the first of each month")
+    add_selection(line)
+    line.add_argument("--since", default="", metavar="DATE", help="the first date (default: the first usable stack's)")
+    line.add_argument(
+        "--until", default="", metavar="DATE", help="the last date (default: today, and what is installed)"
+    )
+    line.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+    line.add_argument("--resume", action="store_true", help="go on with the newest timeline")
+    line.add_argument("--write", action="store_true", help="make it the committed one in timeline/")
+
+    chart = verb(verbs, "chart", over_time.draw, "draw the committed timeline again, or another one's data")
+    chart.add_argument("file", nargs="?", default="")
 
     verb(verbs, "clean-stacks", commands.clean_stacks, "remove the environments of all stacks")
     verb(verbs, "bench", commands.bench, "measure the cost of cells and write bench/README.md")

@@ -28,6 +28,9 @@ VERBS = (
     "merge",
     "repeat",
     "chaos",
+    "reproduce",
+    "timeline",
+    "chart",
     "clean-stacks",
     "bench",
 )

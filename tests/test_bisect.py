@@ -274,7 +274,10 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--resume"], "there is no bisect run yet"),
         (["--cell", "", "--failure", "fsdp_reference_modl"], "did you mean fsdp_reference_model"),
         (["--cell", ""], "--failure names what to bisect"),
-        (["--cell", "", "--failure", "grpo_lora_no_grad"], "that is 60 cells of grpo_lora_no_grad/grpo-broken"),
+        (
+            ["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"],
+            "that is 20 cells, and a bisect is about 6",
+        ),
         (["--cell", f"{CELL},zero3_dummy_loss/broken/ddp/off/fp32/w2/cpu"], "a bisect is about one failure"),
     ],
 )
@@ -285,12 +288,21 @@ def test_a_mistake_is_one_line(world, asked, tmp_path, argv, said):
     assert not list(tmp_path.glob("bisect-*"))
 
 
-def test_the_cells_of_a_failure_are_its_trainers_as_reported(world, asked, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "cell"),
+    [
+        ([], "grpo-broken/zero2/reentrant/fp32/w2/cpu"),
+        (["--strategy", "ddp"], "grpo-broken/ddp/reentrant/fp32/w2/cpu"),
+        (["--variant", "broken", "--checkpointing", "off"], "broken/zero2/off/fp32/w2/cpu"),
+        (["--strategy", "single", "--precision", "bf16"], "grpo-broken/single/reentrant/bf16/w1/cpu"),
+        (["--world", "4"], "grpo-broken/zero2/reentrant/fp32/w4/cpu"),
+    ],
+)
+def test_a_failure_is_looked_at_as_it_was_reported(world, asked, tmp_path, options, cell):
     """Breaks when a bisect without a cell runs sixty of them, or another precision or world size."""
-    options = ["--failure", "grpo_lora_no_grad", "--strategy", "zero2", "--checkpointing", "reentrant"]
-    assert asked("bisect", "--package", "trl", "--fixed", *options)[0] == 1
+    assert asked("bisect", "--package", "trl", "--fixed", "--failure", "grpo_lora_no_grad", *options)[0] == 1
     [file] = tmp_path.glob("bisect-*/bisect.json")
-    assert json.loads(file.read_text())["cells"] == ["grpo_lora_no_grad/grpo-broken/zero2/reentrant/fp32/w2/cpu"]
+    assert json.loads(file.read_text())["cells"] == [f"grpo_lora_no_grad/{cell}"]
 
 
 def test_an_error_from_a_log_reaches_no_terminal_as_it_is(world, bisected):

@@ -1,6 +1,6 @@
 """Gemma3 fine-tuning on text dies in DDP: the vision tower takes no part in the loss."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3207"
 
@@ -9,6 +9,7 @@ FAILURE = Failure(
     records=(ISSUE,),
     since="torch's DDP has always asked for a gradient of every parameter",
     until="not fixed: DDP's documented contract",
+    reported=Reported("trl-0.16.0", "sft-config_under_torchrun", "ddp"),
     signatures={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
         "marked-ready-twice": r"Expected to mark a variable ready only once",
@@ -109,4 +110,5 @@ def trainer(variant, arguments, setup):
     model = gemma3()
     if variant.remedy == "freeze_unused":
         freeze(model)
-    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=tokenizer())
+    words = tokenizer(padding_side="right")
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

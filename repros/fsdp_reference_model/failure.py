@@ -1,6 +1,6 @@
 """GRPO's reference model is neither sharded nor moved to the accelerator under FSDP."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3348"
 
@@ -14,6 +14,9 @@ FAILURE = Failure(
     ),
     since="trl 0.17.0.dev0",
     until="trainers of today have a helper; accelerate's evaluation mode still leaves the model as it is",
+    reported=Reported(
+        "trl-0.17.0", "grpo-broken", "fsdp1-full", note="on a CPU there is no second device for the error to arise"
+    ),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "two-devices": r"Expected all tensors to be on the same device",

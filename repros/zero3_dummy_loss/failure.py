@@ -1,6 +1,6 @@
 """A custom adapter's "keep every parameter in the graph" trick breaks ZeRO-3."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7078"
 ZERO3 = "https://deepspeed.readthedocs.io/en/latest/zero3.html"
@@ -14,6 +14,7 @@ FAILURE = Failure(
     ),
     since="deepspeed 0.14",
     until="not fixed: a partitioned parameter is empty outside its module's forward",
+    reported=Reported("deepspeed-0.15.4", "broken", "zero3"),
     signatures={
         # As reported, and as DeepSpeed 0.19 words it.
         "empty-gradient": r"returned an invalid gradient at index \d+ - got \[0\] but expected shape compatible with"

@@ -1,6 +1,6 @@
 """A parameter's gradient is reduced twice in one backward pass."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 ISSUE = "https://github.com/OpenBMB/MiniCPM-V/issues/423"
 
@@ -14,10 +14,11 @@ FAILURE = Failure(
     ),
     since="MiniCPM-V 2.6 (2024-08)",
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
+    reported=Reported("deepspeed-0.14.5", "broken", "zero2", "reentrant"),
     signatures={
         "reduced-twice": r"has already been reduced",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
-        "bucketed-twice": r"len\(set\(p.ds_id for p in params_in_bucket\)\)",
+        "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?params_in_(ipg_)?bucket\)\)",
         # FSDP1 frees a unit's parameters after its first backward pass; which rank says so first varies.
         "freed-too-early": r"mat2 must be a matrix, got 1-D tensor|got weight of shape \[0\]",
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",

@@ -1,0 +1,152 @@
+"""A timeline on the terminal, as a picture, and as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from rich import box
+from rich.console import Console
+from rich.table import Column
+from rich.table import Table as Columns
+from rich.text import Text
+
+from faultline.catalogue import failures
+from faultline.report import ABSENT, SYMBOLS, one_line, plain
+from faultline.report.terminal import STYLES
+from faultline.timeline import UNINSTALLABLE, Moment, Row, Timeline, rows, when
+
+LABEL, SIDE, HEAD = 250, 20, 46  # pixels: the labels' width, a square's side with its gap, the dates' height
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a square: how many of its cells had an outcome, `top` and `height` in pixels."""
+
+    outcome: str
+    top: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Square:
+    """One variant at one moment, and what is said of it on hover."""
+
+    left: int
+    pieces: Sequence[Piece]
+    said: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the picture: a failure's heading, or a variant with its squares."""
+
+    top: int
+    label: str
+    squares: Sequence[Square] = ()
+
+
+def terminal(console: Console, timeline: Timeline) -> None:
+    """A table for each failure: the outcome that most cells have which don't train, and how many they are."""
+    for failure, own in groupby(rows(timeline), key=lambda row: row.failure):
+        console.print(Text(one_line(failure), style="bold"), soft_wrap=True)
+        head = [Column(Text(when(moment)), justify="right", no_wrap=True) for moment in timeline.moments]
+        table = Columns("", *head, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for row in own:
+            table.add_row(Text(one_line(row.variant)), *map(_mark, row.points))
+        console.print(table)
+    legend = Text()
+    for outcome, symbol in SYMBOLS.items():
+        legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
+    console.print(legend.append(f"{ABSENT} {UNINSTALLABLE}", "dim"), soft_wrap=True)
+    console.print(Text("A number: so many cells, of all strategies and modes, don't train.", "dim"), soft_wrap=True)
+
+
+def _mark(point: Counter[str]) -> Text:
+    """What a square says in two characters."""
+    bad = Counter({outcome: n for outcome, n in point.items() if outcome not in ("trains", "impossible")})
+    if bad[UNINSTALLABLE]:
+        return Text(ABSENT, "dim")
+    if bad:
+        outcome = min(bad, key=lambda name: (-bad[name], name))
+        return Text(f"{SYMBOLS.get(outcome, '?')}{bad.total()}", STYLES.get(outcome, ""))
+    outcome = "trains" if point["trains"] else "impossible"
+    return Text(SYMBOLS[outcome], STYLES[outcome])
+
+
+def picture(timeline: Timeline) -> str:
+    """The timeline as SVG: a square for each variant and moment, filled by the outcomes of its cells."""
+    lines = list(_lines(timeline))
+    return _template("timeline.svg.j2").render(
+        lines=lines,
+        dates=[(LABEL + number * SIDE, one_line(when(moment))) for number, moment in enumerate(timeline.moments)],
+        outcomes=[*SYMBOLS, UNINSTALLABLE],
+        width=LABEL + len(timeline.moments) * SIDE + 10,
+        height=lines[-1].top + 2 * SIDE + 10 if lines else HEAD,
+        side=SIDE - 2,
+    )
+
+
+def _lines(timeline: Timeline) -> list[Line]:
+    lines: list[Line] = []
+    top = HEAD
+    for failure, own in groupby(rows(timeline), key=lambda row: row.failure):
+        lines.append(Line(top, one_line(failure)))
+        top += SIDE
+        for row in own:
+            lines.append(
+                Line(top, one_line(row.variant), [_square(timeline, row, i) for i in range(len(timeline.moments))])
+            )
+            top += SIDE
+        top += SIDE // 2
+    return lines
+
+
+def _square(timeline: Timeline, row: Row, number: int) -> Square:
+    point, total, top = row.points[number], row.points[number].total(), 0.0
+    pieces = []
+    for outcome in (*SYMBOLS, UNINSTALLABLE):
+        if point[outcome]:
+            height = (SIDE - 2) * point[outcome] / total
+            pieces.append(Piece(outcome, round(top, 2), round(height, 2)))
+            top += height
+    told = ", ".join(f"{outcome} {n}" for outcome, n in point.most_common())
+    return Square(LABEL + number * SIDE, pieces, f"{one_line(row.variant)}: {told}\n{said(timeline.moments[number])}")
+
+
+def said(moment: Moment) -> str:
+    """A moment's date and versions, or why there are none."""
+    versions = ", ".join(f"{name} {version}" for name, version in moment.versions.items())
+    return plain(f"{moment.date}: {moment.unusable or versions}")
+
+
+def page(file: Path, timeline: Timeline) -> None:
+    """Write the HTML page: the picture, then every cell's outcomes over time."""
+    cells: dict[str, list[tuple[str, list[tuple[str, str]]]]] = {}
+    for name, outcomes in timeline.cells.items():
+        failure, _, rest = name.partition("/")
+        told = [(outcome, f"{outcome}\n{said(m)}") for outcome, m in zip(outcomes, timeline.moments, strict=True)]
+        cells.setdefault(failure, []).append((rest, told))
+    html = _template("timeline.html.j2").render(
+        picture=picture(timeline),
+        dates=[one_line(when(moment)) for moment in timeline.moments],
+        cells=cells,
+        titles={name: failure.title for name, failure in failures().items()},
+        symbols={**SYMBOLS, UNINSTALLABLE: ABSENT},
+    )
+    file.write_text(html, encoding="utf-8")
+
+
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)

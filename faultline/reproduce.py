@@ -1,0 +1,95 @@
+"""A failure on the stack that it was reported on, and next to it on today's."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from faultline import campaigns, commands, report, stacks
+from faultline.campaigns import Measured
+from faultline.catalogue import Failure, Reported, failures
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.matrix import Cell
+from faultline.report import one_line, plain
+from faultline.results import Result
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run the cell as reported on both stacks; exit code 0 if the failure shows on the old one, 1 if not.
+
+    3 says that the old stack can't be had here.
+    """
+    if args.failure not in failures():
+        raise unknown("failure", args.failure, list(failures()))
+    failure = failures()[args.failure]
+    if not failure.reported:
+        raise UsageError(f"{failure.name} names no stack that it was reported on")
+    cell = as_reported(failure, failure.reported, args.device or "cpu")
+    commands.check_device(cell.device)
+    campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
+    names = (failure.reported.stack, stacks.TODAY)
+    both = [campaigns.measure(campaign, name, stacks.parse(name), [cell]) for name in names]
+    note = failure.reported.note if cell.device == "cpu" else ""
+    show(Console(), failure, cell, both, note)
+    print(f"results: {campaign.folder.shown}")
+    if both[0].unusable:
+        return EXIT_UNDECIDED
+    return EXIT_AS_EXPECTED if shows(failure, both[0].results[0]) else EXIT_UNEXPECTED
+
+
+def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
+    """The cell in which a failure was reported."""
+    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, device=device)
+
+
+def shows(failure: Failure, entry: Result) -> bool:
+    """Whether a result is the failure: an error of one of its own signatures, or no error and wrong all the same."""
+    if entry["outcome"] == "raises":
+        return entry["signature"] in failure.signatures and entry["signature"] not in failure.elsewhere
+    return entry["outcome"] in ("diverges", "misplaced", "hangs", "crashes")
+
+
+def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], note: str) -> None:
+    """The two outcomes side by side, then the full error of each; all of it can be pasted."""
+    console.print(Text(failure.name, style="bold").append(f"  {failure.title}", style="not bold dim"), soft_wrap=True)
+    console.print(Text(cell.id), soft_wrap=True)
+    table = Table("", *(Column(Text(one_line(each.name))) for each in both), box=box.SIMPLE, pad_edge=False)
+    for package in sorted({name for each in both for name in each.versions}):
+        table.add_row(package, *(Text(each.versions.get(package, "").split("+")[0]) for each in both))
+    table.add_section()
+    table.add_row("outcome", *(Text(_outcome(each), style="bold") for each in both))
+    table.add_row("detail", *(Text(_detail(each)) for each in both))
+    console.print(table)
+    if note:
+        console.print(Text(f"Note: {note}."), soft_wrap=True)
+    for each in both:
+        if error := _error(each):
+            console.print(Text(f"The error on {one_line(each.name)}:", style="bold"))
+            console.print(Text(plain(error)), soft_wrap=True)
+    for each in both:
+        again = report.command(cell.id) + (f" STACK={each.name}" if each.name != stacks.TODAY else "")
+        console.print(Text(f"again on {one_line(each.name)}: {again}"), soft_wrap=True)
+
+
+def _outcome(measured: Measured) -> str:
+    return report.found(measured.results[0]) if measured.results else "uninstallable"
+
+
+def _detail(measured: Measured) -> str:
+    return one_line(measured.results[0]["detail"] if measured.results else measured.unusable)[:400]
+
+
+def _error(measured: Measured) -> str:
+    """The traceback of the rank that failed first; what all ranks waited for, where nobody raised."""
+    if not measured.results:
+        return ""
+    ranks = measured.results[0]["ranks"]
+    first = next((r for r in ranks if r["rank"] == measured.results[0]["rank"] and r["error"]), None)
+    raised = first or next((r for r in ranks if r["error"]), None)
+    if raised:
+        return f"rank {raised['rank']}:\n{raised['error']['traceback']}"
+    return "\n".join(rank["stack"] or rank["log"] for rank in ranks if rank["stack"] or rank["log"])

@@ -1,0 +1,72 @@
+"""Failures as they were reported: where, on which stack, and how the two outcomes are shown."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from faultline import campaigns, matrix, reproduce, stacks
+from faultline.catalogue import failures
+from faultline.matrix import Selection
+from faultline.oracle import Outcome
+
+FAILURE = failures()["grpo_lora_no_grad"]
+
+
+@pytest.mark.parametrize("name", failures())
+def test_every_failure_says_where_it_was_reported(name):
+    """Breaks when a failure's stack or place is misspelt, or no cell of the default matrix."""
+    failure = failures()[name]
+    assert failure.reported.stack in stacks.named()
+    cell = reproduce.as_reported(failure, failure.reported, "cpu")
+    assert cell in matrix.select(failures(), Selection(failure=(name,)))
+
+
+def entry(outcome, signature="", error=None):
+    rank = {"rank": 0, "error": error, "stack": "", "log": ""}
+    return {"id": "x", "outcome": outcome, "signature": signature, "detail": "d\x1b[2J", "rank": 0, "ranks": [rank]}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "signature", "shows"),
+    [
+        ("raises", "no-grad-fn", True),
+        ("raises", "other", False),
+        ("raises", "marked-ready-twice", False),  # another failure's, which these models meet too
+        ("diverges", "unmoved", True),
+        ("misplaced", "reference-model", True),
+        ("trains", "", False),
+        ("impossible", "", False),
+        ("invalid", "evidence", False),
+    ],
+)
+def test_only_the_documented_error_is_the_failure(outcome, signature, shows):
+    """Breaks when something else that fails on an old stack passes for the failure."""
+    assert reproduce.shows(FAILURE, entry(Outcome(outcome), signature)) is shows
+
+
+def test_both_outcomes_are_shown_with_their_errors():
+    """Breaks when one side's error is lost, or text from it reaches the terminal as it is."""
+    error = {"type": "RuntimeError", "message": "m", "traceback": "Traceback\nRuntimeError: \x1b]0;owned\x07no grad"}
+    versions = {"trl": "0.15.2", "torch": "2.13.0+cpu"}
+    both = [
+        campaigns.Measured("trl-0.15.2", "", [entry("raises", "no-grad-fn", error)], "", versions),
+        campaigns.Measured("today", "", [entry("trains")], "", {"trl": "1.16.0", "torch": "2.13.0"}),
+    ]
+    out = io.StringIO()
+    cell = reproduce.as_reported(FAILURE, FAILURE.reported, "cpu")
+    reproduce.show(Console(file=out, width=100), FAILURE, cell, both, "")
+    text = out.getvalue()
+    assert "raises (no-grad-fn)" in text and "trains" in text and "0.15.2" in text and "1.16.0" in text
+    assert "RuntimeError: no grad" in text and "\x1b" not in text
+    assert "STACK=trl-0.15.2" in text
+
+
+def test_a_stack_that_can_not_be_had_is_an_outcome():
+    """Breaks when a package that is gone from the index ends in a traceback."""
+    both = [campaigns.Measured("trl-0.15.2", unusable="no wheel"), campaigns.Measured("today", "", [entry("trains")])]
+    out = io.StringIO()
+    reproduce.show(
+        Console(file=out, width=100), FAILURE, reproduce.as_reported(FAILURE, FAILURE.reported, "cpu"), both, ""
+    )
+    assert "uninstallable" in out.getvalue() and "no wheel" in out.getvalue()
