@@ -98,9 +98,7 @@ class Bisection:
         release, times = self.releases[place], self.runs.setdefault(place, [])
         name = f"{self.question.package}-{release.version}"
         if not times:
-            campaigns.say(
-                f"{self.question.package} {release}: {len(self.releases)} releases, {len(self.runs)} looked at"
-            )
+            campaigns.say(f"{len(self.runs)}. of {len(self.releases)} releases: {self.question.package} {release}")
         else:
             name += "-again" if len(times) == 1 else f"-again-{len(times)}"
             campaigns.part(self.campaign, name).describe(lock=times[0].lock)
@@ -180,7 +178,7 @@ def command(args: argparse.Namespace) -> int:
     campaign, releases = begun(args, package, request)
     bisection = Bisection(campaign, question, releases)
     found = bisection.search()
-    if not args.fixed and found.after is None and found.before is not None:
+    if not (args.introduced or args.fixed) and found.after is None and found.before is not None:
         bisection.question = replace(question, introduced=True)  # nobody said which way, and the newest shows it
         found = bisection.search()
     culprits = bisection.blame(found) if args.blame and found.found else None

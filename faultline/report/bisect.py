@@ -34,7 +34,8 @@ def record(bisection: Bisection, found: Boundary, culprits: Smallest | None) -> 
         **sides,
         "between": [bisection.releases[place].version for place in found.between],
         "skipped": [
-            {**vars(bisection.releases[place]), "why": why(bisection.runs[place][0])} for place in found.skipped
+            {**vars(bisection.releases[place]), "why": " / ".join(dict.fromkeys(map(why, bisection.runs[place])))}
+            for place in found.skipped
         ],
         "environments": bisection.environments,
         "changed": changes({*old, *new} - {question.package}, old, new) if found.found else {},
