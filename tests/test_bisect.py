@@ -2,10 +2,12 @@
 
 import json
 import shlex
+import subprocess
 
 import pytest
 
-from faultline import bisect, environments, index, results, runs, stacks
+from faultline import bisect, cli, environments, index, results, runs, stacks
+from faultline.catalogue import ROOT
 from faultline.environments import Environment, Uninstallable
 from faultline.expectations import Expectation
 from faultline.index import Release
@@ -319,3 +321,27 @@ def test_the_range_begins_with_the_newest_release_of_the_first_stack():
     assert [each.version for each in bisect.within("trl", found, "", "")] == ["0.15.2", "0.16.0"]
     assert len(bisect.within("trl", found, "0.14", "")) == 3
     assert len(bisect.within("x", [Release("1"), Release("2")], "", "")) == 2
+
+
+def test_make_passes_every_variable_on():
+    """Breaks when make bisect leaves out an option, or calls it by another name than the command does."""
+    given = {
+        "PACKAGE": "trl",
+        "FAILURE": "it's",
+        "STRATEGY": "zero2,zero3",
+        "OTHERS": "fixed",
+        "FROM": "1",
+        "TO": "2",
+        "BAD": "raises:other",
+        "BLAME": "1",
+        "RESUME": "1",
+        "WORKERS": "3",
+        "DIRECTION": "introduced",
+    }
+    words = ["make", "--no-print-directory", "-n", "bisect", *(f"{name}={value}" for name, value in given.items())]
+    lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    argv = shlex.split(lines.split("-m faultline ")[-1].replace("\\\n", " "))
+    args = cli.parser().parse_args(argv)
+    assert args.command is bisect.command and (args.oldest, args.newest, args.bad) == ("1", "2", "raises:other")
+    assert (args.failure, args.strategy, args.package, args.others) == ("it's", "zero2,zero3", "trl", "fixed")
+    assert args.introduced and not args.fixed and args.blame and args.resume and args.workers == 3
