@@ -23,6 +23,8 @@ from faultline.catalogue import ROOT
 from faultline.progress import TICK, Progress, text
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
+ASLEEP = 480  # looks in a row that find a server asleep that isn't ready yet
+WORK = 120.0  # seconds of processor time that it may take to get ready
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
 PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
@@ -129,9 +131,7 @@ class RankServer:
             )
         self._buffer = b""
         try:
-            greeting = self._event(120.0)
-            if greeting is None:
-                raise NeverReady("the rank server did not get ready within 120 s")
+            greeting = self._greeting()
         except BaseException as error:
             self._process.kill()  # busy with imports, it would not hear of the end
             self._stop()
@@ -206,6 +206,17 @@ class RankServer:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise ServerDied(self._last_words()) from None
+
+    def _greeting(self) -> dict[str, Any]:
+        """What the server says once it is ready, however long a busy machine makes it work for that."""
+        assert self._process
+        progress = Progress([self._process.pid], self.folder)
+        while (greeting := self._event(TICK)) is None:
+            if progress.asleep([0]) >= ASLEEP:
+                raise NeverReady(f"the rank server slept for {ASLEEP * TICK:.0f} s before it was ready")
+            if progress.used.get(0, 0.0) > WORK:
+                raise NeverReady(f"the rank server worked for {WORK:.0f} s and was not ready")
+        return greeting
 
     def _event(self, timeout: float) -> dict[str, Any] | None:
         """The next event, or None when none came in time; raises ServerDied at the end of the stream."""
