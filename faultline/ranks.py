@@ -23,8 +23,8 @@ from faultline.catalogue import ROOT
 from faultline.progress import TICK, Progress, text
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
-ASLEEP = 480  # looks in a row that find a server asleep that isn't ready yet
-WORK = 120.0  # seconds of processor time that it may take to get ready
+START_LOOKS = 480  # looks in a row that find a server asleep that isn't ready yet
+START_WORK = 120.0  # seconds of processor time that it may take to get ready
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
 PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
@@ -212,10 +212,10 @@ class RankServer:
         assert self._process
         progress = Progress([self._process.pid], self.folder)
         while (greeting := self._event(TICK)) is None:
-            if progress.asleep([0]) >= ASLEEP:
-                raise NeverReady(f"the rank server slept for {ASLEEP * TICK:.0f} s before it was ready")
-            if progress.used.get(0, 0.0) > WORK:
-                raise NeverReady(f"the rank server worked for {WORK:.0f} s and was not ready")
+            if progress.asleep([0]) >= START_LOOKS:
+                raise NeverReady(f"the rank server slept for {START_LOOKS * TICK:.0f} s before it was ready")
+            if progress.used.get(0, 0.0) > START_WORK:
+                raise NeverReady(f"the rank server worked for {START_WORK:.0f} s and was not ready")
         return greeting
 
     def _event(self, timeout: float) -> dict[str, Any] | None:

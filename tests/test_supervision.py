@@ -19,7 +19,7 @@ from light import gone, survivors
 from faultline import oracle, progress, ranks, reliability, runner, strategies
 from faultline.catalogue import ROOT, failures
 from faultline.matrix import Cell
-from faultline.ranks import RankServer, ServerDied
+from faultline.ranks import NeverReady, RankServer, ServerDied
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +51,42 @@ def outcome(ended):
 
 def error(end):
     return end.report and end.report["error"] and end.report["error"]["message"]
+
+
+# How a server starts.
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("time.sleep(600)", "slept for 2 s before it was ready"),
+        ("while True: pass", "worked for 1 s and was not ready"),
+        ("sys.exit('no torch here')", "the rank server ended: no torch here"),
+    ],
+)
+def test_a_server_that_never_gets_ready_is_given_up(tmp_path, monkeypatch, deed, said):
+    """Breaks when a stack that can't start holds a campaign up for ever."""
+    monkeypatch.setattr(ranks, "START_LOOKS", 8)
+    monkeypatch.setattr(ranks, "START_WORK", 1.0)
+    with RankServer(program(tmp_path, deed), DEADLINE) as server, pytest.raises(NeverReady, match=said):
+        server.start()
+
+
+def test_a_server_that_works_for_long_gets_ready(tmp_path, monkeypatch):
+    """Breaks when a busy machine makes a stack unusable."""
+    monkeypatch.setattr(ranks, "START_LOOKS", 2)
+    deed = "while time.process_time() < 2: pass\nprint('{\"ready\": true}', flush=True)\nsys.stdin.read()"
+    with RankServer(program(tmp_path, deed), DEADLINE) as server:
+        server.start()
+        assert server.greeting == {"ready": True}
+
+
+def program(folder, deed):
+    """An executable that does something else than to serve ranks."""
+    file = folder / "program"
+    file.write_text(f"#!{sys.executable}\nimport sys, time\n{deed}\n")
+    file.chmod(0o755)
+    return str(file)
 
 
 # How ranks end.
