@@ -107,4 +107,4 @@ def part(campaign: Campaign, name: str) -> RunFolder:
 
 def say(text: str) -> None:
     """A line of progress, beside what a command prints."""
-    Console(stderr=True).print(text, style="dim", markup=False, highlight=False)
+    Console(stderr=True).print(text, style="dim", markup=False, highlight=False, soft_wrap=True)

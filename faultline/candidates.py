@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from faultline import campaigns, commands, safety, server, stacks
+from faultline import campaigns, commands, results, safety, server, stacks
 from faultline.campaigns import Campaign, Measured
 from faultline.catalogue import failures
 from faultline.environments import pins
@@ -62,7 +62,9 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
         comparison = compare(campaign, (old, new), cells)
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
-    return Answer(" ".join(candidate.split()), base.name, changed, comparison, repeatable(base, candidate, new))
+    stack = results.stack_name({name: version for name, version in pins(old.lock).items() if name in STACK})
+    text = " ".join(candidate.split())
+    return Answer(text, base.name, changed, comparison, repeatable(base, text, new), stack)
 
 
 def on(base: Stack, lock: str, candidate: str) -> Stack:
@@ -97,12 +99,9 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
 
 
 def repeatable(base: Stack, candidate: str, measured: Measured) -> str:
-    """What STACK must be to repeat a cell: the requirements, or all versions under test where the baseline isn't here.
-
-    Nothing where a shell or make would read it otherwise.
-    """
-    text = " ".join(candidate.split())
+    """What STACK must be to repeat a cell: the requirements, or the versions under test on another baseline."""
+    text = candidate
     if not base.here:
         found = {name: version.split("+")[0] for name, version in pins(measured.lock).items() if name in STACK}
         text = " ".join(f"{name}=={version}" for name, version in sorted(found.items()))
-    return text if re.fullmatch(r"[\w.=<>!~+,\[\] -]+", text) else ""
+    return text

@@ -141,7 +141,7 @@ class Comparison:
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),
         ]
-        reasons = [(word, f"{_cells(count)} {text}") for word, count, text in told if count]
+        reasons = [(word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in told if count]
         if self.unusable:
             reasons.append((Safety.UNKNOWN, self.unusable))
         elif not (self.compared or self.identical or reasons):
@@ -160,6 +160,7 @@ class Answer:
 
     `packages` has name, old and new version; `repeat` is the stack, as
     `make test-matrix` takes it, on which a cell does what it did on the candidate.
+    `stack` has the baseline's versions in a line.
     """
 
     candidate: str
@@ -167,6 +168,7 @@ class Answer:
     packages: Sequence[tuple[str, str, str]]
     comparison: Comparison
     repeat: str = ""
+    stack: str = ""
 
 
 def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
@@ -293,7 +295,3 @@ def _text(change: Change) -> str:
 def _plainest(change: Change) -> tuple[object, ...]:
     cell = change.cell
     return cell.world_size != default_world(cell), cell.precision != "fp32", cell.checkpointing != "off", cell.id
-
-
-def _cells(count: int) -> str:
-    return f"{count} {'cell' if count == 1 else 'cells'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from difflib import SequenceMatcher
 
@@ -12,13 +13,14 @@ ALIKE = 0.6  # of the words of two texts, in the same order, which makes them tw
 # In this order: a path may hold names and numbers, a name numbers. No replacement holds anything to replace.
 _VARIABLE = (
     (re.compile(r"\b0x[0-9a-fA-F]+"), "#"),
-    (re.compile(r"[\w.~+-]*(?:[/\\]+[\w.~+-]+)+[/\\]*"), "<path>"),
+    (re.compile(r"(?<![\w.~+-])[\w.~+-]*(?:[/\\]+[\w.~+-]+)+[/\\]*"), "<path>"),
     (re.compile(r"(?<![\w<])[^\W\d]\w*(?:\.\w+)+"), "<name>"),
     (re.compile(r"[+-]?\d+(?:[._]\d+)*(?:[eE][+-]?\d+)?"), "#"),
     (re.compile(r"#(?:[\s,x]*#)+"), "#"),
 )
 
 
+@functools.lru_cache(4096)  # the same error comes from many cells
 def normalised(text: str) -> str:
     """A text in one line, with signs for its numbers, addresses, paths and dotted names; twice is the same as once."""
     found = one_line(text)

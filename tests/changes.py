@@ -1,5 +1,7 @@
 """Results as the tests of is-safe make them up: an outcome is written as ``raises:other:the error's text``."""
 
+from itertools import islice, product
+
 from faultline import safety
 from faultline.matrix import Cell
 
@@ -9,8 +11,9 @@ STRATEGIES = ("zero1", "zero1-small", "zero2", "zero2-small", "zero3", "ddp", "f
 def cells(count):
     """Distinct cells of one failure and then of another."""
     modes = ("off", "reentrant", "non-reentrant")
-    axes = [(f, s, c) for f in ("zero3_dummy_loss", "grpo_lora_no_grad") for s in STRATEGIES for c in modes]
-    return [Cell(failure, "broken", strategy, mode) for failure, strategy, mode in axes[:count]]
+    failures, more = ("zero3_dummy_loss", "grpo_lora_no_grad"), product(("fp32", "bf16"), (2, 4))
+    axes = product(more, failures, STRATEGIES, modes)
+    return [Cell(f, "broken", s, mode, *other) for other, f, s, mode in islice(axes, count)]
 
 
 def entry(cell, said):

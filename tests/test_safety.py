@@ -2,7 +2,7 @@
 
 import pytest
 from changes import cells, compared, entry
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline import safety
@@ -103,6 +103,7 @@ def test_exit_codes_tell_the_verdicts_apart():
     assert [word.exit_code for word in (SAFE, NOT_SAFE, UNKNOWN)] == [0, 1, 3]
 
 
+@settings(deadline=None)
 @given(st.lists(TOLD, min_size=1, max_size=30))
 def test_identical_runs_are_safe(told):
     """Breaks when a stack differs from itself."""
@@ -110,6 +111,7 @@ def test_identical_runs_are_safe(told):
     assert found.verdict is SAFE and not found.groups
 
 
+@settings(deadline=None)
 @given(RUNS, st.sampled_from(["raises:other:E: x", "diverges:differs:off", "hangs:no-progress:asleep"]))
 def test_nothing_outweighs_a_regression(runs, broken):
     """Breaks when fixes, or doubts about other cells, hide a cell that trained and doesn't now."""
@@ -117,6 +119,7 @@ def test_nothing_outweighs_a_regression(runs, broken):
     assert compared([*before, "trains"], [*after, broken]).verdict is NOT_SAFE
 
 
+@settings(deadline=None)
 @given(RUNS)
 def test_every_change_is_in_one_group(runs):
     """Breaks when grouping loses a cell, tells one twice, or puts two kinds together."""
@@ -178,6 +181,7 @@ def test_what_is_repeated_is_enough_and_not_more():
     assert not safety.pending(compared(before, after, flaky), often), "repeats have no end"
 
 
+@settings(deadline=None)
 @given(RUNS)
 def test_what_is_pending_comes_to_an_end(runs):
     """Breaks when some mixture of outcomes is measured for ever."""

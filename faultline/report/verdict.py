@@ -20,7 +20,8 @@ from faultline.report import grouped, one_line, ordered, plain
 from faultline.safety import Answer, Group, Kind, Safety
 
 LONGEST = 60_000  # characters of the comment; GitHub takes 65536
-ERROR = 1200  # characters of an error that the comment and the terminal show
+PACKAGES = 80  # that the comment names
+ERROR = 700  # characters of an error that the comment and the terminal show
 STYLES = {Safety.SAFE: "bold green", Safety.NOT_SAFE: "bold red", Safety.UNKNOWN: "bold yellow"}
 COLOURS = {
     Kind.DIVERGES: "magenta",
@@ -83,9 +84,10 @@ def places(cells: Iterable[Cell]) -> list[tuple[str, str]]:
 
 
 def repeat(answer: Answer, group: Group) -> str:
-    """What runs the group's plainest cell again on the candidate."""
+    """What runs the group's plainest cell again; nothing for a stack that a shell or make would read otherwise."""
     again = report.command(group.example.cell.id)
-    return f"{again} STACK='{answer.repeat}'" if again and answer.repeat else ""
+    plain_words = re.fullmatch(r"[\w.=<>!~+,\[\] -]+", answer.repeat, re.ASCII)
+    return f"{again} STACK='{answer.repeat}'" if again and plain_words else ""
 
 
 def data(answer: Answer) -> dict[str, Any]:
@@ -96,6 +98,7 @@ def data(answer: Answer) -> dict[str, Any]:
         "exit_code": comparison.verdict.exit_code,
         "candidate": answer.candidate,
         "baseline": answer.baseline,
+        "stack": answer.stack,
         "reasons": because(answer),
         "unusable": plain(comparison.unusable),
         "packages": [{"name": name, "before": old, "after": new} for name, old, new in answer.packages],
@@ -134,10 +137,17 @@ def block(text: str) -> list[str]:
 def markdown(answer: Answer) -> str:
     """A comment for a pull request: the verdict, what changed in packages, a table of causes, each cause's error."""
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
-    lines = [f"## {verdict}: {code(answer.candidate)}", ""]
-    lines += [f"Compared with {code(answer.baseline)}.", "", *(f"- {_prose(line)}" for line in because(answer))]
+    # What made a stack unusable is said in the words of others; all other reasons are ours.
+    told = map(code, because(answer)) if answer.comparison.unusable else because(answer)
+    lines = [f"## {verdict}: {code(answer.candidate[:500])}", ""]
+    lines += [
+        f"Compared with {code(': '.join(filter(None, (answer.baseline, answer.stack))))}.",
+        "",
+        *(f"- {line}" for line in told),
+    ]
     if answer.packages:
-        lines += ["", f"Packages: {', '.join(map(code, bumped(answer)[:60]))}."]
+        more = f" and {len(answer.packages) - PACKAGES} more" if len(answer.packages) > PACKAGES else ""
+        lines += ["", f"Packages: {', '.join(code(text[:100]) for text in bumped(answer)[:PACKAGES])}{more}."]
     if groups:
         lines += ["", "| change | cells | before | now | strategies |", "| --- | --- | --- | --- | --- |"]
     size, shown = sum(map(len, lines)), 0
@@ -158,11 +168,6 @@ def markdown(answer: Answer) -> str:
         shown += 1
     left = [f"And {len(groups) - shown} more, which report.html has."] if shown < len(groups) else []
     return "\n".join([*lines, *table, *details, "", *left]).rstrip() + "\n"
-
-
-def _prose(text: str) -> str:
-    """A line of ours; where it quotes a reason of others it can't be told apart, so that it is code as a whole."""
-    return text if re.fullmatch(r"[\w ,.'%-]+", text) and "http" not in text and "www." not in text else code(text)
 
 
 def _counted(group: Group) -> str:
@@ -191,6 +196,8 @@ def _lines(answer: Answer) -> Iterator[Text]:
     comparison = answer.comparison
     yield Text(headline(answer), STYLES[comparison.verdict])
     yield from (Text(f"  {line}") for line in because(answer))
+    if answer.stack:
+        yield Text(one_line(f"baseline: {answer.stack}"))
     if answer.packages:
         yield Text(f"packages: {', '.join(bumped(answer))}")
     if comparison.groups:
