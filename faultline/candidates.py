@@ -16,6 +16,7 @@ from faultline.environments import pins
 from faultline.errors import UsageError
 from faultline.matrix import Cell
 from faultline.report import verdict
+from faultline.results import RunFolder
 from faultline.safety import Answer, Comparison
 from faultline.server import STACK
 from faultline.stacks import Stack
@@ -85,7 +86,7 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
     wanted = list(cells)
     while True:
         for stack, own in zip(both, runs, strict=True):
-            name = f"{stack.name} again {len(own)}" if own else stack.name
+            name = f"{shared(campaign, stack)}{f' again {len(own)}' if own else ''}"
             campaigns.part(campaign, name).describe(lock=stack.lock)
             own.append(campaigns.measure(campaign, name, Stack(stack.name), wanted))
             if own[-1].unusable:
@@ -96,6 +97,12 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
         if not wanted:
             return comparison
         campaigns.say(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
+
+
+def shared(campaign: Campaign, stack: Measured) -> str:
+    """The name under which a campaign has results of a stack's packages; they may have been another question's."""
+    parts = [RunFolder(file.parent).facts() for file in campaign.folder.path.glob("*/run.json")]
+    return min((str(f["name"]) for f in parts if f.get("lock") == stack.lock and "stack" in f), default=stack.name)
 
 
 def repeatable(base: Stack, candidate: str, measured: Measured) -> str:

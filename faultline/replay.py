@@ -71,8 +71,9 @@ def command(args: argparse.Namespace) -> int:
 
 def read() -> dict[str, Bump]:
     """The bumps of stacks/bumps.toml by name."""
-    entries: list[dict[str, Any]] = tomllib.loads(FILE.read_text(encoding="utf-8"))["bump"]
-    bumps = [Bump(**{**entry, "verdict": Safety(entry["verdict"])}) for entry in entries]
+    told: dict[str, Any] = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    usual = {"cells": told.get("cells", {})}
+    bumps = [Bump(**{**usual, **entry, "verdict": Safety(entry["verdict"])}) for entry in told["bump"]]
     return {bump.name: bump for bump in bumps}
 
 

@@ -47,6 +47,7 @@ def lab(tmp_path, monkeypatch):
             ended = Ended([RankEnd({})])
             writer.add(results.result(cell, judged, ended, "stack", Expectation(), "expected"))
         writer.close()
+        folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)
     monkeypatch.setattr(runs, "measure", measure)
@@ -171,6 +172,17 @@ def test_the_replayed_bumps_are_enough_to_tell():
         assert all("==" in word for word in bump.requirements.split()), "another release every day"
     text = replay.README.read_text(encoding="utf-8")
     assert all(f"`{bump.requirements}`" in text for bump in bumps.values()), "run make replay"
+
+
+def test_a_stack_of_several_bumps_is_measured_once(lab, tmp_path, monkeypatch):
+    """Breaks when a replay measures the same packages again under another bump's name."""
+    campaign = campaigns.begin("replay", {}, 1)
+    cells = matrix.select(failures(), Selection(failure=("grpo_lora_no_grad",), strategy=("zero2",)))
+    lab[1]["1.12.0"] = [RAISES]
+    for base in ("today", "trl==1.16.0"):
+        found = candidates.ask(campaign, "trl==1.12.0", stacks.parse(base), cells)
+        assert found.comparison.verdict is Safety.NOT_SAFE
+    assert [count for _, count in lab[2]] == [len(cells)] * 2 + [3] * 2
 
 
 def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
