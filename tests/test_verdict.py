@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 from changes import cells, compared
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
@@ -49,6 +49,8 @@ def tokens(markdown):
 
 
 @settings(max_examples=50, deadline=None)
+@example("```")
+@example("`")
 @given(HOSTILE)
 def test_in_the_comment_texts_of_others_are_code(text):
     """Breaks when an error message can mention people, load pictures or write HTML into a pull request."""
