@@ -75,6 +75,7 @@ def arguments(run: Run) -> dict[str, Any]:
         "learning_rate": scenario.LR,
         "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
+        "average_tokens_across_devices": True,  # transformers 4 counts each rank's tokens by themselves otherwise
         "gradient_checkpointing": on,
         "gradient_checkpointing_kwargs": {"use_reentrant": cell.checkpointing == "reentrant"} if on else None,
         "bf16": cell.precision == "bf16",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import signal
 
 import pytest
@@ -153,3 +154,12 @@ def test_an_error_that_rounding_explains_is_not_the_worst():
     judged = judge(CELL, FAILURE, Ended([RankEnd(report(0)), RankEnd(noisy)]))
     assert (judged.outcome, judged.worst_parameter) == ("trains", "w (weights, step 1, rank 0)")
     assert judged.relative_error == 2e-6
+
+
+def test_losses_that_are_no_number_say_nothing_of_the_rows():
+    """Breaks when a model that trains into NaN on every rank is taken for two ranks with the same rows."""
+    step = {"gradients": {}, "weights": {}, "bad": ["w"], "unmoved": [], "nan": ["w"], "rounding": {}}
+    ranks = [RankEnd(report(rank, losses=[math.nan] * STEPS, steps=[step] * STEPS)) for rank in (0, 1)]
+    assert told(Ended(ranks)) == ("diverges", "nan")
+    same = [RankEnd(report(rank, losses=[1.0] * STEPS)) for rank in (0, 1)]
+    assert told(Ended(same)) == ("invalid", "evidence")

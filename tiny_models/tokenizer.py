@@ -20,8 +20,12 @@ TEMPLATE = """\
 {% endif %}"""
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(padding_side: str = "left") -> PreTrainedTokenizerFast:
     """One token for each character, role and special mark.
+
+    Left padding is for generation. A trainer that learns from texts gets ``right``: trl 0.16 pads as its tokenizer
+    says, and behind padding on the left a row's first token is predicted too, so that the loss of a row would
+    depend on which rows share its rank.
 
     It names its inputs itself: with `token_type_ids` among them, `generate` of
     transformers 4.55 to 4.57 refuses the batch.
@@ -39,6 +43,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
         extra_special_tokens={"boi_token": "<boi>", "image_token": "<image>", "eoi_token": "<eoi>"},
         model_input_names=["input_ids", "attention_mask"],
         chat_template=TEMPLATE,
-        padding_side="left",
+        padding_side=padding_side,
         model_max_length=512,
     )

@@ -68,7 +68,10 @@ def progress(console: Console, total: int, known: Collection[Result]) -> Iterato
             yield advance
         return
     done, start = len(known), time.monotonic()
-    _line(console, f"{total} cells" + (f", {done} of them known from before" if done else ""))
+    _line(
+        console,
+        f"{total} {'cell' if total == 1 else 'cells'}" + (f", {done} of them known from before" if done else ""),
+    )
 
     def tell(result: Result) -> None:
         nonlocal done, unexpected

@@ -43,10 +43,10 @@ def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from accelerate import FullyShardedDataParallelPlugin
+    from faultline.releases import fsdp_plugin
 
-    plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=1,
+    plugin = fsdp_plugin(
+        1,
         sharding_strategy=options["sharding"],  # `reshard_after_forward` has no effect in accelerate 1.15
         auto_wrap_policy="transformer_based_wrap",
         sync_module_states=False,

@@ -34,15 +34,15 @@ def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2, **options}}
+    from faultline.releases import fsdp2_arguments
+
+    return fsdp2_arguments(options)
 
 
 def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from accelerate import FullyShardedDataParallelPlugin
+    from faultline.releases import fsdp_plugin
 
-    plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **options
-    )
+    plugin = fsdp_plugin(2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **options)
     return {"fsdp_plugin": plugin}
 
 

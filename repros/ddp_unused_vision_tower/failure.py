@@ -110,4 +110,5 @@ def trainer(variant, arguments, setup):
     model = gemma3()
     if variant.remedy == "freeze_unused":
         freeze(model)
-    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=tokenizer())
+    words = tokenizer(padding_side="right")
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

@@ -116,18 +116,19 @@ class CheckFailed(Exception):
 
 def trainer(variant, arguments, setup):
     """The real trainer, given a model that already carries the adapter."""
-    from tiny_models.data import prompts, text_dataset
+    from tiny_models.data import prompts, saved, text_dataset
     from tiny_models.qwen2 import add_lora, qwen2
     from tiny_models.tokenizer import tokenizer
 
-    base = qwen2()
+    base = saved(qwen2(), setup)  # under ZeRO-3, trl 0.15 loads a reference model from its path
     if variant.remedy == "enable_input_require_grads":
         base.enable_input_require_grads()
     model = add_lora(base)
     if variant.trainer == "sft":
         from trl import SFTConfig, SFTTrainer
 
-        return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=tokenizer())
+        words = tokenizer(padding_side="right")
+        return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
     from trl import GRPOConfig, GRPOTrainer
 
     from tiny_models.data import GRPO, letter_score

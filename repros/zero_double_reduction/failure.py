@@ -18,7 +18,7 @@ FAILURE = Failure(
     signatures={
         "reduced-twice": r"has already been reduced",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
-        "bucketed-twice": r"len\(set\(p.ds_id for p in params_in_bucket\)\)",
+        "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?params_in_(ipg_)?bucket\)\)",
         # FSDP1 frees a unit's parameters after its first backward pass; which rank says so first varies.
         "freed-too-early": r"mat2 must be a matrix, got 1-D tensor|got weight of shape \[0\]",
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",
