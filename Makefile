@@ -25,7 +25,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks reproduce timeline bisect
+.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe replay
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,13 @@ reproduce: setup ## show FAILURE on the stack that it was reported on and, next 
 timeline: setup ## run cells on the ecosystem as of the first of each month: SINCE, UNTIL, RESUME=1, WRITE=1
 	$(RUN) faultline timeline $(SELECTION) $(call option,--since,SINCE) $(call option,--until,UNTIL) \
 	  $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume) $(if $(filter-out 0,$(WRITE)),--write)
+
+is-safe: setup ## say whether REQ, such as "trl==1.12.0", is safe on what is installed, or on BASE; ALL=1, RESUME=1
+	$(RUN) faultline is-safe $(call quote,$(REQ)) $(call option,--base,BASE) $(if $(filter-out 0,$(ALL)),--all) \
+	  $(SELECTION) $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume)
+
+replay: setup ## is-safe over the past bumps of stacks/bumps.toml, whose answer is known; RESUME=1
+	$(RUN) faultline replay $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume)
 
 clean-stacks: setup ## remove the environments of all stacks
 	$(RUN) faultline clean-stacks

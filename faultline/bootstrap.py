@@ -206,10 +206,10 @@ def write_stamp(venv: Path, wanted: str) -> None:
 
 
 def remove(venv: Path) -> None:
-    (venv / STAMP).unlink(missing_ok=True)  # first: half an environment must not carry it
     if venv.is_symlink() or venv.is_file():
-        venv.unlink()  # what a link points to is somebody's own
+        venv.unlink()  # what a link points to is somebody's own, and so is the stamp in it
     elif venv.exists():
+        (venv / STAMP).unlink(missing_ok=True)  # first: half an environment must not carry it
         shutil.rmtree(venv)
 
 

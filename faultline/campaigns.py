@@ -62,12 +62,13 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     """Run cells on a stack, those that the campaign has under this name already left out.
 
     What was resolved once is kept: a later call under the same name has the
-    same versions, whatever the index offers by then.
+    same versions, whatever the index offers by then. A stack whose ranks could
+    not start is tried again: a busy machine may have been to blame.
     """
     folder = part(campaign, name)
     facts = folder.facts()
-    if facts.get("unusable"):
-        return Measured(name, facts.get("lock", ""), unusable=facts["unusable"])
+    if facts.get("unusable") and not facts.get("lock"):
+        return Measured(name, unusable=facts["unusable"])
     try:
         environment = ready(stack, facts.get("lock", ""))
     except Uninstallable as error:
@@ -84,7 +85,7 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
         except NeverReady as error:
             folder.describe(unusable=str(error))
             return Measured(name, environment.lock, unusable=str(error))
-    folder.describe(finished=True)
+    folder.describe(finished=True, unusable="")
     found = [entry for entry in folder.results() if entry["id"] in wanted]
     return Measured(name, environment.lock, found, versions=environment.versions)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, commands, environments, over_time, reproduce
+from faultline import bisect, candidates, commands, environments, over_time, replay, reproduce
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -140,6 +140,19 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--workers", type=int, default=os.cpu_count() or 2)
     line.add_argument("--resume", action="store_true", help="go on with the newest timeline")
     line.add_argument("--write", action="store_true", help="make it the committed one in timeline/")
+
+    safe = verb(verbs, "is-safe", candidates.command, "run the same cells on a baseline and on a candidate, and say")
+    safe.add_argument("requirements", help="requirements such as 'trl==1.12.0', a name from stacks/, or a date")
+    safe.add_argument("--base", default="", metavar="STACK", help="the baseline (default: what is installed)")
+    safe.add_argument("--all", action="store_true", help="the whole default matrix, with the remedies of mechanisms")
+    add_selection(safe)
+    safe.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+    safe.add_argument("--resume", action="store_true", help="go on with the newest is-safe")
+
+    past = verb(verbs, "replay", replay.command, "is-safe over past bumps whose answer is known")
+    past.add_argument("names", nargs="*", metavar="NAME", help="of stacks/bumps.toml (default: all)")
+    past.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+    past.add_argument("--resume", action="store_true", help="go on with the newest replay")
 
     chart = verb(verbs, "chart", over_time.draw, "draw the committed timeline again, or another one's data")
     chart.add_argument("file", nargs="?", default="")

@@ -70,7 +70,11 @@ def resolve(stack: Stack) -> str:
         words += ["--python", sys.executable, "--no-header", "--no-annotate"]
         if stack.asof:
             words += ["--exclude-newer", stack.asof]
-            words += [word for name in UNDATED for word in ("--exclude-newer-package", f"{name}=2100-01-01")]
+            # A date is for what the requirements leave open.
+            open_to_all = {*UNDATED, *(requirement(text) for text in stack.requirements if "==" in text)}
+            words += [
+                word for name in sorted(open_to_all) for word in ("--exclude-newer-package", f"{name}=2100-01-01")
+            ]
         run_uv(words)
         return "\n".join(sorted(line for line in lock.read_text().splitlines() if line.strip())) + "\n"
 

@@ -65,11 +65,18 @@ def parse(text: str) -> Stack:
         return dated(words[0])
     if len(words) == 1 and re.fullmatch(r"[\w.-]+", words[0]) and canonicalize_name(words[0]) not in NEEDED:
         raise unknown("stack", words[0], list(named()))
+    return changed(text, installed())
+
+
+def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
+    """Requirements with spaces between them, and the pins of a base as far as they leave the choice."""
+    words = text.split()
     given = {requirement(word): word for word in words}
     if len(given) < len(words):
         raise UsageError(f"{text!r} names a package twice")
     kept = tuple(name for name in NEEDED if name not in given)
-    return Stack(" ".join(words), (*given.values(), *kept), base=installed(without=given))
+    rest = tuple(pin for pin in base if requirement(pin) not in given)
+    return Stack(" ".join(words), (*given.values(), *kept), asof, rest)
 
 
 def read(name: str) -> Stack:
@@ -109,8 +116,7 @@ def requirement(text: str) -> str:
         raise UsageError(f"{text!r} is not a requirement such as trl==1.12.0") from None
 
 
-def installed(without: Iterable[str] = ()) -> tuple[str, ...]:
+def installed() -> tuple[str, ...]:
     """What is installed beside this process, pinned: ``name==version``."""
-    left_out = {*without, "pip"}
     found = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
-    return tuple(f"{name}=={version}" for name, version in sorted(found.items()) if name not in left_out)
+    return tuple(f"{name}=={version}" for name, version in sorted(found.items()) if name != "pip")

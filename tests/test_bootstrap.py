@@ -197,9 +197,11 @@ def test_a_link_in_place_of_the_environment_keeps_its_target(tmp_path, requireme
     target = tmp_path / "elsewhere"
     target.mkdir()
     (target / "mine").touch()
+    (target / bootstrap.STAMP).write_text("{}")
     (tmp_path / ".venv").symlink_to(target)
     bootstrap.ensure(tmp_path / ".venv", requirements, Installer())
     assert (target / "mine").exists()
+    assert (target / bootstrap.STAMP).exists(), "another checkout's environment counts as unfinished now"
     assert not (tmp_path / ".venv").is_symlink()
 
 

@@ -93,7 +93,7 @@ def test_the_rule_that_is_shown_is_true(tmp_path):
     assert set(expectations.KEYS) == names - {"place", "text"}
 
 
-@pytest.mark.parametrize("verb", sorted(set(re.findall(r"python -m faultline (\w+)", TEXT))))
+@pytest.mark.parametrize("verb", sorted(set(re.findall(r"python -m faultline ([\w-]+)", TEXT))))
 def test_commands_that_are_shown_exist(verb, capsys):
     with pytest.raises(SystemExit) as left:
         parser().parse_args([verb, "--help"])

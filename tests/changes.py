@@ -1,0 +1,38 @@
+"""Results as the tests of is-safe make them up: an outcome is written as ``raises:other:the error's text``."""
+
+from itertools import islice, product
+
+from faultline import safety
+from faultline.matrix import Cell
+
+STRATEGIES = ("zero1", "zero1-small", "zero2", "zero2-small", "zero3", "ddp", "fsdp2")
+
+
+def cells(count):
+    """Distinct cells of one failure and then of another."""
+    modes = ("off", "reentrant", "non-reentrant")
+    failures, more = ("zero3_dummy_loss", "grpo_lora_no_grad"), product(("fp32", "bf16"), (2, 4))
+    axes = product(more, failures, STRATEGIES, modes)
+    return [Cell(f, "broken", s, mode, *other) for other, f, s, mode in islice(axes, count)]
+
+
+def entry(cell, said):
+    """A cell's result."""
+    outcome, signature, detail = (*said.split(":", 2), "", "")[:3]
+    return {"id": cell.id, "outcome": outcome, "signature": signature, "detail": detail}
+
+
+def compared(before, after, again=()):
+    """The comparison of stacks whose cells did the one and the other, in order; `again` has (before, after) by number.
+
+    A word of None says that the cell wasn't measured.
+    """
+    own = cells(max(len(before), len(after)))
+    sides = [
+        [[entry(cell, said) for cell, said in zip(own, side, strict=False) if said is not None]]
+        for side in (before, after)
+    ]
+    for number, *both in again:
+        for side, said in zip(sides, both, strict=True):
+            side.append([entry(own[number], said)])
+    return safety.compare(own, *sides)
