@@ -48,6 +48,13 @@ def test_requirements_change_what_is_installed_and_nothing_else():
     assert {"torch", "deepspeed", "numpy"} <= pins and not {"trl", "transformers"} & pins
 
 
+def test_a_git_reference_is_a_requirement():
+    """Breaks when an unreleased fix can't be tried."""
+    stack = stacks.parse("trl@git+https://git.example/trl@main")
+    assert stack.requirements[0] == "trl@git+https://git.example/trl@main" and "trl" not in stack.requirements
+    assert environments.pins("trl @ git+https://git.example/trl@abc\n") == {"trl": "git+https://git.example/trl@abc"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
