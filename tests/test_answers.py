@@ -31,6 +31,7 @@ VERBS = (
     "reproduce",
     "timeline",
     "chart",
+    "bisect",
     "clean-stacks",
     "bench",
 )
