@@ -96,29 +96,6 @@ def parser() -> argparse.ArgumentParser:
     add_selection(again)
     again.add_argument("--workers", type=int, default=os.cpu_count() or 2)
 
-    halve = verb(verbs, "bisect", bisect.command, "find the release of a package that introduced or fixed a failure")
-    add_selection(halve)
-    halve.add_argument("--package", required=True, help="any package of the stack")
-    direction = halve.add_mutually_exclusive_group()
-    direction.add_argument("--introduced", action="store_true", help="find the first release that shows the failure")
-    direction.add_argument(
-        "--fixed",
-        action="store_true",
-        help="find the first release that doesn't show it any more (default: either, as the newest does)",
-    )
-    halve.add_argument(
-        "--others",
-        choices=("dated", "fixed"),
-        default="dated",
-        help="the rest of the stack: as of each release's date (default), or what is installed as far as it fits",
-    )
-    halve.add_argument("--from", dest="oldest", default="", metavar="VERSION", help="default: as of the first stack")
-    halve.add_argument("--to", dest="newest", default="", metavar="VERSION", help="default: the newest")
-    halve.add_argument("--bad", default="", metavar="OUTCOMES", help="what counts as the failure, such as raises:other")
-    halve.add_argument("--blame", action="store_true", help="find which of all changed packages matter")
-    halve.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
-    halve.add_argument("--resume", action="store_true", help="go on with the newest bisect")
-
     chaos = verb(verbs, "chaos", commands.chaos, "run random cells while ranks are killed at random moments")
     chaos.add_argument("--cells", type=int, default=200)
     chaos.add_argument("--rate", type=float, default=0.05, help="share of the ranks that is killed")
@@ -156,6 +133,29 @@ def parser() -> argparse.ArgumentParser:
 
     chart = verb(verbs, "chart", over_time.draw, "draw the committed timeline again, or another one's data")
     chart.add_argument("file", nargs="?", default="")
+
+    halve = verb(verbs, "bisect", bisect.command, "find the release of a package that introduced or fixed a failure")
+    add_selection(halve)
+    halve.add_argument("--package", required=True, help="any package of the stack")
+    direction = halve.add_mutually_exclusive_group()
+    direction.add_argument("--introduced", action="store_true", help="find the first release that shows the failure")
+    direction.add_argument(
+        "--fixed",
+        action="store_true",
+        help="find the first release that doesn't show it any more (default: either, as the newest does)",
+    )
+    halve.add_argument(
+        "--others",
+        choices=("dated", "fixed"),
+        default="dated",
+        help="the rest of the stack: as of each release's date (default), or what is installed as far as it fits",
+    )
+    halve.add_argument("--from", dest="oldest", default="", metavar="VERSION", help="default: as of the first stack")
+    halve.add_argument("--to", dest="newest", default="", metavar="VERSION", help="default: the newest")
+    halve.add_argument("--bad", default="", metavar="OUTCOMES", help="what counts as the failure, such as raises:other")
+    halve.add_argument("--blame", action="store_true", help="find which of all changed packages matter")
+    halve.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
+    halve.add_argument("--resume", action="store_true", help="go on with the newest bisect")
 
     verb(verbs, "clean-stacks", commands.clean_stacks, "remove the environments of all stacks")
     verb(verbs, "bench", commands.bench, "measure the cost of cells and write bench/README.md")

@@ -34,6 +34,7 @@ VERBS = (
     "is-safe",
     "replay",
     "chart",
+    "bisect",
     "clean-stacks",
     "bench",
 )
