@@ -139,6 +139,15 @@ def test_an_interrupted_comparison_goes_on(lab, asked):
     assert asked("is-safe", "trl==1.11.0", *NARROW, "--resume")[0] == EXIT_USAGE
 
 
+def test_a_stack_that_could_not_start_is_tried_again(lab, asked):
+    """Breaks when a busy machine leaves an UNKNOWN behind that no resumed run can answer."""
+    lab[1]["1.12.0"] = NeverReady
+    assert asked("is-safe", "trl==1.12.0", *NARROW)[0] == EXIT_UNDECIDED
+    lab[1]["1.12.0"] = [TRAINS]
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--resume")
+    assert code == 0 and out.startswith("SAFE"), "what was measured of the baseline, or the second try, is lost"
+
+
 def test_cells_by_default_are_trainers_and_mechanisms():
     """Breaks when is-safe measures remedies of mechanisms, or leaves a trainer out."""
     cells = matrix.select(failures(), Selection())
