@@ -27,7 +27,6 @@ VERBS = (
     "durations",
     "merge",
     "repeat",
-    "bisect",
     "chaos",
     "reproduce",
     "timeline",
