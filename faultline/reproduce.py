@@ -84,7 +84,7 @@ def _detail(measured: Measured) -> str:
 
 
 def _error(measured: Measured) -> str:
-    """The traceback of the rank that failed first; what all ranks waited for, where nobody raised."""
+    """The traceback of the rank that failed first; of ranks that hang, where they wait; the last words of dead ones."""
     if not measured.results:
         return ""
     ranks = measured.results[0]["ranks"]
@@ -92,4 +92,6 @@ def _error(measured: Measured) -> str:
     raised = first or next((r for r in ranks if r["error"]), None)
     if raised:
         return f"rank {raised['rank']}:\n{raised['error']['traceback']}"
+    if measured.results[0]["outcome"] not in ("hangs", "crashes"):
+        return ""
     return "\n".join(rank["stack"] or rank["log"] for rank in ranks if rank["stack"] or rank["log"])

@@ -15,7 +15,10 @@ FAILURE = Failure(
     since="trl 0.17.0.dev0",
     until="trainers of today have a helper; accelerate's evaluation mode still leaves the model as it is",
     reported=Reported(
-        "trl-0.17.0", "grpo-broken", "fsdp1-full", note="on a CPU there is no second device for the error to arise"
+        "trl-0.17.0",
+        "grpo-broken",
+        "fsdp2",
+        note="on a CPU there is no second device for the error to arise; under FSDP1, sampling fails before it",
     ),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
