@@ -46,4 +46,4 @@ def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
     assert releases.fsdp_plugin(2).fsdp_version == 2
     told = releases.fsdp2_arguments({"reshard_after_forward": reshard})
     assert told["fsdp_config"]["version"] == 2 and told["fsdp_config"]["reshard_after_forward"] is reshard
-    assert os.environ == {"FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": str(reshard).lower()}
+    assert os.environ["FSDP_VERSION"] == "2" and os.environ["FSDP_RESHARD_AFTER_FORWARD"] == str(reshard).lower()
