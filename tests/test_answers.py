@@ -28,6 +28,7 @@ VERBS = (
     "merge",
     "repeat",
     "chaos",
+    "is-safe-change",
     "clean-stacks",
     "bench",
 )
