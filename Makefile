@@ -25,10 +25,10 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe replay
+.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'test-matrix and list take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION and WORLD, each one value or'
 	@echo 'several between commas, and DEVICE; or else CELL, with whole ids. test-matrix also takes WORKERS, SHARD=1/4,'
@@ -50,6 +50,12 @@ test-matrix: setup ## run the matrix, or the part of it that the variables name
 
 test-quick: lint ## lint, and the tests of the machinery that take seconds
 	$(RUN) pytest tests -m 'not slow'
+
+merge: setup ## put the shards of a run together; RUNS names their folders in results/
+	$(RUN) faultline merge $(foreach run,$(RUNS),$(call quote,$(run)))
+
+is-safe-change: setup ## is-safe of what requirements.txt pins differently from BASE_FILE, an older one
+	$(RUN) faultline is-safe-change $(call quote,$(BASE_FILE))
 
 bench: setup ## measure what cells cost and rewrite the table of bench/README.md
 	$(RUN) faultline bench
@@ -79,6 +85,8 @@ lint: setup ## check format, style and types
 	$(RUN) ruff format --check
 	$(RUN) ruff check
 	$(RUN) mypy faultline
+	$(RUN) check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RUN) check_jsonschema --builtin-schema vendor.renovate renovate.json
 
 reproduce: setup ## show FAILURE on the stack that it was reported on and, next to it, on today's
 	$(RUN) faultline reproduce $(call quote,$(FAILURE)) $(DEVICE_OPTION)

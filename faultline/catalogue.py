@@ -21,12 +21,14 @@ class Variant:
     """What is run: the failure as it was reported (`broken`) or one claimed remedy.
 
     `trainer` is empty at scenario level, else the trainer that it runs in: the
-    name is then ``trainer-remedy``. `strategies` are patterns.
+    name is then ``trainer-remedy``. `strategies` are patterns. `second` is the
+    trainer's attribute that holds a model which is only read, where the failure is about it.
     """
 
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
+    second: str = ""
 
     @property
     def name(self) -> str:

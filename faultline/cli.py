@@ -157,6 +157,9 @@ def parser() -> argparse.ArgumentParser:
     halve.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
     halve.add_argument("--resume", action="store_true", help="go on with the newest bisect")
 
+    change = verb(verbs, "is-safe-change", commands.is_safe_change, "is-safe of what requirements.txt changes")
+    change.add_argument("base_file", metavar="FILE", help="requirements.txt as it was before")
+
     verb(verbs, "clean-stacks", commands.clean_stacks, "remove the environments of all stacks")
     verb(verbs, "bench", commands.bench, "measure the cost of cells and write bench/README.md")
     return top

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 
 from rich.console import Console
 
@@ -266,6 +267,18 @@ def chaos(args: argparse.Namespace) -> int:
     if args.cells < 1 or not 0 <= args.rate <= 1:
         raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
     return reliability.chaos(args.cells, args.rate, args.seed, args.workers)
+
+
+def is_safe_change(args: argparse.Namespace) -> int:
+    """Ask `is-safe` of what requirements.txt pins differently from an older one."""
+    from faultline import cli  # which imports this module
+
+    before, after = stacks.bump(Path(args.base_file), ROOT / "requirements.txt")
+    if not after:
+        print("every package of the stack is pinned as before: nothing to compare")
+        return EXIT_AS_EXPECTED
+    print(f"{before} -> {after}", flush=True)
+    return cli.main(["is-safe", after, "--base", before])
 
 
 def clean_stacks(args: argparse.Namespace) -> int:

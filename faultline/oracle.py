@@ -172,11 +172,11 @@ def placement_faults(reports: list[dict[str, Any]]) -> list[str]:
         sharded = found["bytes_held"] < found["bytes_whole"]
         if sharded and second["bytes_held"] >= second["bytes_whole"]:
             faults.append(
-                f"rank {report['rank']} holds all {second['bytes_whole']} bytes of the reference model"
-                f" ({second['wrapper']}); of the policy it holds {found['bytes_held']} of {found['bytes_whole']}"
+                f"rank {report['rank']} holds all {second['bytes_whole']} bytes of the second model"
+                f" ({second['wrapper']}); of the trained one it holds {found['bytes_held']} of {found['bytes_whole']}"
             )
         if any(device.split(":")[0] != found["device"].split(":")[0] for device in second["devices"]):
-            faults.append(f"rank {report['rank']} keeps the reference model on {second['devices']}")
+            faults.append(f"rank {report['rank']} keeps the second model on {second['devices']}")
     return faults
 
 

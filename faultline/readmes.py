@@ -197,7 +197,7 @@ def second_models(results: Iterable[Result]) -> list[str]:
         _row(f"`{variant}`", _code(report.grouped(names, strategies_of[variant])), told)
         for (variant, told), names in groups.items()
     ]
-    return _headed(("variant", "strategies", "what a rank holds of the reference model"), rows) if rows else []
+    return _headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
 
 
 def _count(failure: Failure, verdict: Verdict, results: Collection[Result]) -> str:

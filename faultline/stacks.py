@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from faultline import bootstrap
 from faultline.catalogue import ROOT
 from faultline.errors import UsageError, unknown
 from faultline.server import STACK
@@ -106,6 +107,24 @@ def day(text: str) -> datetime.date:
         return datetime.date.fromisoformat(text)
     except ValueError:
         raise UsageError(f"{text!r} is not a date such as 2025-06-01") from None
+
+
+def bump(old: Path, new: Path) -> tuple[str, str]:
+    """What two requirements files pin differently of the stack, as the requirements of the one and of the other.
+
+    Both are empty where only other packages differ; raises UsageError where the two can't be compared.
+    """
+    try:
+        before, after = bootstrap.pinned(old), bootstrap.pinned(new)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{old} can't be read: {error}") from None
+    names = [name for name in NEEDED if before.get(name) != after.get(name)]
+    for name in names:
+        if name not in before or name not in after:
+            without = old if name not in before else new
+            raise UsageError(f"{without} doesn't pin {name} to a version, so there is nothing to compare")
+    was, now = (" ".join(f"{name}=={pins[name]}" for name in names) for pins in (before, after))
+    return was, now
 
 
 def requirement(text: str) -> str:

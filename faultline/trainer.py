@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,8 +39,8 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
             report["evidence"] |= strategy.evidence(trainer.model_wrapped)
             # Now: generation switches checkpointing off for a while, and may fail in it.
             report["evidence"]["checkpointing_set"] = checkpointing.configured(trainer.model)
-            if getattr(trainer, "ref_model", None) is not None:
-                report["evidence"]["second"] = accelerated.placement(trainer.ref_model)
+            if run.variant.second:
+                report["evidence"]["second"] = accelerated.placement(second_model(trainer, run.variant.second))
             show(report, setup.folder)
             trace.initial.update(compare.copy(strategy.parameters(trainer.model_wrapped)))
 
@@ -57,11 +58,14 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
 
     trainer.compute_loss = watched_loss
     try:
-        with scripted_sampling(setup.rank):
+        with scripted_sampling(setup.rank, getattr(trainer, "sample_blocks", 1)):
             trainer.train()
     finally:
         watch.close()
         report["evidence"] |= watch.evidence()
+    mode = checkpointing.configured(trainer.model)
+    if mode != report["evidence"]["checkpointing_set"]:
+        raise scenario.Impossible(f"the trainer itself switches checkpointing to {mode} when it has sampled")
 
 
 def arguments(run: Run) -> dict[str, Any]:
@@ -90,6 +94,25 @@ def arguments(run: Run) -> dict[str, Any]:
     }
 
 
+def from_trl(package: str, name: str) -> Any:
+    """A class of TRL, wherever this release has it: trainers move from trl to trl.experimental's packages and back."""
+    why = []
+    for place in ("trl", f"trl.experimental.{package}"):
+        try:
+            return getattr(importlib.import_module(place), name)
+        except (ImportError, AttributeError) as error:
+            why.append(str(error))
+    raise ImportError(f"TRL has no {name}: {'; '.join(why)}")
+
+
+def second_model(trainer: Any, name: str) -> Any:
+    """The trainer's model that is only read; raises LookupError where it keeps none beside the one it trains."""
+    found = getattr(trainer, name, None)
+    if found is None or found is trainer.model:
+        raise LookupError(f"{type(trainer).__name__} has no model of its own in {name}")
+    return found
+
+
 def check_checkpointing(args: Any, asked: str) -> None:
     """Trainers overrule their user for some strategies; then the mode that was asked for can't be had."""
     kept = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
@@ -98,12 +121,14 @@ def check_checkpointing(args: Any, asked: str) -> None:
 
 
 @contextmanager
-def scripted_sampling(rank: int) -> Iterator[None]:
+def scripted_sampling(rank: int, blocks: int = 1) -> Iterator[None]:
     """Sample the same completions however rows are spread over ranks and whatever rounding does.
 
     Generation runs as it is; only the draw is replaced, by a token that is a
     function of the row's place in the global batch and of the position. Never
-    one of the special tokens, so that all completions have full length.
+    one of the special tokens, so that all completions have full length. A trainer
+    that samples several times for each prompt has the copies side by side, or in
+    `blocks` of all its prompts.
     """
     from tiny_models.tokenizer import SPECIAL, VOCABULARY
 
@@ -111,8 +136,9 @@ def scripted_sampling(rank: int) -> Iterator[None]:
 
     def draw(probabilities: torch.Tensor, num_samples: int, **kwargs: Any) -> torch.Tensor:
         at, rows = next(position), len(probabilities)
+        places = [rank * rows + row % (rows // blocks) * blocks + row // (rows // blocks) for row in range(rows)]
         letters = range(len(SPECIAL), len(VOCABULARY))
-        tokens = [letters[_hash(rank * rows + row, at) % len(letters)] for row in range(rows)]
+        tokens = [letters[_hash(place, at) % len(letters)] for place in places]
         return torch.tensor(tokens, device=probabilities.device).unsqueeze(1)
 
     with mock.patch("torch.multinomial", draw):

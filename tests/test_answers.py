@@ -34,6 +34,7 @@ VERBS = (
     "replay",
     "chart",
     "bisect",
+    "is-safe-change",
     "clean-stacks",
     "bench",
 )

@@ -163,3 +163,22 @@ def test_losses_that_are_no_number_say_nothing_of_the_rows():
     assert told(Ended(ranks)) == ("diverges", "nan")
     same = [RankEnd(report(rank, losses=[1.0] * STEPS)) for rank in (0, 1)]
     assert told(Ended(same)) == ("invalid", "evidence")
+
+
+WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cpu"], "training": False}
+
+
+@pytest.mark.parametrize(
+    ("second", "device", "fault"),
+    [
+        (WHOLE, "cpu", "holds all 4 bytes of the second model"),
+        (WHOLE | {"bytes_held": 2}, "cpu", None),
+        (WHOLE | {"bytes_held": 2, "devices": ["cpu"]}, "cuda:0", "keeps the second model on"),
+    ],
+)
+def test_a_second_model_must_be_placed_as_the_trained_one_is(second, device, fault):
+    """Breaks when a teacher that is whole or on another device passes, or one that is sharded doesn't."""
+    shown = SEEN | {"second": second, "device": device, "bytes_held": 2}
+    faults = oracle.placement_faults([report(0, shown)])
+    assert len(faults) == bool(fault) and all(fault in told for told in faults)
+    assert not oracle.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), "nothing is sharded"

@@ -91,11 +91,12 @@ def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices:
     return {**batch, "slices": torch.stack(my_rows(list(pixels), rank, world_size))}
 
 
-def saved(model: Any, setup: Any) -> Any:
-    """The model, loaded from a folder that it was just saved to: a trainer can load it by name again."""
-    path = Path(setup.folder) / "model"
+def saved(model: Any, setup: Any, name: str = "model") -> Any:
+    """The model, loaded from a folder that it was just saved to: it and the tokenizer can be loaded by name again."""
+    path = Path(setup.folder) / name
     if setup.rank == 0:
         model.save_pretrained(path)
+        tokenizer().save_pretrained(path)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
     return type(model).from_pretrained(path)
@@ -116,3 +117,19 @@ def prompts() -> Any:
 def letter_score(completions: list[str], **_: Any) -> list[float]:
     """A reward that tells any two completions apart, without a model."""
     return [sum((7 * ord(letter)) % 11 for letter in text) / 10 for text in completions]
+
+
+def turns(*columns: str) -> Any:
+    """Each line of text as a prompt and its completion of 12 letters, in those of the columns that a trainer wants."""
+    from datasets import Dataset
+
+    rows = []
+    for number, record in enumerate(records("text")):
+        first, second, rest = record["text"].split(" ", 2)
+        prompt, completion = f"{first} {second}", f" {rest}"[:12]
+        said = (("user", prompt), ("assistant", completion))
+        row = {"prompt": prompt, "completion": completion, "label": number % 2 == 0}
+        row |= {"chosen": completion, "rejected": completion[::-1], "privileged_context": completion}
+        row |= {"messages": [{"role": role, "content": content} for role, content in said]}
+        rows.append({column: row[column] for column in columns})
+    return Dataset.from_list(rows)

@@ -33,7 +33,7 @@ def tokenizer(padding_side: str = "left") -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
     backend.add_special_tokens(list(SPECIAL))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(ROLES) + r"|.|\n"), "isolated")
-    backend.decoder = decoders.Fuse()
+    backend.decoder = decoders.ByteLevel()  # what is ASCII reads the same; GOLD takes no other tokenizer
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token="<pad>",

@@ -33,7 +33,7 @@ FAILURE = Failure(
         Variant("prepare_then_eval"),
         Variant("evaluation_mode_false"),
         Variant("helper"),
-        Variant("broken", trainer="grpo"),
+        Variant("broken", trainer="grpo", second="ref_model"),
     ),
     claims={
         "a": Claim(

@@ -1,0 +1,105 @@
+"""The teacher of TRL's distillation trainers is neither sharded nor moved to the accelerator under FSDP."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/trl/issues/2580"
+FIX = "https://github.com/huggingface/trl/pull/6573"
+
+FOUR = {"max_completion_length": 4}
+TOP_8 = {**FOUR, "distillation_topk": 8}
+UNFILTERED = {**FOUR, "filter_all_incorrect": False}  # the filter pickles the whole trainer, at times too deep
+# These three divide by the tokens of all ranks and are averaged over the ranks as well, which is another failure.
+LOCAL = {"average_tokens_across_devices": False}
+# Every trainer of TRL with a second model: its name, the attribute that holds the second model, what else it is
+# given, the columns of its data, and its settings. KTO's own loss pairs rows by the batch of a rank, and so
+# nothing can be compared with one process.
+TRAINERS = {
+    "dpo": ("DPO", "ref_model", "second", "prompt chosen rejected", {}),
+    "kto": ("KTO", "ref_model", "second", "prompt completion label", {"loss_type": "apo_zero_unpaired"}),
+    "rloo": ("RLOO", "ref_model", "reward", "prompt", {**FOUR, "num_generations": 2, "beta": 0.1}),
+    "online_dpo": ("OnlineDPO", "ref_model", "second reward", "prompt", {"max_new_tokens": 4}),
+    "a2po": ("A2PO", "ref_model", "reward", "prompt", {**UNFILTERED, "beta2": 0.1}),
+    "distillation": ("Distillation", "teacher_model", "second", "prompt", FOUR),
+    "gkd": ("GKD", "teacher_model", "second", "messages", {**LOCAL, "lmbda": 0.0}),
+    "gkd_on_policy": ("GKD", "teacher_model", "second", "messages", {**LOCAL, "lmbda": 1.0, "max_new_tokens": 4}),
+    "gold": ("GOLD", "teacher_model", "second", "messages", {**LOCAL, **FOUR, "lmbda": 0.0, "max_length": 64}),
+    "iw_opd": ("IWOPD", "teacher_model", "second", "messages", {**LOCAL, **FOUR, "max_length": 64}),
+    "sdft": ("SDFT", "teacher_model", "", "prompt privileged_context", {**TOP_8, "num_generations": 1}),
+    "sdpo": ("SDPO", "teacher_model", "reward", "prompt", {**FOUR, "num_generations": 2}),
+    "server_distillation": ("", "", "server", "", {}),
+    "async_distillation": ("", "", "server", "", {}),
+}
+ON = dict.fromkeys(TRAINERS, ("fsdp1-full", "fsdp2", "zero3"))
+ON |= {"a2po": ("ddp", *ON["a2po"]), "server_distillation": ("fsdp2",), "async_distillation": ("fsdp2",)}
+# Where the second model stays whole and a remedy can be seen to work: under FSDP1, three of them end in sampling.
+WHOLE = {"a2po": ("fsdp2",), "gkd_on_policy": ("fsdp2",), "iw_opd": ("fsdp2",)}
+WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), ("fsdp1-full", "fsdp2"))
+
+FAILURE = Failure(
+    title="The teacher of distillation trainers is neither sharded nor moved to the accelerator under FSDP",
+    records=(ISSUE, FIX, "https://github.com/huggingface/trl/issues/1147"),
+    since="January 2025, as reported",
+    until="open with trl 1.16.0",
+    signatures={
+        "two-devices": r"Expected all tensors to be on the same device",
+        "sharded-embedding": r"'weight' must be 2-D",
+        # The chunked loss reads the teacher's head outside of its forward pass: FSDP1, and FSDP2 in backward.
+        "sharded-head": r"mat2 must be a matrix|'Tensor' object has no attribute '_local_tensor'",
+    },
+    variants=(
+        *(Variant("broken", name, ON[name], second) for name, (_, second, *_) in TRAINERS.items()),
+        *(Variant("prepare_fsdp", name, where, TRAINERS[name][1]) for name, where in WHOLE.items()),
+        Variant("device_placement", "gkd", WHOLE["gkd"], "teacher_model"),
+    ),
+    claims={
+        "a": Claim("`prepare_fsdp(teacher, accelerator)`", swap={"remedy": "prepare_fsdp"}, source=FIX),
+        "b": Claim("`device_placement=True`", swap={"remedy": "device_placement"}, source=ISSUE),
+        "c": Claim("DPO's reference model is fixed", kind="trains", where={"variant": "dpo-broken"}, source=ISSUE),
+        "d": Claim("only FSDP is affected", kind="trains", where={"strategy": "zero3"}, source=ISSUE),
+        "e": Claim(
+            "`'weight' must be 2-D` in on-policy generation is handled by `unwrap_model_for_generation`",
+            kind="trains",
+            where={"variant": "gkd_on_policy-broken", "strategy": "fsdp1-full"},
+            source=ISSUE,
+        ),
+    },
+)
+
+
+def trainer(variant, arguments, setup):
+    """The real trainer, with a second model of other weights where it takes one, else of the trained one's."""
+    from faultline.scenario import Impossible
+    from faultline.trainer import from_trl
+    from tiny_models.data import letter_score, saved, turns
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    name, second, given, columns, settings = TRAINERS[variant.trainer]
+    if given == "server":
+        raise Impossible("its teacher is a vLLM server, and no model in the trainer's processes")
+    package = variant.trainer.removesuffix("_on_policy")
+    others = {"reward_funcs": letter_score} if "reward" in given else {}
+    if "second" in given:
+        others[second] = saved(qwen2(seed=1), setup, "second")
+    model, config = saved(qwen2(), setup), from_trl(package, f"{name}Config")(**arguments, **settings)
+    data = {"train_dataset": turns(*columns.split()), "processing_class": tokenizer()}
+    try:
+        built = from_trl(package, f"{name}Trainer")(model=model, args=config, **data, **others)
+    except ValueError as error:
+        if "not compatible" in str(error):
+            raise Impossible(f"the trainer refuses: {error}") from error
+        raise
+    if name == "OnlineDPO":
+        built.sample_blocks = 2  # it repeats its prompts as a whole, where others repeat each
+    if variant.remedy != "broken":
+        setattr(built, second, prepare(built.accelerator, getattr(built, second), variant.remedy))
+    return built
+
+
+def prepare(accelerator, model, remedy):
+    """What a user can do with a model that a trainer left whole."""
+    from trl.models.utils import prepare_fsdp
+
+    if remedy == "prepare_fsdp":
+        return prepare_fsdp(model, accelerator) if accelerator.distributed_type.value == "FSDP" else model
+    return accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)

@@ -1,0 +1,174 @@
+"""Workflows and Renovate's configuration hold to this project; check-jsonschema, in `make lint`, to their schemas."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from faultline import cli, stacks
+from faultline.catalogue import ROOT
+from faultline.errors import UsageError
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+POST = ROOT / ".github" / "post.sh"
+
+
+def unknown(command, makefile):
+    """The targets and variables of a make command that a Makefile doesn't have."""
+    words = [word.partition("=") for word in shlex.split(command)[1:]]
+    targets = [name for name, equals, _ in words if not equals and not re.search(rf"^{name}:", makefile, re.M)]
+    return targets + [name for name, equals, _ in words if equals and not re.search(rf"[(,]{name}\)", makefile)]
+
+
+def commands(file):
+    return re.findall(r"^\s*-? ?run: (.*)$", file.read_text(), re.M)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_a_workflow_calls_what_there_is(file):
+    """Breaks when a target or variable of the Makefile was renamed and a workflow wasn't told."""
+    for command in commands(file):
+        if command.startswith("make "):
+            assert not unknown(command, MAKEFILE), f"{file.name}: {command}"
+        else:
+            script = command.split()[0]
+            assert os.access(ROOT / script, os.X_OK), f"{file.name}: {script} is no script; its logic belongs in one"
+
+
+@pytest.mark.parametrize("command", ["make tset", "make test COLOUR=1", "make test lint tidy=1 gone"])
+def test_a_target_or_variable_that_is_gone_is_seen(command):
+    assert unknown(command, MAKEFILE)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_a_workflow_takes_no_more_than_it_needs(file):
+    """Breaks when an action could be exchanged under its tag, a job may never end, or text of a stranger's pull
+    request is made part of a command."""
+    text = file.read_text()
+    uses = re.findall(r"uses: (\S+)", text)
+    assert uses and all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in uses)
+    assert re.search(r"^permissions:", text, re.M) and re.search(r"^concurrency:", text, re.M)
+    assert text.count("runs-on:") == text.count("timeout-minutes:")
+    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
+    assert not any("${{" in command for command in commands(file)), "an expression belongs in env"
+    assert "pull_request_target" not in text
+    assert not ("pull_request" in text.split("jobs:")[0] and re.search(r": write|self-hosted", text.split("jobs:")[1]))
+
+
+def test_what_automation_knows_of_the_stack_is_the_stack():
+    """Breaks when a package was added to the stack, and the bump or the nightly run goes on without it."""
+    rules = json.loads((ROOT / "renovate.json").read_text())["packageRules"]
+    assert {name for rule in rules for name in rule.get("matchPackageNames", ())} == {*stacks.NEEDED}
+    nightly = next(file for file in WORKFLOWS if file.stem == "nightly")
+    (request,) = re.findall(r'REQ="([^"]*)"', nightly.read_text())
+    assert {*request.split()} == {*stacks.NEEDED} - {"torch"}
+
+
+# ------------------------------------------------------------------------------------- what a pull request changes
+
+
+@pytest.fixture
+def pins(tmp_path):
+    def write(name, *lines):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return tmp_path / name
+
+    return write
+
+
+def test_a_bump_is_the_packages_of_the_stack_whose_pins_differ(pins):
+    old = pins("old.txt", "# why", "trl==1.15.0", "peft==0.21.2", "ruff==0.17.4", "Accelerate==1.14.0")
+    new = pins("new.txt", "trl==1.16.0", "peft==0.21.2", "ruff==0.17.5", "accelerate==1.15.0")
+    assert stacks.bump(old, new) == ("trl==1.15.0 accelerate==1.14.0", "trl==1.16.0 accelerate==1.15.0")
+    assert stacks.bump(new, new) == ("", "")
+
+
+def test_a_package_that_is_pinned_on_one_side_only_is_a_usage_error(pins, tmp_path):
+    with pytest.raises(UsageError, match=r"new.txt doesn't pin trl"):
+        stacks.bump(pins("old.txt", "trl==1.15.0"), pins("new.txt", "trl>=1.15.0"))
+    with pytest.raises(UsageError, match="can't be read"):
+        stacks.bump(tmp_path / "none.txt", tmp_path / "none.txt")
+
+
+def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, asked):
+    """Breaks when a pull request's bump is compared with anything else than what was pinned before."""
+    calls = []
+    here = re.sub(r"^trl==.*$", "trl==0.0.1", (ROOT / "requirements.txt").read_text(), flags=re.M)
+    old = pins("old.txt", here)
+    main = cli.main
+    monkeypatch.setattr(cli, "main", lambda argv: calls.append(argv) or 3)
+    assert main(["is-safe-change", str(old)]) == 3
+    (pinned,) = re.findall(r"^trl==.*$", (ROOT / "requirements.txt").read_text(), re.M)
+    assert calls == [["is-safe", pinned, "--base", "trl==0.0.1"]]
+    assert main(["is-safe-change", str(ROOT / "requirements.txt")]) == 0 and len(calls) == 1
+
+
+# ---------------------------------------------------------------------------------------------- what is posted
+
+
+@pytest.fixture
+def post(tmp_path):
+    """Run post.sh in an empty folder beside a `gh` that only writes down what it is asked and told."""
+    gh = tmp_path / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text(
+        '#!/bin/sh\necho "$*" >> calls\n'
+        'case "$*" in *"issue list"*) cat issues 2>/dev/null; exit 0;; *--body-file*) cat > body;; esac\n'
+    )
+    gh.chmod(0o755)
+
+    def run(*argv, summary=None, issues=""):
+        (tmp_path / "calls").write_text("")
+        (tmp_path / "issues").write_text(issues)
+        if summary is not None:
+            folder = tmp_path / "results" / "is-safe" / "is-safe-2026-11-21T10-00-00"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "summary.md").write_bytes(summary)
+        env = {"PATH": f"{gh.parent}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "us/faultline"}
+        subprocess.run([str(POST), *argv], cwd=tmp_path, env=env, check=True, capture_output=True)
+        return (tmp_path / "calls").read_text().splitlines()
+
+    run.body = lambda: (tmp_path / "body").read_bytes()
+    return run
+
+
+def test_a_pull_request_gets_one_comment(post):
+    """Breaks when a fork's pull request isn't found, or each push adds a comment."""
+    (call,) = post("comment", "them:fix/1", "https://run", summary=b"NOT SAFE")
+    assert call == "pr comment them:fix/1 --edit-last --create-if-none --body-file -"
+    (call,) = post("comment", "us:fix/1", "https://run")
+    assert call.startswith("pr comment fix/1 --edit-last"), "gh names a branch of this repository without its owner"
+    assert b"(https://run)" in post.body() and post.body().endswith(b"NOT SAFE")
+
+
+def test_without_a_summary_nothing_is_commented(post):
+    assert post("comment", "them:fix", "https://run") == []
+
+
+def test_a_summary_mentions_nobody_and_fits(post):
+    """Breaks when a pull request from a fork can call people, or a long or torn summary ends in no comment at all."""
+    post("comment", "them:fix", "u", summary="é@everyone".encode() + b"\xff" + b"x" * 200_000)
+    text = post.body().decode()
+    assert "@everyone" not in text and "everyone" in text and len(text) < 65_536
+
+
+@pytest.mark.parametrize(
+    ("issues", "result", "calls"),
+    [
+        ("", "success", ["list"]),
+        ("", "failure", ["list", "create", "create"]),
+        ("7", "failure", ["list", "edit 7", "reopen 7"]),
+        ("7", "cancelled", ["list", "edit 7", "reopen 7"]),
+        ("7", "success", ["list", "edit 7", "close 7"]),
+    ],
+)
+def test_the_nightly_run_keeps_to_one_issue(post, issues, result, calls):
+    """Breaks when every bad night opens an issue of its own, or a good one leaves it open."""
+    asked = post("issue", result, "https://run", summary=b"what broke", issues=issues)
+    assert [call.split(" ", 1)[1].split(" --")[0].replace(" newest-releases", "") for call in asked] == calls
+    if len(calls) > 1:
+        assert post.body().endswith(b"what broke")
