@@ -27,7 +27,7 @@ def command(args: argparse.Namespace) -> int:
         raise unknown("failure", args.failure, list(failures()))
     failure = failures()[args.failure]
     if not failure.reported:
-        raise UsageError(f"{failure.name} names no stack that it was reported on")
+        raise UsageError(f"{failure.name} was found on today's stack: make test-matrix FAILURE={failure.name} shows it")
     cell = as_reported(failure, failure.reported, args.device or "cpu")
     commands.check_device(cell.device)
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
