@@ -71,7 +71,7 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
             console.print(Text(f"The error on {one_line(each.name)}:", style="bold"))
             console.print(Text(plain(error)), soft_wrap=True)
     for each in both:
-        again = report.command(cell.id) + (f" STACK={each.name}" if each.name != stacks.TODAY else "")
+        again = report.command(cell.id, "" if each.name == stacks.TODAY else each.name)
         console.print(Text(f"again on {one_line(each.name)}: {again}"), soft_wrap=True)
 
 
