@@ -48,7 +48,8 @@ def building() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Impossible(f"this stack lacks it: {str(error).split(' (/')[0]}") from error
+        told = " ".join(str(error).split(" (/")[0].split())
+        raise Impossible(f"this stack lacks it: {told}") from error
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

@@ -9,10 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from rich import box
 from rich.console import Console
-from rich.table import Column
-from rich.table import Table as Columns
 from rich.text import Text
 
 from faultline.catalogue import failures
@@ -21,6 +18,7 @@ from faultline.report.terminal import STYLES
 from faultline.timeline import UNINSTALLABLE, Moment, Row, Timeline, rows, when
 
 LABEL, SIDE, HEAD = 250, 20, 46  # pixels: the labels' width, a square's side with its gap, the dates' height
+COLUMN = 6  # characters of a moment on the terminal
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,26 @@ class Line:
 
 
 def terminal(console: Console, timeline: Timeline) -> None:
-    """A table for each failure: the outcome that most cells have which don't train, and how many they are."""
-    for failure, own in groupby(rows(timeline), key=lambda row: row.failure):
+    """A table for each failure: the outcome that most cells have which don't train, and how many they are.
+
+    Moments that don't fit the terminal's width are shown below; a file has no width.
+    """
+    everything = rows(timeline)
+    label = max((len(row.variant) for row in everything), default=0) + 1
+    fit = max((console.width - label - 2) // COLUMN, 1) if console.is_terminal else len(timeline.moments)
+    for failure, grouped in groupby(everything, key=lambda row: row.failure):
         console.print(Text(one_line(failure), style="bold"), soft_wrap=True)
-        head = [Column(Text(when(moment)), justify="right", no_wrap=True) for moment in timeline.moments]
-        table = Columns("", *head, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for row in own:
-            table.add_row(Text(one_line(row.variant)), *map(_mark, row.points))
-        console.print(table)
+        own = list(grouped)
+        for start in range(0, len(timeline.moments), fit):
+            part = slice(start, start + fit)
+            head = [Text(when(moment).rjust(COLUMN - 1) + " ") for moment in timeline.moments[part]]
+            console.print(Text(" " * label).append_text(Text().join(head)), style="dim", soft_wrap=True)
+            for row in own:
+                line = Text(one_line(row.variant).ljust(label))
+                for mark in map(_mark, row.points[part]):
+                    line.append(" " * (COLUMN - 1 - len(mark))).append_text(mark).append(" ")
+                console.print(line, soft_wrap=True)
+        console.print()
     legend = Text()
     for outcome, symbol in SYMBOLS.items():
         legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
@@ -126,14 +136,13 @@ def said(moment: Moment) -> str:
 
 def page(file: Path, timeline: Timeline) -> None:
     """Write the HTML page: the picture, then every cell's outcomes over time."""
-    cells: dict[str, list[tuple[str, list[tuple[str, str]]]]] = {}
+    cells: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for name, outcomes in timeline.cells.items():
         failure, _, rest = name.partition("/")
-        told = [(outcome, f"{outcome}\n{said(m)}") for outcome, m in zip(outcomes, timeline.moments, strict=True)]
-        cells.setdefault(failure, []).append((rest, told))
+        cells.setdefault(failure, []).append((rest, outcomes))
     html = _template("timeline.html.j2").render(
         picture=picture(timeline),
-        dates=[one_line(when(moment)) for moment in timeline.moments],
+        dates=[(one_line(when(moment)), said(moment)) for moment in timeline.moments],
         cells=cells,
         titles={name: failure.title for name, failure in failures().items()},
         symbols={**SYMBOLS, UNINSTALLABLE: ABSENT},
