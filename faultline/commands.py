@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         folder, known = results.new_run(kind=kind), []
         folder.describe(selection=vars(selection(args)), shard=args.shard, cells=[cell.id for cell in cells])
+        folder.describe(asked="" if stack.here else args.stack)
     have = {entry["id"] for entry in known}
     runs.measure([cell for cell in cells if cell.id not in have], args.workers, folder, known, environment.python)
     found = folder.results()
@@ -108,7 +109,7 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
     page.write(folder.path / "report.html", found, folder.facts())
     console = Console()
     terminal.tables(console, found)
-    terminal.unexpected(console, found)
+    terminal.unexpected(console, found, folder.facts().get("asked", ""))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
     return EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else EXIT_UNEXPECTED
 

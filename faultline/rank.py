@@ -136,7 +136,8 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
         for step in range(STEPS):
-            batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
+            with scenario.building():  # an image processor may need what the stack doesn't have
+                batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
             with (built.around or nullcontext)():
                 with watch.training(), autocast(cell, setup):
                     loss = built.loss(wrapped.model, batch)

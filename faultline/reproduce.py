@@ -27,7 +27,7 @@ def command(args: argparse.Namespace) -> int:
         raise unknown("failure", args.failure, list(failures()))
     failure = failures()[args.failure]
     if not failure.reported:
-        raise UsageError(f"{failure.name} names no stack that it was reported on")
+        raise UsageError(f"{failure.name} was found on today's stack: make test-matrix FAILURE={failure.name} shows it")
     cell = as_reported(failure, failure.reported, args.device or "cpu")
     commands.check_device(cell.device)
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
@@ -71,7 +71,7 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
             console.print(Text(f"The error on {one_line(each.name)}:", style="bold"))
             console.print(Text(plain(error)), soft_wrap=True)
     for each in both:
-        again = report.command(cell.id) + (f" STACK={each.name}" if each.name != stacks.TODAY else "")
+        again = report.command(cell.id, "" if each.name == stacks.TODAY else each.name)
         console.print(Text(f"again on {one_line(each.name)}: {again}"), soft_wrap=True)
 
 

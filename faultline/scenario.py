@@ -44,7 +44,7 @@ class Impossible(Exception):
 
 @contextmanager
 def building() -> Iterator[None]:
-    """While a failure builds its model or trainer: what its stack does not have yet makes its cells impossible."""
+    """While a failure builds its model, batches or trainer: what its stack lacks makes its cells impossible."""
     try:
         yield
     except ImportError as error:

@@ -21,8 +21,9 @@ STACKS = ROOT / "stacks"
 TODAY = "today"
 # The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
 EARLIEST = datetime.date(2025, 3, 1)
-# What the suite imports on a stack; the rest is what these need.
-NEEDED = (*STACK, "datasets", "tokenizers", "safetensors", "pillow")
+# What the suite imports on a stack; the rest is what these need. trl comes first, because the resolver gives way in
+# what it meets last: as of 2026-07-01 it went back to trl 0.11 and datasets 1.1 for a newer transformers.
+NEEDED = ("trl", *(name for name in STACK if name != "trl"), "datasets", "tokenizers", "safetensors", "pillow")
 # An old release may need a setuptools that can still build what it comes with, on a Python that it didn't know.
 UNDATED = ("torch", "setuptools")
 

@@ -233,6 +233,9 @@ def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
         "the command is not there in one piece"
     )
     assert max(map(len, text.splitlines())) <= 160
+    other = shown(lambda console, results: terminal.unexpected(console, results, "trl==1.12.0"), [broken()])
+    assert other.rstrip().splitlines()[-1].endswith(" STACK='trl==1.12.0'"), "the command repeats it on another stack"
+    assert not report.command("a/b", "x'; rm -rf ~"), "a stack's name gets to the shell as it is"
     assert shown(terminal.unexpected, [result()]).strip().count("\n") == 0
 
 

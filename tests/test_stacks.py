@@ -48,6 +48,11 @@ def test_requirements_change_what_is_installed_and_nothing_else():
     assert {"torch", "deepspeed", "numpy"} <= pins and not {"trl", "transformers"} & pins
 
 
+def test_the_resolver_meets_trl_first():
+    """Breaks when a dated stack has a trl of years before, because another package was resolved first."""
+    assert stacks.parse("2026-07-01").requirements[0] == "trl"
+
+
 def test_a_git_reference_is_a_requirement():
     """Breaks when an unreleased fix can't be tried."""
     stack = stacks.parse("trl@git+https://git.example/trl@main")

@@ -89,9 +89,11 @@ def named(outcome: str, *signatures: str) -> str:
     return one_line(f"{outcome} ({known})" if known else outcome)
 
 
-def command(cell: str) -> str:
-    """What repeats exactly one cell; nothing for an id that a shell or make would read otherwise."""
-    return f"make test-matrix CELL={cell}" if re.fullmatch(r"[A-Za-z0-9_./-]+", cell) else ""
+def command(cell: str, stack: str = "") -> str:
+    """What repeats exactly one cell, on a stack as it was asked for; nothing for what a shell or make would misread."""
+    if not re.fullmatch(r"[A-Za-z0-9_./-]+", cell) or not re.fullmatch(r"[\w.=<>!~+,@:/\[\] -]*", stack, re.ASCII):
+        return ""
+    return f"make test-matrix CELL={cell}" + (f" STACK='{stack}'" if stack else "")
 
 
 def cell_of(result: Result) -> Cell:

@@ -73,7 +73,7 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dic
                 there = row.cells.get(place)
                 numbers.append(len(cells) if there else -1)
                 if there:
-                    cells.append(_cell(there, shared))
+                    cells.append(_cell(there, shared, facts.get("asked", "")))
             rows.append({"label": plain(row.label), "extra": row.extra, "cells": numbers})
         strategies = [plain(name) for name in table.strategies]
         sections.append({**_section(table.failure, results), "strategies": strategies, "rows": rows})
@@ -115,12 +115,12 @@ def _section(name: str, results: Collection[Result]) -> dict[str, Any]:
     }
 
 
-def _cell(result: Result, shared: Shared) -> dict[str, Any]:
-    """One cell, with numbers for what it may share with others."""
+def _cell(result: Result, shared: Shared, stack: str) -> dict[str, Any]:
+    """One cell, with numbers for what it may share with others; `stack` as it was asked for."""
     expected = result["expected"]
     return {
         "id": plain(result["id"]),
-        "run": report.command(result["id"]),
+        "run": report.command(result["id"], stack),
         "at": [plain(result["strategy"]), plain(result["checkpointing"])],
         "outcome": plain(result["outcome"]),
         "signature": plain(result["signature"]),

@@ -206,8 +206,8 @@ def _wrapped(label: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines] or [""]
 
 
-def unexpected(console: Console, results: Collection[Result]) -> None:
-    """What was not as expected, each with the command that repeats exactly that cell."""
+def unexpected(console: Console, results: Collection[Result], stack: str = "") -> None:
+    """What was not as expected, each with the command that repeats exactly that cell on its stack."""
     wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result["id"])
     if not wrong:
         _line(console, "Every cell did what was expected of it.", "green")
@@ -219,8 +219,8 @@ def unexpected(console: Console, results: Collection[Result]) -> None:
         told.truncate(max(console.width if console.is_terminal else 160, 40) - 2, overflow="ellipsis")
         console.print(Text(f"{cell}  ").append(one_line(result["verdict"]), "bold red"), soft_wrap=True)
         console.print(Text("  ").append(told), soft_wrap=True)
-        if report.command(result["id"]):
-            _indented(console, report.command(cell))
+        if again := report.command(result["id"], stack):
+            _indented(console, again)
     if len(wrong) > LISTED:
         _line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
 

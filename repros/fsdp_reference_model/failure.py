@@ -13,7 +13,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/trl/issues/3259",
     ),
     since="trl 0.17.0.dev0",
-    until="trainers of today have a helper; accelerate's evaluation mode still leaves the model as it is",
+    until="trl 0.29.0 under FSDP2; accelerate's evaluation mode still leaves the model as it is",
     reported=Reported(
         "trl-0.17.0",
         "grpo-broken",

@@ -8,7 +8,7 @@ FAILURE = Failure(
     title="GRPO with a LoRA adapter and gradient checkpointing cannot run backward",
     records=(ISSUE, "https://github.com/huggingface/trl/issues/3089"),
     since="trl 0.15.2",
-    until="trainers of today enable input gradients themselves; the mechanism is torch's and stays",
+    until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
