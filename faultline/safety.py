@@ -80,7 +80,9 @@ class Change:
 
     @property
     def error(self) -> str:
-        """The error that explains it: the candidate's or, where it trains, the baseline's."""
+        """The error that explains it: the candidate's or, where it trains, the baseline's; why there is no proof."""
+        if not (self.before and self.after):
+            return self.note
         told = next((side["detail"] for side in (self.after, self.before) if side and side["detail"]), "")
         return ": ".join(filter(None, (self.note, one_line(told))))
 

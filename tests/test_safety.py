@@ -89,6 +89,12 @@ def test_near_misses_are_no_changes(before, after):
     assert not found.changes and found.verdict is SAFE
 
 
+def test_without_proof_the_reason_is_told_alone():
+    """Breaks when the error of the stack that did prove something stands for the other one's."""
+    [change] = compared(["trains", "raises:other:E: x"], ["trains", "invalid:reference:no reference: y"]).changes
+    assert change.error == "no proof on the candidate: no reference: y"
+
+
 def test_what_proves_nothing_is_not_safe():
     """Breaks when a run in which nothing could be measured passes for a safe one."""
     for said in ("invalid:server:died", "impossible::needs a GPU"):
