@@ -48,7 +48,7 @@ def trainer(variant, arguments, setup):
     others = {} if name == "SFT" else {"teacher_model": saved(qwen2(seed=1), setup, "teacher")}
     built = from_trl(variant.trainer, f"{name}Trainer")(
         model=saved(qwen2(), setup),
-        args=from_trl(variant.trainer, f"{name}Config")(**arguments, **settings),
+        args=from_trl(variant.trainer, f"{name}Config")(**{**arguments, **settings}),
         train_dataset=turns("messages"),
         processing_class=tokenizer(),
         **others,
