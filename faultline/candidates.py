@@ -109,6 +109,6 @@ def repeatable(base: Stack, candidate: str, measured: Measured) -> str:
     """What STACK must be to repeat a cell: the requirements, or the versions under test on another baseline."""
     text = candidate
     if not base.here:
-        found = {name: version.split("+")[0] for name, version in pins(measured.lock).items() if name in STACK}
-        text = " ".join(f"{name}=={version}" for name, version in sorted(found.items()))
+        found = {name: version for name, version in pins(measured.lock).items() if name in STACK}
+        text = " ".join(f"{name}=={version}" for name, version in results.untagged(found).items())
     return text

@@ -15,7 +15,7 @@ from faultline.catalogue import Failure, Reported, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.matrix import Cell
 from faultline.report import one_line, plain
-from faultline.results import Result
+from faultline.results import Result, untagged
 
 
 def command(args: argparse.Namespace) -> int:
@@ -58,8 +58,9 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
     console.print(Text(failure.name, style="bold").append(f"  {failure.title}", style="not bold dim"), soft_wrap=True)
     console.print(Text(cell.id), soft_wrap=True)
     table = Table("", *(Column(Text(one_line(each.name))) for each in both), box=box.SIMPLE, pad_edge=False)
-    for package in sorted({name for each in both for name in each.versions}):
-        table.add_row(package, *(Text(each.versions.get(package, "").split("+")[0]) for each in both))
+    versions = [untagged(each.versions) for each in both]
+    for package in sorted({name for each in versions for name in each}):
+        table.add_row(package, *(Text(each.get(package, "")) for each in versions))
     table.add_section()
     table.add_row("outcome", *(Text(_outcome(each), style="bold") for each in both))
     table.add_row("detail", *(Text(_detail(each)) for each in both))

@@ -34,7 +34,12 @@ KEYS = {
 
 def stack_name(versions: Mapping[str, str]) -> str:
     """The stack in one line, local build tags left out: ``accelerate 1.15.0, deepspeed 0.19.8, ...``."""
-    return ", ".join(f"{name} {version.split('+')[0]}" for name, version in sorted(versions.items()))
+    return ", ".join(f"{name} {version}" for name, version in untagged(versions).items())
+
+
+def untagged(versions: Mapping[str, str]) -> dict[str, str]:
+    """Versions by the packages' names in their order, without local build tags."""
+    return {name: version.split("+")[0] for name, version in sorted(versions.items())}
 
 
 def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Expectation, verdict: str) -> Result:

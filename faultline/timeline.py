@@ -14,6 +14,7 @@ from faultline.campaigns import Campaign, Measured, measure
 from faultline.catalogue import ROOT
 from faultline.errors import UsageError
 from faultline.matrix import Cell
+from faultline.results import untagged
 from faultline.stacks import TODAY
 
 COMMITTED = ROOT / "timeline" / "timeline.json"
@@ -67,14 +68,9 @@ def gather(measured: Sequence[Measured], cells: Sequence[str]) -> Timeline:
     """The timeline of stacks in their order; a cell that a stack has no result of is `uninstallable` there."""
     outcomes = [each.outcomes for each in measured]
     return Timeline(
-        [Moment(each.name, _short(each.versions), each.unusable) for each in measured],
+        [Moment(each.name, untagged(each.versions), each.unusable) for each in measured],
         {cell: [" ".join(told.get(cell, (UNINSTALLABLE,))).strip() for told in outcomes] for cell in cells},
     )
-
-
-def _short(versions: Mapping[str, str]) -> dict[str, str]:
-    """Versions without local build tags."""
-    return {name: version.split("+")[0] for name, version in sorted(versions.items())}
 
 
 def rows(timeline: Timeline) -> list[Row]:
