@@ -16,6 +16,8 @@ from faultline.ranks import Ended, is_victim
 # What a rank's log says of its death: the message of a C++ exception, a failed check, the memory's end.
 _LAST_WORDS = re.compile(r"what\(\):|[Ee]rror|ERROR|[Ff]ail|[Aa]bort|Assert|Fatal|[Oo]ut of memory")
 
+NO_REFERENCE = "reference"  # the signature of an invalid cell whose scenario raises in one process already
+
 
 class Outcome(StrEnum):
     """What a cell did.

@@ -17,11 +17,12 @@ from filelock import FileLock
 from faultline import expectations, oracle, results
 from faultline.catalogue import REPROS, Failure, failures
 from faultline.matrix import DEVICES, Cell, every_cell, possible
-from faultline.oracle import Judgement, Outcome
+from faultline.oracle import NO_REFERENCE, Judgement, Outcome
 from faultline.ranks import Ended, NeverReady, RankServer, ServerDied
 from faultline.server import STACK
 
 TRIES = 3  # for a reference whose rank dies
+DIED = f"its rank died or hung {TRIES} times"
 
 
 class References:
@@ -46,7 +47,7 @@ class References:
                     failed.write_text(report["error"]["traceback"])
         if path.exists():
             return path, ""
-        return path, failed.read_text() if failed.exists() else f"its rank died or hung {TRIES} times"
+        return path, failed.read_text() if failed.exists() else DIED
 
 
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
@@ -82,11 +83,13 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
 
 def without_reference(problem: str) -> Judgement:
     """What is known of a cell whose reference could not be made: what one process can't build, no strategy can."""
+    if problem == DIED:
+        return Judgement(Outcome.INVALID, "reference-died", f"no reference run: {problem}")
     last = problem.strip().splitlines()[-1]
     kind, _, reason = last.partition(": ")
     if kind.endswith(".Impossible"):
         return Judgement(Outcome.IMPOSSIBLE, "", reason)
-    return Judgement(Outcome.INVALID, "reference", f"no reference run: {last}")
+    return Judgement(Outcome.INVALID, NO_REFERENCE, f"{last} (in one process: there is no reference)")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
 from faultline.matrix import Cell, default_world
-from faultline.oracle import Outcome
+from faultline.oracle import NO_REFERENCE, Outcome
 from faultline.report import found, one_line
 from faultline.results import Result
 from faultline.wording import normalised, same_error
@@ -272,7 +272,15 @@ def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:
 
 
 def _proven(side: Iterable[Result]) -> list[Result]:
-    return [entry for entry in side if entry["outcome"] != Outcome.INVALID]
+    """The results that say something of a stack; what raises in one process already does, whatever the strategy."""
+    return [
+        _alone(entry) for entry in side if entry["outcome"] != Outcome.INVALID or entry["signature"] == NO_REFERENCE
+    ]
+
+
+def _alone(entry: Result) -> Result:
+    raised = {"outcome": Outcome.RAISES, "signature": "other"}
+    return {**entry, **raised} if entry["outcome"] == Outcome.INVALID else entry
 
 
 def _trained(result: Result | None) -> bool:

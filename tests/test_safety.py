@@ -22,6 +22,7 @@ TOLD = st.sampled_from(
         "crashes:SIGABRT:rank 1 was killed",
         "impossible::needs a GPU",
         "invalid:evidence:no evidence",
+        "invalid:reference:ValueError: mixed (in one process: there is no reference)",
     ]
 )
 RUNS = st.lists(st.tuples(TOLD, TOLD), min_size=1, max_size=30)
@@ -59,6 +60,11 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("impossible::lacks it", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
         ("trains", "invalid:evidence:none", Kind.INFRA, UNKNOWN),
         ("invalid:server:died", "trains", Kind.INFRA, UNKNOWN),
+        ("trains", "invalid:reference-died:no reference run", Kind.INFRA, UNKNOWN),
+        ("trains", "invalid:reference:E: x (in one process)", Kind.REGRESSED, NOT_SAFE),
+        ("invalid:reference:E: x (in one process)", "trains", Kind.FIXED, SAFE),
+        ("invalid:reference:E: x (in one process)", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
+        ("raises:no-grad-fn:F: y", "invalid:reference:E: x (in one process)", Kind.OTHER, SAFE),
         ("trains", None, Kind.INFRA, UNKNOWN),
         (None, "trains", Kind.INFRA, UNKNOWN),
     ],
@@ -81,6 +87,7 @@ def test_each_kind_of_change_is_known(before, after, kind, verdict):
         ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed"),
         ("impossible::needs a GPU", "impossible::needs two"),
         ("invalid:evidence:a", "invalid:server:b"),
+        ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4"),
     ],
 )
 def test_near_misses_are_no_changes(before, after):
@@ -91,8 +98,8 @@ def test_near_misses_are_no_changes(before, after):
 
 def test_without_proof_the_reason_is_told_alone():
     """Breaks when the error of the stack that did prove something stands for the other one's."""
-    [change] = compared(["trains", "raises:other:E: x"], ["trains", "invalid:reference:no reference: y"]).changes
-    assert change.error == "no proof on the candidate: no reference: y"
+    [change] = compared(["trains", "raises:other:E: x"], ["trains", "invalid:evidence:no proof: y"]).changes
+    assert change.error == "no proof on the candidate: no proof: y"
 
 
 def test_what_proves_nothing_is_not_safe():

@@ -169,7 +169,11 @@ def test_what_a_stack_lacks_makes_a_cell_impossible():
     """Breaks when a release without Gemma3 makes its cells invalid, as if the suite were broken."""
     told = runner.without_reference("Traceback ...\nfaultline.scenario.Impossible: this stack lacks it: Gemma3")
     assert (told.outcome, told.detail) == (Outcome.IMPOSSIBLE, "this stack lacks it: Gemma3")
-    assert runner.without_reference("Traceback ...\nValueError: x").outcome == Outcome.INVALID
+    told = runner.without_reference("Traceback ...\nValueError: x")
+    assert (told.outcome, told.signature) == (Outcome.INVALID, "reference") and told.detail.startswith(
+        "ValueError: x ("
+    )
+    assert runner.without_reference(runner.DIED).signature == "reference-died", "a death is told as an error"
 
 
 @pytest.mark.slow
