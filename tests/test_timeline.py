@@ -12,7 +12,7 @@ from rich.console import Console
 from faultline import campaigns, timeline
 from faultline.errors import UsageError
 from faultline.matrix import Cell
-from faultline.report import SYMBOLS, chart
+from faultline.report import chart
 from faultline.timeline import UNINSTALLABLE, Moment, Timeline
 
 CELL = Cell("grpo_lora_no_grad", "grpo-broken", "ddp").id
@@ -109,7 +109,7 @@ def test_a_square_is_filled_by_what_its_cells_did():
     """Breaks when one bad cell of many can't be seen."""
     told = Timeline([Moment("2025-03-01", {})], {CELL: ["trains"], OTHER: ["diverges differs"]})
     picture = chart.picture(told)
-    assert picture.count("<rect") == 2 + len(SYMBOLS) + 1  # the legend has all outcomes
+    assert picture.count("<rect") == 2 + 2, "the legend doesn't have just the outcomes that there are"
     assert "trains 1, diverges 1" in picture
 
 

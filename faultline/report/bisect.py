@@ -112,6 +112,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
     )
     for each in told["skipped"]:
         yield f"  skipped {each['version']}: {each['why']}"
+    if told["between"]:
+        yield "another cell of this failure may tell: VARIANT, STRATEGY or CHECKPOINTING name it"
     if told["changed"]:
         pairs = [f"{name} {' -> '.join(versions)}" for name, versions in told["changed"].items()]
         yield f"besides {told['package']}, {count(len(pairs), 'package')} changed between the two: {', '.join(pairs)}"

@@ -17,7 +17,8 @@ from faultline.report import ABSENT, SYMBOLS, one_line, plain
 from faultline.report.terminal import STYLES
 from faultline.timeline import UNINSTALLABLE, Moment, Row, Timeline, rows, when
 
-LABEL, SIDE, HEAD = 250, 20, 46  # pixels: the labels' width, a square's side with its gap, the dates' height
+# Pixels: the labels' width, a square's side with its gap, the dates' height, an outcome's width in the legend.
+LABEL, SIDE, HEAD, NAME = 250, 20, 46, 85
 COLUMN = 6  # characters of a moment on the terminal
 
 
@@ -91,11 +92,13 @@ def _mark(point: Counter[str]) -> Text:
 def picture(timeline: Timeline) -> str:
     """The timeline as SVG: a square for each variant and moment, filled by the outcomes of its cells."""
     lines = list(_lines(timeline))
+    met = {outcome for row in rows(timeline) for point in row.points for outcome in +point}
+    outcomes = [outcome for outcome in (*SYMBOLS, UNINSTALLABLE) if outcome in met]
     return _template("timeline.svg.j2").render(
         lines=lines,
         dates=[(LABEL + number * SIDE, one_line(when(moment))) for number, moment in enumerate(timeline.moments)],
-        outcomes=[*SYMBOLS, UNINSTALLABLE],
-        width=LABEL + len(timeline.moments) * SIDE + 10,
+        outcomes=[(number * NAME, outcome) for number, outcome in enumerate(outcomes)],
+        width=max(LABEL + len(timeline.moments) * SIDE, len(outcomes) * NAME) + 10,
         height=lines[-1].top + 2 * SIDE + 10 if lines else HEAD,
         side=SIDE - 2,
     )
