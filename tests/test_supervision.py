@@ -206,6 +206,13 @@ def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
     assert found["DS_ACCELERATOR"] == "cpu", "the server's own settings are lost"
 
 
+def test_another_stack_keeps_its_bytecode(monkeypatch):
+    """Breaks when each start on another stack compiles all its libraries again, or .venv gets what nobody wants."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in ranks.inherited("/another/stack/bin/python")
+    assert "PYTHONDONTWRITEBYTECODE" in ranks.inherited(sys.executable)
+
+
 # What counts as a hang.
 
 
