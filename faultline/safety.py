@@ -23,7 +23,8 @@ class Kind(StrEnum):
     """How a cell changed, the gravest first.
 
     diverges now       trains wrongly without a word, and didn't before
-    regressed          trained, and fails now; or failed with an error, and is misplaced without one now
+    regressed          trained, and fails now, be it in one process;
+                       or failed with an error, and is misplaced without one now
     became impossible  the candidate lacks what the cell needs
     infra              not proven, not measured, or not the same twice
     other failure      failed before, and fails now in another way
