@@ -17,6 +17,7 @@ from faultline.wording import normalised, same_error
 LOUD = (Outcome.RAISES, Outcome.HANGS, Outcome.CRASHES)
 SAMPLE = 3  # cells of one cause that are measured again
 REPEATS = 3  # at most, of a cell that doesn't do the same twice
+_RAISED = {"outcome": Outcome.RAISES, "signature": "other"}
 
 
 class Kind(StrEnum):
@@ -273,15 +274,17 @@ def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:
 
 
 def _proven(side: Iterable[Result]) -> list[Result]:
-    """The results that say something of a stack; what raises in one process already does, whatever the strategy."""
-    return [
-        _alone(entry) for entry in side if entry["outcome"] != Outcome.INVALID or entry["signature"] == NO_REFERENCE
-    ]
+    """The results that say something of a stack: also an error that came where the strategy was not in force.
+
+    So does one in a single process, without which there is no reference. What a
+    user asked for and had on the other stack ends in an error on this one.
+    """
+    found = ({**each, **_RAISED} if each["outcome"] == Outcome.INVALID and _raised(each) else each for each in side)
+    return [each for each in found if each["outcome"] != Outcome.INVALID]
 
 
-def _alone(entry: Result) -> Result:
-    raised = {"outcome": Outcome.RAISES, "signature": "other"}
-    return {**entry, **raised} if entry["outcome"] == Outcome.INVALID else entry
+def _raised(entry: Result) -> bool:
+    return entry["signature"] == NO_REFERENCE or any(rank["error"] for rank in entry["ranks"])
 
 
 def _trained(result: Result | None) -> bool:

@@ -17,9 +17,11 @@ def cells(count):
 
 
 def entry(cell, said):
-    """A cell's result."""
+    """A cell's result; ``invalid:evidence+error`` is one of ranks that raised before they proved anything."""
     outcome, signature, detail = (*said.split(":", 2), "", "")[:3]
-    return {"id": cell.id, "outcome": outcome, "signature": signature, "detail": detail}
+    signature, _, error = signature.partition("+")
+    ranks = [{"error": {"message": detail} if error or outcome == "raises" else None}]
+    return {"id": cell.id, "outcome": outcome, "signature": signature, "detail": detail, "ranks": ranks}
 
 
 def compared(before, after, again=()):

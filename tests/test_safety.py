@@ -22,6 +22,7 @@ TOLD = st.sampled_from(
         "crashes:SIGABRT:rank 1 was killed",
         "impossible::needs a GPU",
         "invalid:evidence:no evidence",
+        "invalid:evidence+error:the model is not wrapped; ValueError: mixed",
         "invalid:reference:ValueError: mixed (in one process: there is no reference)",
     ]
 )
@@ -62,6 +63,8 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
         ("invalid:server:died", "trains", Kind.INFRA, UNKNOWN),
         ("trains", "invalid:reference-died:no reference run", Kind.INFRA, UNKNOWN),
         ("trains", "invalid:reference:E: x (in one process)", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", Kind.REGRESSED, NOT_SAFE),
+        ("raises:other:E: y", "invalid:evidence+error:not DeepSpeedEngine; F: x", Kind.OTHER, SAFE),
         ("invalid:reference:E: x (in one process)", "trains", Kind.FIXED, SAFE),
         ("invalid:reference:E: x (in one process)", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
         ("raises:no-grad-fn:F: y", "invalid:reference:E: x (in one process)", Kind.OTHER, SAFE),
@@ -87,6 +90,7 @@ def test_each_kind_of_change_is_known(before, after, kind, verdict):
         ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed"),
         ("impossible::needs a GPU", "impossible::needs two"),
         ("invalid:evidence:a", "invalid:server:b"),
+        ("invalid:evidence+error:no engine; E: 3", "invalid:evidence+error:no engine; E: 4"),
         ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4"),
     ],
 )
