@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
 
-from faultline import environments, results, runs
+from faultline import environments, results, runs, stacks
 from faultline.environments import Environment, Uninstallable
 from faultline.errors import UsageError
 from faultline.matrix import Cell
@@ -20,10 +22,14 @@ from faultline.stacks import Stack
 
 @dataclass(frozen=True)
 class Campaign:
-    """One question that takes several stacks: where its results are, and how many cells run at a time."""
+    """One question that takes several stacks: where its results are, and how many cells run at a time.
+
+    Its lock keeps others from going on with it at the same time.
+    """
 
     folder: RunFolder
     workers: int
+    lock: BaseFileLock | None = None
 
 
 @dataclass(frozen=True)
@@ -47,15 +53,25 @@ class Measured:
 
 
 def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = False) -> Campaign:
-    """A new folder ``results/<kind>-<time>``, or the newest of the kind where it answers the same request."""
+    """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
+
+    It is only the same as long as what is installed here is.
+    """
+    pins = "\n".join(stacks.installed())
+    asked = {**request, "installed": hashlib.blake2b(pins.encode(), digest_size=8).hexdigest()}
     if resume:
-        folder = results.latest_run(kind=kind)
-        if folder.facts().get("request") != request:
-            raise UsageError(f"{folder.path.name} answers another question; give the same options or start a new one")
+        folder = next((run for run in results.campaigns(kind) if run.facts().get("request") == asked), None)
+        if not folder:
+            raise UsageError(f"no {kind} run of these options and packages could go on; start one without --resume")
     else:
         folder = results.new_run(kind=kind)
-        folder.describe(request=request)
-    return Campaign(folder, workers)
+        folder.describe(request=asked)
+    lock = FileLock(folder.path / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(f"{folder.path.name} is going on already, in another process") from None
+    return Campaign(folder, workers, lock)
 
 
 def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
@@ -99,11 +115,17 @@ def ready(stack: Stack, lock: str) -> Environment:
 
 def part(campaign: Campaign, name: str) -> RunFolder:
     """A stack's results within a campaign, as the results of a run."""
-    folder = RunFolder(campaign.folder.path / re.sub(r"[^\w.=+-]+", "-", name))
+    folder = RunFolder(campaign.folder.path / file_name(name))
     if not (folder.path / "run.json").exists():
         folder.path.mkdir(exist_ok=True)
         folder.describe(kind="part", name=name)
     return folder
+
+
+def file_name(name: str) -> str:
+    """A folder's name for any text: a file system takes 255 bytes, and a bump of the whole stack has more."""
+    text = re.sub(r"[^\w.=+-]+", "-", name, flags=re.ASCII)
+    return text if len(text) <= 100 else f"{text[:80]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 def say(text: str) -> None:

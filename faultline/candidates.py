@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from faultline import campaigns, commands, results, safety, server, stacks
+from faultline import campaigns, commands, results, safety, stacks
 from faultline.campaigns import Campaign, Measured
 from faultline.catalogue import failures
 from faultline.environments import pins
@@ -29,13 +29,12 @@ def command(args: argparse.Namespace) -> int:
         cells = default(cells)
     if not cells:
         raise UsageError("no cell is all of that")
-    base = stacks.parse(args.base or stacks.TODAY)
+    base = stacks.parse(args.base)
     on(base, "", args.requirements)  # a mistake in the question is told before anything runs
     request = {
         "requirements": args.requirements,
         "base": base.name,
         "cells": [cell.id for cell in cells],
-        "installed": server.versions(),
     }
     campaign = campaigns.begin("is-safe", request, args.workers, args.resume)
     answer = ask(campaign, args.requirements, base, cells)

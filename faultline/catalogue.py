@@ -65,7 +65,7 @@ class Claim:
 class Reported:
     """The failure as it was reported: a stack of stacks/, and the place in the matrix, in fp32 on two ranks.
 
-    `note` says what of the report this place can't show without a GPU.
+    `note` says what of the report this place can't show without a GPU, `needs_gpu` that it can't show it at all.
     """
 
     stack: str
@@ -73,6 +73,7 @@ class Reported:
     strategy: str
     checkpointing: str = "off"
     note: str = ""
+    needs_gpu: bool = False
 
 
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept

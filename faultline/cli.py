@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, candidates, commands, environments, over_time, replay, reproduce
+from faultline import bisect, candidates, commands, environments, over_time, replay, reproduce, stacks
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNEXPECTED
+    except OSError as error:
+        print(f"faultline: {error.strerror or error}: {error.filename}; what was measured is kept", file=sys.stderr)
+        return EXIT_USAGE
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add_selection(run)
     run.add_argument(
         "--stack",
-        default="",
+        default=stacks.TODAY,
         metavar="STACK",
         help="a name from stacks/, a date, or requirements such as 'trl==1.12.0' (default: what is installed)",
     )
@@ -120,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
 
     safe = verb(verbs, "is-safe", candidates.command, "run the same cells on a baseline and on a candidate, and say")
     safe.add_argument("requirements", help="requirements such as 'trl==1.12.0', a name from stacks/, or a date")
-    safe.add_argument("--base", default="", metavar="STACK", help="the baseline (default: what is installed)")
+    safe.add_argument("--base", default=stacks.TODAY, metavar="STACK", help="the baseline (default: what is installed)")
     safe.add_argument("--all", action="store_true", help="the whole default matrix, with the remedies of mechanisms")
     add_selection(safe)
     safe.add_argument("--workers", type=int, default=os.cpu_count() or 2)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         runner.rules(failure)
     if args.shard:
         cells = shards.part(cells, args.shard)
-    stack = stacks.parse(args.stack or stacks.TODAY)
+    stack = stacks.parse(args.stack)
     kind = "run" if stack.here else "stack"
     environment = environments.ready(stack)
     if args.resume:
@@ -116,6 +116,8 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
 
 def check_device(device: str) -> None:
     """Refuse CUDA where there is no GPU at all; a child looks, because this process never imports torch."""
+    if device not in matrix.DEVICES:
+        raise unknown("device", device, matrix.DEVICES)
     if device != "cuda":
         return
     look = [sys.executable, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]

@@ -27,6 +27,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--since {first} is after --until {last}")
     dates = [day.isoformat() for day in timeline.months(first, last)]
     dates += [] if args.until else [stacks.TODAY]
+    if args.write and COMMITTED.exists():
+        kept = timeline.read(COMMITTED)
+        lost = {*kept.cells} - {cell.id for cell in cells} or {moment.date for moment in kept.moments} - {*dates}
+        if lost:
+            raise UsageError(f"WRITE=1 would lose what {COMMITTED.name} has and this run hasn't, such as {min(lost)}")
     request = {"cells": [cell.id for cell in cells], "since": args.since, "until": args.until}
     campaign = campaigns.begin("timeline", request, args.workers, args.resume)
     found = timeline.run(campaign, dates, cells)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import campaigns, candidates, matrix, readmes, server, stacks
+from faultline import campaigns, candidates, matrix, readmes, stacks
 from faultline.catalogue import failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.matrix import Cell, Selection
@@ -48,7 +48,7 @@ def command(args: argparse.Namespace) -> int:
     if args.workers < 1:
         raise UsageError(f"--workers must be at least 1, not {args.workers}")
     names = args.names or list(bumps)
-    request = {"bumps": names, "installed": server.versions()}
+    request = {"bumps": names}
     campaign = campaigns.begin("replay", request, args.workers, args.resume)
     answers: dict[str, Answer] = {}
     for name in names:

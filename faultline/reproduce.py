@@ -30,6 +30,8 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"{failure.name} was found on today's stack: make test-matrix FAILURE={failure.name} shows it")
     cell = as_reported(failure, failure.reported, args.device or "cpu")
     commands.check_device(cell.device)
+    if failure.reported.needs_gpu and cell.device == "cpu":
+        raise UsageError(f"{failure.name} as it was reported needs a GPU: DEVICE=cuda on a machine that has one")
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
     names = (failure.reported.stack, stacks.TODAY)
     both = [campaigns.measure(campaign, name, stacks.parse(name), [cell]) for name in names]

@@ -230,13 +230,19 @@ def runs(root: Path = RESULTS) -> Iterator[RunFolder]:
         yield RunFolder(file.parent)
 
 
+def campaigns(kind: str, root: Path = RESULTS) -> Iterator[RunFolder]:
+    """The runs of another kind, the newest first."""
+    for file in sorted(root.glob(f"{kind}-*/run.json"), reverse=True):
+        yield RunFolder(file.parent)
+
+
 def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     """The newest run of a kind; raises UsageError where there is none."""
     if kind != "run":
-        files = sorted(root.glob(f"{kind}-*/run.json"))
-        if not files:
+        folder = next(campaigns(kind, root), None)
+        if not folder:
             raise UsageError(f"there is no {kind} run yet that could go on")
-        return RunFolder(files[-1].parent)
+        return folder
     if not (root / "latest").exists():
         raise UsageError("there is no run yet: start one with `make test-matrix`")
     return RunFolder((root / "latest").resolve())

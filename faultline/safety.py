@@ -114,12 +114,13 @@ class Comparison:
     """What two stacks did with the same cells.
 
     `cells` were asked for; `compared` of them ran on both stacks and proved
-    what they are. `unusable` says why there is nothing to compare; `identical`,
+    what they are, `unproven` proved nothing on either. `unusable` says why there is nothing to compare; `identical`,
     that there is no difference to look for.
     """
 
     cells: int = 0
     compared: int = 0
+    unproven: int = 0
     changes: tuple[Change, ...] = ()
     unusable: str = ""
     identical: bool = False
@@ -144,6 +145,7 @@ class Comparison:
             (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),
+            (Safety.UNKNOWN, self.unproven * (self.unproven > self.cells // 2), "prove nothing on either stack"),
         ]
         reasons = [(word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in told if count]
         if self.unusable:
@@ -178,14 +180,15 @@ class Answer:
 def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
     """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again."""
     sides = _by_cell(before), _by_cell(after)
-    changes, compared = [], 0
+    changes, compared, unproven = [], 0, 0
     for cell in cells:
         old, new = (side.get(cell.id, []) for side in sides)
-        compared += all(any(r["outcome"] not in (Outcome.INVALID, Outcome.IMPOSSIBLE) for r in s) for s in (old, new))
+        compared += all(any(r["outcome"] != Outcome.IMPOSSIBLE for r in _proven(s)) for s in (old, new))
+        unproven += not any(map(_proven, (old, new)))
         change = changed(cell, old, new)
         if change:
             changes.append(change)
-    return Comparison(len(cells), compared, tuple(changes))
+    return Comparison(len(cells), compared, unproven, tuple(changes))
 
 
 def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Change | None:
@@ -207,7 +210,7 @@ def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Ch
     if steady and kind:
         return Change(cell, kind, kind, old[0], new[0])
     first = kind or Kind.INFRA
-    if all(any(same(one, other) for other in old) for one in new):
+    if all(any(same(one, other) for other in theirs) for mine, theirs in ((new, old), (old, new)) for one in mine):
         return Change(cell, Kind.INFRA, first, old[0], new[0], note="the baseline does this at times as well")
     return Change(cell, Kind.INFRA, first, old[0], new[0], True, "not the same when repeated")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -76,9 +76,13 @@ def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
     given = {requirement(word): word for word in words}
     if len(given) < len(words):
         raise UsageError(f"{text!r} names a package twice")
-    kept = tuple(name for name in NEEDED if name not in given)
     rest = tuple(pin for pin in base if requirement(pin) not in given)
-    return Stack(" ".join(words), (*given.values(), *kept), asof, rest)
+    return Stack(" ".join(words), ordered(given), asof, rest)
+
+
+def ordered(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Requirements by package in the order in which they are to be resolved, with those that the suite needs."""
+    return (*(given.get(name, name) for name in NEEDED), *(text for name, text in given.items() if name not in NEEDED))
 
 
 def read(name: str) -> Stack:
@@ -90,7 +94,7 @@ def read(name: str) -> Stack:
     pins = {requirement(line): line for line in lines if line}
     dates = AS_OF.findall(content)
     asof = day(dates[0]).isoformat() if dates else ""
-    return Stack(name, (*pins.values(), *(package for package in NEEDED if package not in pins)), asof)
+    return Stack(name, ordered(pins), asof)
 
 
 def dated(text: str) -> Stack:

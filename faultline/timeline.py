@@ -115,6 +115,10 @@ def read(file: Path) -> Timeline:
         timeline = Timeline(moments, content["cells"])
         if any(len(outcomes) != len(moments) for outcomes in timeline.cells.values()):
             raise ValueError("a cell lacks an outcome")
+        if not all(isinstance(each, str) and each.split() for outcomes in timeline.cells.values() for each in outcomes):
+            raise ValueError("an outcome is no word")
+        if not all(isinstance(moment.versions, dict) and isinstance(moment.date, str) for moment in moments):
+            raise ValueError("a moment lacks its date or versions")
         for cell in timeline.cells:
             Cell.parse(cell)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from faultline import campaigns, candidates, matrix, replay, results, runs, stacks
 from faultline.catalogue import failures
 from faultline.environments import Environment, Uninstallable
-from faultline.errors import EXIT_UNDECIDED, EXIT_UNEXPECTED, EXIT_USAGE
+from faultline.errors import EXIT_UNDECIDED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
 from faultline.matrix import Selection
 from faultline.oracle import Judgement, Outcome
@@ -26,6 +26,7 @@ def lab(tmp_path, monkeypatch):
     root = tmp_path / "results"
     monkeypatch.setattr(results.new_run, "__defaults__", (root,))
     monkeypatch.setattr(results.latest_run, "__defaults__", (root,))
+    monkeypatch.setattr(results.campaigns, "__defaults__", (root,))
     done = []
     does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS]}
 
@@ -127,6 +128,25 @@ def test_mistakes_are_one_line(lab, asked, argv):
     code, out, errors = asked("is-safe", *argv)
     assert code == EXIT_USAGE and len(errors) == 1 and not out
     assert not list(lab[0].glob("is-safe-*"))
+
+
+def test_a_bump_of_everything_has_a_folder():
+    """Breaks when the name of a grouped bump is longer than a file's may be, or two of them share a folder."""
+    bump = " ".join(f"{name}==10.20.30" for name in (*stacks.NEEDED, *stacks.NEEDED))
+    names = {campaigns.file_name(f"{bump} on {base} again 1") for base in ("today", "trl-0.15.2")}
+    assert len(names) == 2 and all(len(name) <= 100 for name in names)
+    assert campaigns.file_name("trl==1.16.0 on today") == "trl==1.16.0-on-today"
+
+
+def test_two_do_not_go_on_with_the_same_campaign(lab):
+    """Breaks when two RESUME=1 at once write into the same files."""
+    first = campaigns.begin("is-safe", {"of": 1}, 1)
+    with pytest.raises(UsageError, match="in another process"):
+        campaigns.begin("is-safe", {"of": 1}, 1, resume=True)
+    other = campaigns.begin("is-safe", {"of": 2}, 1)
+    first.lock.release()
+    again = campaigns.begin("is-safe", {"of": 1}, 1, resume=True)
+    assert again.folder == first.folder != other.folder, "an older question can't go on once another was asked"
 
 
 def test_an_interrupted_comparison_goes_on(lab, asked):

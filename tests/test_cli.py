@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ def results_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RESULTS", root)
     monkeypatch.setattr(results.new_run, "__defaults__", (root,))
     monkeypatch.setattr(results.latest_run, "__defaults__", (root,))
+    monkeypatch.setattr(results.campaigns, "__defaults__", (root,))
 
     def run_all(*_):
         raise AssertionError("cells were run although the question was a mistake")
@@ -90,6 +92,10 @@ def test_an_unknown_name_is_refused_with_the_nearest(refused, verb, option, valu
         (["run", "--cell", f"{DDP}/cpu", "--strategy", "zero3"], "leave out --strategy"),
         (["list", "--cell", f"{DDP}/cpu", "--device", "cuda", "--world", "2"], "leave out --world and --device"),
         (["run", "--resume"], "there is no run yet"),
+        (["run", "--stack", ""], "a stack is a name from stacks/"),
+        (["is-safe", "trl==1.12.0", "--base", ""], "a stack is a name from stacks/"),
+        (["reproduce", "zero3_dummy_loss", "--device", "gpu"], "unknown device 'gpu'"),
+        (["timeline", "--write", "--failure", "zero3_dummy_loss"], "would lose what timeline.json has"),
         (["bless"], "there is no run yet"),
         (["readme"], "there is no run yet"),
         (["report"], "there is no run yet"),
@@ -263,6 +269,13 @@ def test_torch_itself_says_that_there_is_no_gpu(refused, monkeypatch):
 def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, argv):
     monkeypatch.setattr(commands.subprocess, "run", without_gpu)
     assert "torch sees no GPU here" in refused(*argv)
+
+
+def test_a_file_that_can_not_be_written_is_one_line(asked, monkeypatch):
+    """Breaks when a full disk, or a file in the place of a folder, ends in a traceback."""
+    monkeypatch.setattr(commands, "show", lambda args: Path("/dev/null/results").mkdir())
+    code, _, errors = asked("show", "zero3_dummy_loss")
+    assert code == 2 and errors == ["faultline: Not a directory: /dev/null/results; what was measured is kept"]
 
 
 @pytest.mark.parametrize(

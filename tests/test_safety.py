@@ -115,6 +115,13 @@ def test_what_proves_nothing_is_not_safe():
     assert Comparison(identical=True).verdict is SAFE
 
 
+def test_little_proof_is_not_safe():
+    """Breaks when one cell that trains stands for a hundred that proved nothing; half of them are enough."""
+    nothing = ["invalid:evidence:none"]
+    assert compared([*nothing * 99, "trains"], [*nothing * 99, "trains"]).verdict is UNKNOWN
+    assert compared([*nothing * 5, *["trains"] * 5], [*nothing * 5, *["trains"] * 5]).verdict is SAFE
+
+
 def test_exit_codes_tell_the_verdicts_apart():
     """Breaks when a workflow can't tell unsafe from unknown, or takes either for a mistake in the question."""
     assert [word.exit_code for word in (SAFE, NOT_SAFE, UNKNOWN)] == [0, 1, 3]
@@ -124,7 +131,8 @@ def test_exit_codes_tell_the_verdicts_apart():
 @given(st.lists(TOLD, min_size=1, max_size=30))
 def test_identical_runs_are_safe(told):
     """Breaks when a stack differs from itself."""
-    found = compared(["trains", *told], ["trains", *told])
+    told = [*["trains"] * len(told), *told]
+    found = compared(told, told)
     assert found.verdict is SAFE and not found.groups
 
 
@@ -167,7 +175,8 @@ BROKEN = "raises:other:E: x"
         (("trains", BROKEN), [("trains", BROKEN)], Kind.REGRESSED, NOT_SAFE),
         (("trains", BROKEN), [("trains", "trains")], Kind.INFRA, UNKNOWN),
         (("trains", BROKEN), [("trains", BROKEN), ("trains", "trains")], Kind.INFRA, UNKNOWN),
-        (("trains", BROKEN), [(BROKEN, BROKEN)], Kind.INFRA, SAFE),  # the baseline does it too
+        (("trains", BROKEN), [(BROKEN, BROKEN)], Kind.INFRA, UNKNOWN),  # once on the one, always on the other
+        (("trains", BROKEN), [(BROKEN, BROKEN), ("trains", BROKEN), ("trains", BROKEN)], Kind.INFRA, UNKNOWN),
         (("trains", BROKEN), [(BROKEN, "trains")], Kind.INFRA, SAFE),
         (("trains", "invalid:server:died"), [("trains", "trains")], Kind.INFRA, SAFE),
         (("trains", "invalid:server:died"), [("trains", BROKEN)], Kind.REGRESSED, NOT_SAFE),

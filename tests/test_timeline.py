@@ -58,6 +58,9 @@ def test_a_timeline_is_read_back_as_it_was(tmp_path_factory, told):
         '{"moments": []}',
         '{"moments": [], "cells": {"x": []}}',
         f'{{"moments": [], "cells": {{"{CELL}": ["trains"]}}}}',
+        f'{{"moments": [{{"date": "2025-03-01", "versions": {{}}}}], "cells": {{"{CELL}": [""]}}}}',
+        f'{{"moments": [{{"date": "2025-03-01", "versions": {{}}}}], "cells": {{"{CELL}": [3]}}}}',
+        f'{{"moments": [{{"date": "2025-03-01", "versions": ["trl"]}}], "cells": {{"{CELL}": ["trains"]}}}}',
     ],
 )
 def test_another_file_is_refused_in_a_line(tmp_path, content):
