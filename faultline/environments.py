@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -86,11 +87,12 @@ def make(lock: str) -> Environment:
     python = folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
+        held: list[int] = []
+        with FileLock(folder.with_suffix(".lock"), on_acquired=held.append):
             if not (folder / READY).exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 try:
-                    install(folder, lock)
+                    install(folder, lock, held)
                 except BaseException:
                     shutil.rmtree(folder, ignore_errors=True)
                     raise
@@ -99,12 +101,15 @@ def make(lock: str) -> Environment:
     return Environment(str(python), lock)
 
 
-def install(folder: Path, lock: str) -> None:
-    """Fill a new environment; byte code is left to its first use, which needs but a part of it."""
-    run_uv(["venv", "--python", sys.executable, str(folder)])
+def install(folder: Path, lock: str, held: Sequence[int]) -> None:
+    """Fill a new environment; byte code is left to its first use, which needs but a part of it.
+
+    `held` has the descriptor of the folder's lock. uv inherits it: one that outlives a killed call still holds it.
+    """
+    run_uv(["venv", "--python", sys.executable, str(folder)], held)
     file = folder / "lock.txt"
     file.write_text(lock)
-    run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)])
+    run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)], held)
     draft = folder / f"{READY}.partial"
     draft.write_text(json.dumps({"python": platform.python_version(), "packages": pins(lock)}))
     draft.replace(folder / READY)
@@ -135,12 +140,16 @@ def clean() -> int:
     return len(folders)
 
 
-def run_uv(words: list[str]) -> None:
-    """Run uv with pip's settings; raises Uninstallable with its reason, or UsageError where it is this machine's."""
+def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
+    """Run uv with pip's settings, and descriptors that it inherits.
+
+    Raises Uninstallable with its reason, or UsageError where that is this machine's.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         [uv.find_uv_bin(), "--quiet", "--no-progress", "--no-config", *words],
         env=pip_settings() | environment,
+        pass_fds=held,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,8 +1,10 @@
 """Stacks: what a name, a date or requirements mean, and environments of which no half is ever used."""
 
+import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from packaging.requirements import Requirement
@@ -21,7 +23,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "cache", lambda: tmp_path / "stacks")
     calls = []
 
-    def run_uv(words):
+    def run_uv(words, held=()):
         calls.append(words)
         if words[0] == "venv":
             (environments.Path(words[-1]) / "bin").mkdir(parents=True)
@@ -96,7 +98,7 @@ def test_a_failed_installation_leaves_nothing(cache, monkeypatch, error):
             raise error
 
     counted = environments.run_uv
-    monkeypatch.setattr(environments, "run_uv", lambda words: (counted(words), fails(words)))
+    monkeypatch.setattr(environments, "run_uv", lambda words, held: (counted(words), fails(words)))
     with pytest.raises(type(error)):
         environments.make(LOCK)
     assert not [path for path in environments.cache().iterdir() if path.is_dir()]
@@ -119,6 +121,55 @@ def test_two_at_once_make_one_environment(cache):
     for thread in threads:
         thread.join()
     assert len(cache) == 2
+
+
+# Sees whether it is alone in the folder that it fills, and tells; the first to be here is in no hurry.
+UV = """#!/bin/sh
+case "$*" in
+    *" venv "*) for folder; do :; done; mkdir -p "$folder/bin"; ln -s "$PLAYED/python" "$folder/bin/python";;
+    *) mkdir "$PLAYED/at-work" || touch "$PLAYED/met"
+       echo $$ > "$PLAYED/draft"; mv "$PLAYED/draft" "$PLAYED/pid"
+       if [ ! -e "$PLAYED/killed" ]; then while [ ! -e "$PLAYED/go" ]; do sleep 0.05; done; fi
+       rmdir "$PLAYED/at-work";;
+esac
+"""
+MAKER = """
+import pathlib, sys
+from faultline import environments
+
+environments.cache, environments.pip_settings = lambda: pathlib.Path(sys.argv[1]) / "stacks", dict
+environments.uv.find_uv_bin = lambda: sys.argv[1] + "/uv"
+print(environments.make(sys.argv[2]).python)
+"""
+
+
+def test_a_uv_that_outlives_a_killed_call_is_waited_for(tmp_path):
+    """Breaks when the next call installs into the folder that the killed one's uv still writes to."""
+    (tmp_path / "uv").write_text(UV)
+    (tmp_path / "uv").chmod(0o755)
+    (tmp_path / "python").symlink_to(sys.executable)
+    command = [sys.executable, "-c", MAKER, str(tmp_path), LOCK]
+    settings = {"cwd": stacks.ROOT, "env": {**os.environ, "PLAYED": str(tmp_path)}, "stdout": subprocess.PIPE}
+    first = subprocess.Popen(command, **settings)
+    while not (tmp_path / "pid").exists():
+        assert first.poll() is None, "it ended before its uv was at work"
+        time.sleep(0.02)
+    orphan = int((tmp_path / "pid").read_text())
+    first.kill()
+    first.wait()
+    os.kill(orphan, 0)
+    (tmp_path / "killed").touch()
+    second = subprocess.Popen(command, **settings)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(1.5)
+    finally:
+        (tmp_path / "go").touch()
+    made, _ = second.communicate(timeout=30)
+    assert not (tmp_path / "met").exists(), "two installations were at work in one folder"
+    assert (
+        second.returncode == 0 and (environments.Path(made.decode().strip()).parent.parent / "faultline.json").exists()
+    )
 
 
 def test_environments_can_be_removed(cache):
