@@ -26,8 +26,16 @@ from faultline.server import STACK
 from faultline.stacks import UNDATED, Stack, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
-# What uv says when nobody can know whether a stack exists: that is no property of the stack.
-UNREACHABLE = re.compile(r"Failed to fetch|error sending request|dns error|Could not connect|Network connectivity")
+# What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
+# file, repository or reference that isn't there is one.
+UNREACHABLE = re.compile(
+    r"error sending request|dns error|Could not connect|Failed to fetch(?!.*\((404|410) )"
+    r"|timed out|network timeout|[Cc]onnection (refused|reset|closed)|error decoding response body"
+    r"|Network (is unreachable|is down|connectivity is disabled)|No route to host|handshake eof|peer certificate"
+    r"|status (server|client) error \((401|403|407|408|429|5\d\d) "
+    r"|unable to access|Could not resolve host|Permission denied \(publickey|early EOF|hung up unexpectedly"
+    r"|Git executable not found|Git operation failed$"
+)
 FULL = re.compile(r"No space left on device|os error 28|Disk quota exceeded")
 
 
@@ -162,16 +170,29 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
     reason = reason_of(done.stderr) or f"uv ended with exit code {done.returncode}"
     if FULL.search(done.stderr):
         raise UsageError(f"the disk is full: {reason}; make room, or remove old environments with make clean-stacks")
-    if UNREACHABLE.search(done.stderr):
-        raise UsageError(f"the package index can't be reached: {reason}")
+    if unreachable(done.stderr):
+        raise UsageError(f"the package index, or a repository, can't be reached: {reason}")
     raise Uninstallable(reason)
 
 
+def unreachable(text: str) -> bool:
+    """Whether what uv wrote is about the network: no contradiction that a resolver found, nor what a build printed."""
+    told = in_a_line(re.split(r"\[(?:stdout|stderr)\]", text)[0])
+    if "No solution found" in told:
+        return "the network was disabled" in told
+    return bool(UNREACHABLE.search(told))
+
+
 def reason_of(text: str) -> str:
-    """What uv wrote, in a line: no hints, marks or colours."""
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\nhint:")[0].splitlines()
+    """What uv wrote, in a line and without its hints."""
+    return in_a_line(text.split("\nhint:")[0])[:500]
+
+
+def in_a_line(text: str) -> str:
+    """What uv wrote, without marks or colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     words = (re.sub(r"^\W*(error:|cause:|Caused by:)?\s*", "", line).strip() for line in lines)
-    return " ".join(" ".join(filter(None, words)).split())[:500]
+    return " ".join(" ".join(filter(None, words)).split())
 
 
 def pip_settings() -> dict[str, str]:
