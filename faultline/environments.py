@@ -90,14 +90,16 @@ def resolve(stack: Stack) -> str:
 
 def make(lock: str) -> Environment:
     """The environment that holds exactly what a lock names; a second call and another process find it again."""
-    text = f"{platform.python_implementation()} {platform.python_version()} {sys.platform}\n{lock}"
+    kind = f"{platform.python_implementation()} {platform.python_version()} {sys.platform} {platform.machine()}"
+    text = f"{kind}\n{lock}"
     folder = cache() / hashlib.sha256(text.encode()).hexdigest()[:16]
     python = folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         held: list[int] = []
         with FileLock(folder.with_suffix(".lock"), on_acquired=held.append):
-            if not (folder / READY).exists():
+            # The interpreter is a link to one outside, which may have been removed since.
+            if not ((folder / READY).exists() and os.access(python, os.X_OK)):
                 shutil.rmtree(folder, ignore_errors=True)
                 try:
                     install(folder, lock, held)

@@ -27,6 +27,7 @@ def cache(tmp_path, monkeypatch):
         calls.append(words)
         if words[0] == "venv":
             (environments.Path(words[-1]) / "bin").mkdir(parents=True)
+            (environments.Path(words[-1]) / "bin" / "python").symlink_to(sys.executable)
 
     monkeypatch.setattr(environments, "run_uv", run_uv)
     return calls
@@ -63,6 +64,14 @@ def test_a_git_reference_is_a_requirement():
 
 
 @pytest.mark.parametrize(
+    "url", ["git+file:///src/trl@main", "file:///trl-1.0-py3-none-any.whl#sha256=3", "https://x/trl"]
+)
+def test_what_is_kept_under_its_content_or_name_is_no_folder(url):
+    """Breaks when a local repository or wheel is refused as a folder is, whose code changes under one name."""
+    assert stacks.parse(f"trl@{url}").requirements[0] == f"trl@{url}"
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "a stack is a name"),
@@ -72,6 +81,9 @@ def test_a_git_reference_is_a_requirement():
         ("2025-13-01", "not a date"),
         ("trl=1.0", "not a requirement"),
         ("trl==1.0 TRL==1.1", "names a package twice"),
+        ("trl@file:///src/trl", "is a folder, .* give trl@git.file:///FOLDER@COMMIT, or build a wheel"),
+        ("peft==0.17 trl@file:/src/trl/", "is a folder"),
+        ("trl@./trl", "is a folder"),
     ],
 )
 def test_a_mistake_is_one_line(text, said):
@@ -87,6 +99,21 @@ def test_an_environment_is_made_once(cache):
     assert environments.make(LOCK) == first and len(cache) == 2
     assert first.versions == {"torch": "2.13.0+cpu", "transformers": "4.49.0", "trl": "0.15.2"}
     assert environments.make(LOCK.replace("0.15.2", "0.16.0")).python != first.python
+
+
+def test_an_environment_is_of_one_architecture(cache, monkeypatch):
+    """Breaks when a cache that two kinds of machines share gives the one the libraries of the other."""
+    first = environments.make(LOCK)
+    monkeypatch.setattr(environments.platform, "machine", lambda: "riscv64")
+    assert environments.make(LOCK).python != first.python
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(cache):
+    """Breaks when cells are run by an interpreter that was removed after the environment was made."""
+    python = environments.Path(environments.make(LOCK).python)
+    python.unlink()
+    python.symlink_to("/gone/bin/python")
+    assert environments.make(LOCK).python == str(python) and len(cache) == 4 and python.exists()
 
 
 @pytest.mark.parametrize("error", [Uninstallable("no wheel"), KeyboardInterrupt()])
