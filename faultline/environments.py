@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -156,9 +158,12 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
     Raises Uninstallable with its reason, or UsageError where that is this machine's.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment = pip_settings() | environment
+    if words[0] == "pip" and environment.get("UV_NO_INDEX"):
+        words = [*words, "--no-index"]
     done = subprocess.run(
         [uv.find_uv_bin(), "--quiet", "--no-progress", "--no-config", *words],
-        env=pip_settings() | environment,
+        env=environment,
         pass_fds=held,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -198,19 +203,37 @@ def in_a_line(text: str) -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's index, find-links and certificate settings in the variables that uv reads, which doesn't read pip's own."""
-    listing = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
-    found: dict[str, str] = {}
-    for section in ("global", "install", ":env:"):  # each overrules those before
-        for key, value in re.findall(rf"^{section}\.([\w-]+)='(.*)'$", listing, re.MULTILINE):
-            found[key] = value.replace("\\n", " ")
+    """pip's settings of indexes, links and the network in variables that uv reads, which doesn't read pip's own.
+
+    UV_NO_INDEX is not among those that it reads: `run_uv` makes an option of it.
+    """
+    found = pip_config()
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
     settings = {names[key]: " ".join(value.split()) for key, value in found.items() if key in names}
     if "find-links" in found:
         settings["UV_FIND_LINKS"] = ",".join(found["find-links"].split())
     if "trusted-host" in found:
         settings["UV_INSECURE_HOST"] = " ".join(found["trusted-host"].split())
+    if found.get("no-index", "").lower() in ("y", "yes", "t", "true", "on", "1"):  # which pip takes for true
+        settings["UV_NO_INDEX"] = "1"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+        own = (name, name.lower(), "ALL_PROXY", "all_proxy")
+        if found.get("proxy") and not any(os.environ.get(each) for each in own):
+            settings[name] = found["proxy"]
     # As pip does: the best version of all indexes, whichever has it.
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
+
+
+def pip_config() -> dict[str, str]:
+    """What pip is told by its files and variables of every command and of installations, by name."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    found: dict[str, dict[str, str]] = {}
+    for line in listing.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        with contextlib.suppress(ValueError, SyntaxError):  # a line that is no setting
+            found.setdefault(section, {})[key] = str(ast.literal_eval(value))
+    # Each overrules those before.
+    return found.get("global", {}) | found.get("install", {}) | found.get(":env:", {})

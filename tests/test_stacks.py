@@ -311,6 +311,44 @@ def test_pips_settings_reach_uv(monkeypatch):
     assert settings["UV_DEFAULT_INDEX"] == "https://c/simple"
 
 
+@pytest.fixture
+def pip(tmp_path, monkeypatch):
+    """pip's own configuration, as a file that it reads, and no variables."""
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    return lambda *lines: (tmp_path / "pip.conf").write_text("\n".join(("[install]", *lines)))
+
+
+def test_a_value_is_read_however_pip_quotes_it(pip, monkeypatch):
+    """Breaks when a value with a quotation mark, which pip lists between other ones, is lost."""
+    monkeypatch.setenv("PIP_INDEX_URL", "https://it's/simple")
+    pip("find-links =", "  /bob's", "  /a=b", "proxy = http://me:a\"b'c@proxy:1")
+    settings = environments.pip_settings()
+    assert settings["UV_DEFAULT_INDEX"] == "https://it's/simple" and settings["UV_FIND_LINKS"] == "/bob's,/a=b"
+    assert settings["HTTP_PROXY"] == settings["HTTPS_PROXY"] == "http://me:a\"b'c@proxy:1"
+
+
+def test_a_proxy_of_the_shell_stays(pip, monkeypatch):
+    """Breaks when pip's proxy takes the place of one that somebody set for all programs."""
+    pip("proxy = http://pips:1")
+    monkeypatch.setenv("https_proxy", "http://shells:1")
+    settings = environments.pip_settings()
+    assert settings["HTTP_PROXY"] == "http://pips:1" and "HTTPS_PROXY" not in settings
+
+
+@pytest.mark.parametrize(("value", "said"), [("yes", "not found in the provided package locations"), ("no", "reached")])
+def test_no_index_is_asked_where_pip_asks_none(pip, monkeypatch, tmp_path, value, said):
+    """Breaks when uv fetches what pip was told not to; the index is a port where nobody answers."""
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    pip(f"no-index = {value}", "index-url = http://127.0.0.1:9/simple")
+    (tmp_path / "wanted.in").write_text("trl\n")
+    with pytest.raises((Uninstallable, UsageError), match=said):
+        environments.run_uv(["pip", "compile", str(tmp_path / "wanted.in"), "--python", sys.executable])
+
+
 def test_what_a_stack_lacks_makes_a_cell_impossible():
     """Breaks when a release without Gemma3 makes its cells invalid, as if the suite were broken."""
     told = runner.without_reference("Traceback ...\nfaultline.scenario.Impossible: this stack lacks it: Gemma3")
