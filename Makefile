@@ -102,7 +102,7 @@ is-safe: setup ## say whether REQ, such as "trl==1.12.0", is safe on what is ins
 replay: setup ## is-safe over the past bumps of stacks/bumps.toml, whose answer is known; RESUME=1
 	$(RUN) faultline replay $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume)
 
-clean-stacks: setup ## remove the environments of all stacks
+clean-stacks: setup ## remove the environments of all stacks, but for those that a run uses
 	$(RUN) faultline clean-stacks
 
 clean: ## remove .venv and results

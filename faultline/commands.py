@@ -283,9 +283,10 @@ def is_safe_change(args: argparse.Namespace) -> int:
 
 
 def clean_stacks(args: argparse.Namespace) -> int:
-    """Remove the environments of all stacks."""
-    count = environments.clean()
-    print(f"{count} environment{'' if count == 1 else 's'} removed from {environments.cache()}")
+    """Remove the environments of all stacks, but for those in use."""
+    removed, kept = environments.clean()
+    told = f"{len(removed)} environment{'' if len(removed) == 1 else 's'} removed from {environments.cache()}"
+    print(f"{told}; kept, as they are in use: {', '.join(folder.name for folder in kept)}" if kept else told)
     return EXIT_AS_EXPECTED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -17,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TextIO
 
 import platformdirs
 import uv
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
 from faultline.errors import UsageError
@@ -39,6 +41,8 @@ UNREACHABLE = re.compile(
     r"|Git executable not found|Git operation failed$"
 )
 FULL = re.compile(r"No space left on device|os error 28|Disk quota exceeded")
+
+_marks: dict[Path, TextIO] = {}  # of the environments that this process uses
 
 
 class Uninstallable(Exception):
@@ -108,6 +112,7 @@ def make(lock: str) -> Environment:
                 except BaseException:
                     shutil.rmtree(folder, ignore_errors=True)
                     raise
+            use(folder)
     except OSError as error:
         raise UsageError(f"no environment can be made in {folder.parent}: {error.strerror or error}") from None
     return Environment(str(python), lock)
@@ -141,15 +146,43 @@ def cache() -> Path:
     return platformdirs.user_cache_path("faultline") / "stacks"
 
 
-def clean() -> int:
-    """Remove all environments and give back how many there were; uv keeps what it downloaded for them."""
-    folders = [path for path in cache().glob("*") if path.is_dir()] if cache().exists() else []
-    for folder in folders:
-        with FileLock(folder.with_suffix(".lock")):
-            (folder / READY).unlink(missing_ok=True)
-            shutil.rmtree(folder)
-        folder.with_suffix(".lock").unlink(missing_ok=True)
-    return len(folders)
+def clean() -> tuple[list[Path], list[Path]]:
+    """Remove the environments that no process uses or makes: those removed, and those kept; uv keeps its downloads."""
+    removed: list[Path] = []
+    kept: list[Path] = []
+    for folder in sorted(path for path in cache().glob("*") if path.is_dir()):
+        lock = folder.with_suffix(".lock")
+        try:
+            with FileLock(lock, blocking=False):
+                if used(folder):
+                    kept.append(folder)
+                    continue
+                (folder / READY).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+                lock.unlink()  # while it is held: who waits for it sees that and makes another
+                removed.append(folder)
+        except Timeout:
+            kept.append(folder)
+    return removed, kept
+
+
+def use(folder: Path) -> None:
+    """Share a lock on an environment's mark as long as this process lives, however it ends."""
+    mark = (folder / READY).open()
+    fcntl.flock(mark, fcntl.LOCK_SH)
+    _marks[folder] = mark
+
+
+def used(folder: Path) -> bool:
+    """Whether a process, perhaps this one, has a lock on an environment's mark."""
+    try:
+        with (folder / READY).open("rb+") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
 
 
 def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 from packaging.requirements import Requirement
 
-from faultline import environments, runner, stacks
+from faultline import cli, environments, runner, stacks
 from faultline.environments import Uninstallable
 from faultline.errors import UsageError
 from faultline.oracle import Outcome
@@ -199,12 +199,52 @@ def test_a_uv_that_outlives_a_killed_call_is_waited_for(tmp_path):
     )
 
 
-def test_environments_can_be_removed(cache):
-    """Breaks when make clean-stacks leaves gigabytes, or stumbles over an empty cache."""
-    assert environments.clean() == 0
-    environments.make(LOCK)
-    assert environments.clean() == 1
+@pytest.fixture
+def maker(tmp_path, monkeypatch):
+    """Another process that makes an environment, and lives until it is told to end."""
+    monkeypatch.setattr(environments, "cache", lambda: tmp_path / "stacks")
+    monkeypatch.setenv("PLAYED", str(tmp_path))
+    (tmp_path / "uv").write_text(UV)
+    (tmp_path / "uv").chmod(0o755)
+    (tmp_path / "python").symlink_to(sys.executable)
+    code = f"{MAKER}\nsys.stdout.flush(); input()"
+    command = [sys.executable, "-c", code, str(tmp_path), LOCK]
+    made = subprocess.Popen(command, cwd=stacks.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield made
+    (tmp_path / "go").touch()
+    made.communicate(timeout=30)
+
+
+def test_environments_can_be_removed(tmp_path, maker, capsys):
+    """Breaks when make clean-stacks leaves gigabytes, or takes the environment of a run for one that nobody uses."""
+    while not (tmp_path / "pid").exists():
+        assert maker.poll() is None, "it ended before its uv was at work"
+        time.sleep(0.02)
+    half = next(path for path in environments.cache().iterdir() if path.is_dir())
+    assert environments.clean() == ([], [half]), "it was being made"
+    (tmp_path / "go").touch()
+    made = environments.Path(maker.stdout.readline().strip()).parent.parent
+    (environments.cache() / "killed").mkdir()
+    assert cli.main(["clean-stacks"]) == 0
+    assert (
+        f"1 environment removed from {tmp_path / 'stacks'}; kept, as they are in use: {made.name}\n"
+        in capsys.readouterr().out
+    )
+    assert (made / environments.READY).exists()
+    maker.kill()
+    maker.wait()
+    assert environments.clean() == ([made], [])
     assert not list(environments.cache().iterdir())
+
+
+def test_who_made_or_found_an_environment_uses_it(cache):
+    """Breaks when a process whose environment another one made, or that runs nothing in it yet, loses it."""
+    assert environments.clean() == ([], [])
+    folder = environments.Path(environments.make(LOCK).python).parent.parent
+    environments._marks.pop(folder).close()
+    assert not environments.used(folder)
+    environments.make(LOCK)
+    assert environments.used(folder) and environments.clean() == ([], [folder])
 
 
 @pytest.mark.parametrize(
