@@ -58,8 +58,19 @@ def test_a_workflow_takes_no_more_than_it_needs(file):
     assert text.count("runs-on:") == text.count("timeout-minutes:")
     assert text.count("actions/checkout@") == text.count("persist-credentials: false")
     assert not any("${{" in command for command in commands(file)), "an expression belongs in env"
+    assert not any(re.search(r"\$\(|[`|;&]", command) for command in commands(file)), "logic belongs behind the command"
     assert "pull_request_target" not in text
     assert not ("pull_request" in text.split("jobs:")[0] and re.search(r": write|self-hosted", text.split("jobs:")[1]))
+
+
+def test_merge_takes_a_pattern(tmp_path):
+    """Breaks when the shards of a run, whose folders are named after the time, aren't found where they were put."""
+    for name in ("shard-1/2026-11-21T10-00-00", "shard-2/2026-11-21T10-00-07"):
+        (tmp_path / name).mkdir(parents=True)
+    words = ["make", "--no-print-directory", "-n", "merge", f"RUNS={tmp_path}/*/* it's results/none*"]
+    lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    runs = shlex.split(lines.split("-m faultline ")[-1])[1:]
+    assert runs == [*map(str, sorted(tmp_path.glob("*/*"))), "it's", "results/none*"]
 
 
 def test_what_automation_knows_of_the_stack_is_the_stack():
