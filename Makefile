@@ -51,8 +51,8 @@ test-matrix: setup ## run the matrix, or the part of it that the variables name
 test-quick: lint ## lint, and the tests of the machinery that take seconds
 	$(RUN) pytest tests -m 'not slow'
 
-merge: setup ## put the shards of a run together; RUNS names their folders in results/
-	$(RUN) faultline merge $(foreach run,$(RUNS),$(call quote,$(run)))
+merge: setup ## put the shards of a run together; RUNS names their folders, or patterns such as shards/*/*
+	$(RUN) faultline merge $(foreach run,$(foreach each,$(RUNS),$(or $(sort $(wildcard $(each))),$(each))),$(call quote,$(run)))
 
 is-safe-change: setup ## is-safe of what requirements.txt pins differently from BASE_FILE, an older one
 	$(RUN) faultline is-safe-change $(call quote,$(BASE_FILE))
@@ -102,7 +102,7 @@ is-safe: setup ## say whether REQ, such as "trl==1.12.0", is safe on what is ins
 replay: setup ## is-safe over the past bumps of stacks/bumps.toml, whose answer is known; RESUME=1
 	$(RUN) faultline replay $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume)
 
-clean-stacks: setup ## remove the environments of all stacks
+clean-stacks: setup ## remove the environments of all stacks, but for those that a run uses
 	$(RUN) faultline clean-stacks
 
 clean: ## remove .venv and results

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Puts the newest summary of `make is-safe` below results/ on GitHub, with the GitHub CLI:
-#   post.sh comment PULL RUN_URL     as the one comment on a pull request, a number or OWNER:BRANCH
+#   post.sh comment HEAD RUN_URL     as the one comment on the open pull request from OWNER:BRANCH
 #   post.sh issue RESULT RUN_URL     as the text of the one rolling issue, open unless RESULT is success
 set -euo pipefail
 TITLE="The newest releases are not known to be safe"
 LABEL="newest-releases"
+MARK="<!-- faultline: is-safe -->" # tells its comment from those of other workflows, which the same bot writes
+UNCHANGED="Nothing to compare: no pin of the stack changes" # as faultline/commands.py has it
 
 summary() { find results -path '*is-safe*' -name summary.md -type f | LC_ALL=C sort | tail -n 1; }
 
@@ -20,12 +22,30 @@ body() {
 }
 
 comment() {
+  local pull mine
   if [ -z "$(summary)" ]; then
     echo "no summary, so no comment"
     return
   fi
-  # The pull request of a branch of this repository has no owner in its name for the GitHub CLI.
-  body "$2" | gh pr comment "${1#"${GITHUB_REPOSITORY%%/*}:"}" --edit-last --create-if-none --body-file -
+  pull=$(gh api --method GET "repos/$GITHUB_REPOSITORY/pulls" -f state=open -f head="$1" --jq '.[0].number // empty')
+  if [ -z "$pull" ]; then
+    echo "no open pull request from $1, so no comment"
+    return
+  fi
+  mine=".[] | select(.user.login == \"github-actions[bot]\" and (.body | startswith(\"$MARK\"))) | .id"
+  mine=$(gh api --paginate "repos/$GITHUB_REPOSITORY/issues/$pull/comments" --jq "$mine" | tail -n 1)
+  if [ -n "$mine" ]; then
+    marked "$2" | gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$mine" -F body=@- --silent
+  elif grep -q "$UNCHANGED" "$(summary)"; then
+    echo "nothing to compare, and nothing said before, so no comment"
+  else
+    marked "$2" | gh api --method POST "repos/$GITHUB_REPOSITORY/issues/$pull/comments" -F body=@- --silent
+  fi
+}
+
+marked() {
+  echo "$MARK"
+  body "$1"
 }
 
 issue() {

@@ -39,6 +39,7 @@ from faultline.matrix import Cell, Selection
 from faultline.report import junit, one_line, page, terminal
 from faultline.results import Result, RunFolder
 
+UNCHANGED = "Nothing to compare: no pin of the stack changes"  # .github/post.sh knows it
 OPTIONS = tuple(axis.removesuffix("_size") for axis in matrix.AXES)  # that narrow the matrix
 
 
@@ -278,16 +279,21 @@ def is_safe_change(args: argparse.Namespace) -> int:
 
     before, after = stacks.bump(Path(args.base_file), ROOT / "requirements.txt")
     if not after:
-        print("every package of the stack is pinned as before: nothing to compare")
+        print(UNCHANGED)
+        # No run, which could go on, but what automation looks for: an earlier summary of this change is out of date.
+        folder = results.RESULTS / time.strftime("is-safe-%Y-%m-%dT%H-%M-%S")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.md").write_text(f"## {UNCHANGED}\n", encoding="utf-8")
         return EXIT_AS_EXPECTED
     print(f"{before} -> {after}", flush=True)
     return cli.main(["is-safe", after, "--base", before])
 
 
 def clean_stacks(args: argparse.Namespace) -> int:
-    """Remove the environments of all stacks."""
-    count = environments.clean()
-    print(f"{count} environment{'' if count == 1 else 's'} removed from {environments.cache()}")
+    """Remove the environments of all stacks, but for those in use."""
+    removed, kept = environments.clean()
+    told = f"{len(removed)} environment{'' if len(removed) == 1 else 's'} removed from {environments.cache()}"
+    print(f"{told}; kept, as they are in use: {', '.join(folder.name for folder in kept)}" if kept else told)
     return EXIT_AS_EXPECTED
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -11,13 +14,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TextIO
 
 import platformdirs
 import uv
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
 from faultline.errors import UsageError
@@ -25,9 +30,19 @@ from faultline.server import STACK
 from faultline.stacks import UNDATED, Stack, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
-# What uv says when nobody can know whether a stack exists: that is no property of the stack.
-UNREACHABLE = re.compile(r"Failed to fetch|error sending request|dns error|Could not connect|Network connectivity")
+# What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
+# file, repository or reference that isn't there is one.
+UNREACHABLE = re.compile(
+    r"error sending request|dns error|Could not connect|Failed to fetch(?!.*\((404|410) )"
+    r"|timed out|network timeout|[Cc]onnection (refused|reset|closed)|error decoding response body"
+    r"|Network (is unreachable|is down|connectivity is disabled)|No route to host|handshake eof|peer certificate"
+    r"|status (server|client) error \((401|403|407|408|429|5\d\d) "
+    r"|unable to access|Could not resolve host|Permission denied \(publickey|early EOF|hung up unexpectedly"
+    r"|Git executable not found|Git operation failed$"
+)
 FULL = re.compile(r"No space left on device|os error 28|Disk quota exceeded")
+
+_marks: dict[Path, TextIO] = {}  # of the environments that this process uses
 
 
 class Uninstallable(Exception):
@@ -81,30 +96,37 @@ def resolve(stack: Stack) -> str:
 
 def make(lock: str) -> Environment:
     """The environment that holds exactly what a lock names; a second call and another process find it again."""
-    text = f"{platform.python_implementation()} {platform.python_version()} {sys.platform}\n{lock}"
+    kind = f"{platform.python_implementation()} {platform.python_version()} {sys.platform} {platform.machine()}"
+    text = f"{kind}\n{lock}"
     folder = cache() / hashlib.sha256(text.encode()).hexdigest()[:16]
     python = folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            if not (folder / READY).exists():
+        held: list[int] = []
+        with FileLock(folder.with_suffix(".lock"), on_acquired=held.append):
+            # The interpreter is a link to one outside, which may have been removed since.
+            if not ((folder / READY).exists() and os.access(python, os.X_OK)):
                 shutil.rmtree(folder, ignore_errors=True)
                 try:
-                    install(folder, lock)
+                    install(folder, lock, held)
                 except BaseException:
                     shutil.rmtree(folder, ignore_errors=True)
                     raise
+            use(folder)
     except OSError as error:
         raise UsageError(f"no environment can be made in {folder.parent}: {error.strerror or error}") from None
     return Environment(str(python), lock)
 
 
-def install(folder: Path, lock: str) -> None:
-    """Fill a new environment; byte code is left to its first use, which needs but a part of it."""
-    run_uv(["venv", "--python", sys.executable, str(folder)])
+def install(folder: Path, lock: str, held: Sequence[int]) -> None:
+    """Fill a new environment; byte code is left to its first use, which needs but a part of it.
+
+    `held` has the descriptor of the folder's lock. uv inherits it: one that outlives a killed call still holds it.
+    """
+    run_uv(["venv", "--python", sys.executable, str(folder)], held)
     file = folder / "lock.txt"
     file.write_text(lock)
-    run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)])
+    run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)], held)
     draft = folder / f"{READY}.partial"
     draft.write_text(json.dumps({"python": platform.python_version(), "packages": pins(lock)}))
     draft.replace(folder / READY)
@@ -124,23 +146,58 @@ def cache() -> Path:
     return platformdirs.user_cache_path("faultline") / "stacks"
 
 
-def clean() -> int:
-    """Remove all environments and give back how many there were; uv keeps what it downloaded for them."""
-    folders = [path for path in cache().glob("*") if path.is_dir()] if cache().exists() else []
-    for folder in folders:
-        with FileLock(folder.with_suffix(".lock")):
-            (folder / READY).unlink(missing_ok=True)
-            shutil.rmtree(folder)
-        folder.with_suffix(".lock").unlink(missing_ok=True)
-    return len(folders)
+def clean() -> tuple[list[Path], list[Path]]:
+    """Remove the environments that no process uses or makes: those removed, and those kept; uv keeps its downloads."""
+    removed: list[Path] = []
+    kept: list[Path] = []
+    for folder in sorted(path for path in cache().glob("*") if path.is_dir()):
+        lock = folder.with_suffix(".lock")
+        try:
+            with FileLock(lock, blocking=False):
+                if used(folder):
+                    kept.append(folder)
+                    continue
+                (folder / READY).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+                lock.unlink()  # while it is held: who waits for it sees that and makes another
+                removed.append(folder)
+        except Timeout:
+            kept.append(folder)
+    return removed, kept
 
 
-def run_uv(words: list[str]) -> None:
-    """Run uv with pip's settings; raises Uninstallable with its reason, or UsageError where it is this machine's."""
+def use(folder: Path) -> None:
+    """Share a lock on an environment's mark as long as this process lives, however it ends."""
+    mark = (folder / READY).open()
+    fcntl.flock(mark, fcntl.LOCK_SH)
+    _marks[folder] = mark
+
+
+def used(folder: Path) -> bool:
+    """Whether a process, perhaps this one, has a lock on an environment's mark."""
+    try:
+        with (folder / READY).open("rb+") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
+    """Run uv with pip's settings, and descriptors that it inherits.
+
+    Raises Uninstallable with its reason, or UsageError where that is this machine's.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment = pip_settings() | environment
+    if words[0] == "pip" and environment.get("UV_NO_INDEX"):
+        words = [*words, "--no-index"]
     done = subprocess.run(
         [uv.find_uv_bin(), "--quiet", "--no-progress", "--no-config", *words],
-        env=pip_settings() | environment,
+        env=environment,
+        pass_fds=held,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -153,32 +210,63 @@ def run_uv(words: list[str]) -> None:
     reason = reason_of(done.stderr) or f"uv ended with exit code {done.returncode}"
     if FULL.search(done.stderr):
         raise UsageError(f"the disk is full: {reason}; make room, or remove old environments with make clean-stacks")
-    if UNREACHABLE.search(done.stderr):
-        raise UsageError(f"the package index can't be reached: {reason}")
+    if unreachable(done.stderr):
+        raise UsageError(f"the package index, or a repository, can't be reached: {reason}")
     raise Uninstallable(reason)
 
 
+def unreachable(text: str) -> bool:
+    """Whether what uv wrote is about the network: no contradiction that a resolver found, nor what a build printed."""
+    told = in_a_line(re.split(r"\[(?:stdout|stderr)\]", text)[0])
+    if "No solution found" in told:
+        return "the network was disabled" in told
+    return bool(UNREACHABLE.search(told))
+
+
 def reason_of(text: str) -> str:
-    """What uv wrote, in a line: no hints, marks or colours."""
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\nhint:")[0].splitlines()
+    """What uv wrote, in a line and without its hints."""
+    return in_a_line(text.split("\nhint:")[0])[:500]
+
+
+def in_a_line(text: str) -> str:
+    """What uv wrote, without marks or colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     words = (re.sub(r"^\W*(error:|cause:|Caused by:)?\s*", "", line).strip() for line in lines)
-    return " ".join(" ".join(filter(None, words)).split())[:500]
+    return " ".join(" ".join(filter(None, words)).split())
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's index, find-links and certificate settings in the variables that uv reads, which doesn't read pip's own."""
-    listing = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
-    found: dict[str, str] = {}
-    for section in ("global", "install", ":env:"):  # each overrules those before
-        for key, value in re.findall(rf"^{section}\.([\w-]+)='(.*)'$", listing, re.MULTILINE):
-            found[key] = value.replace("\\n", " ")
+    """pip's settings of indexes, links and the network in variables that uv reads, which doesn't read pip's own.
+
+    UV_NO_INDEX is not among those that it reads: `run_uv` makes an option of it.
+    """
+    found = pip_config()
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
     settings = {names[key]: " ".join(value.split()) for key, value in found.items() if key in names}
     if "find-links" in found:
         settings["UV_FIND_LINKS"] = ",".join(found["find-links"].split())
     if "trusted-host" in found:
         settings["UV_INSECURE_HOST"] = " ".join(found["trusted-host"].split())
+    if found.get("no-index", "").lower() in ("y", "yes", "t", "true", "on", "1"):  # which pip takes for true
+        settings["UV_NO_INDEX"] = "1"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+        own = (name, name.lower(), "ALL_PROXY", "all_proxy")
+        if found.get("proxy") and not any(os.environ.get(each) for each in own):
+            settings[name] = found["proxy"]
     # As pip does: the best version of all indexes, whichever has it.
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
+
+
+def pip_config() -> dict[str, str]:
+    """What pip is told by its files and variables of every command and of installations, by name."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    found: dict[str, dict[str, str]] = {}
+    for line in listing.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        with contextlib.suppress(ValueError, SyntaxError):  # a line that is no setting
+            found.setdefault(section, {})[key] = str(ast.literal_eval(value))
+    # Each overrules those before.
+    return found.get("global", {}) | found.get("install", {}) | found.get(":env:", {})

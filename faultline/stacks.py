@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -26,6 +27,7 @@ EARLIEST = datetime.date(2025, 3, 1)
 NEEDED = ("trl", *(name for name in STACK if name != "trl"), "datasets", "tokenizers", "safetensors", "pillow")
 # An old release may need a setuptools that can still build what it comes with, on a Python that it didn't know.
 UNDATED = ("torch", "setuptools")
+ARCHIVES = (".whl", ".tar.gz", ".zip")
 
 AS_OF = re.compile(r"^#\s*as of:\s*(\S+)\s*$", re.MULTILINE)
 
@@ -133,11 +135,19 @@ def bump(old: Path, new: Path) -> tuple[str, str]:
 
 
 def requirement(text: str) -> str:
-    """The normalised name of the package that a requirement is about."""
+    """The normalised name of the package that a requirement is about; refuses a folder, which changes unnoticed."""
     try:
-        return canonicalize_name(Requirement(text).name)
+        found = Requirement(text)
     except InvalidRequirement:
         raise UsageError(f"{text!r} is not a requirement such as trl==1.12.0") from None
+    place = urlsplit(found.url or "")
+    if found.url and place.scheme in ("", "file") and not place.path.endswith(ARCHIVES):
+        # Environments are kept under what was resolved, and that is the folder's name, whatever is in it.
+        raise UsageError(
+            f"{text!r} is a folder, whose environment would keep its code as it is now; commit it and give "
+            f"{found.name}@git+file:///FOLDER@COMMIT, or build a wheel and give {found.name}@file:///WHEEL"
+        )
+    return canonicalize_name(found.name)
 
 
 def installed() -> tuple[str, ...]:

@@ -4,12 +4,15 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 
 import pytest
 
-from faultline import cli, stacks
+from faultline import cli, results, stacks
 from faultline.catalogue import ROOT
+from faultline.commands import UNCHANGED
 from faultline.errors import UsageError
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -55,8 +58,19 @@ def test_a_workflow_takes_no_more_than_it_needs(file):
     assert text.count("runs-on:") == text.count("timeout-minutes:")
     assert text.count("actions/checkout@") == text.count("persist-credentials: false")
     assert not any("${{" in command for command in commands(file)), "an expression belongs in env"
+    assert not any(re.search(r"\$\(|[`|;&]", command) for command in commands(file)), "logic belongs behind the command"
     assert "pull_request_target" not in text
     assert not ("pull_request" in text.split("jobs:")[0] and re.search(r": write|self-hosted", text.split("jobs:")[1]))
+
+
+def test_merge_takes_a_pattern(tmp_path):
+    """Breaks when the shards of a run, whose folders are named after the time, aren't found where they were put."""
+    for name in ("shard-1/2026-11-21T10-00-00", "shard-2/2026-11-21T10-00-07"):
+        (tmp_path / name).mkdir(parents=True)
+    words = ["make", "--no-print-directory", "-n", "merge", f"RUNS={tmp_path}/*/* it's results/none*"]
+    lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    runs = shlex.split(lines.split("-m faultline ")[-1])[1:]
+    assert runs == [*map(str, sorted(tmp_path.glob("*/*"))), "it's", "results/none*"]
 
 
 def test_what_automation_knows_of_the_stack_is_the_stack():
@@ -94,8 +108,10 @@ def test_a_package_that_is_pinned_on_one_side_only_is_a_usage_error(pins, tmp_pa
         stacks.bump(tmp_path / "none.txt", tmp_path / "none.txt")
 
 
-def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, asked):
-    """Breaks when a pull request's bump is compared with anything else than what was pinned before."""
+def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
+    """Breaks when a pull request's bump is compared with anything else than what was pinned before, or one that was
+    taken back leaves no summary to replace the old one."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
     calls = []
     here = re.sub(r"^trl==.*$", "trl==0.0.1", (ROOT / "requirements.txt").read_text(), flags=re.M)
     old = pins("old.txt", here)
@@ -104,26 +120,59 @@ def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, asked):
     assert main(["is-safe-change", str(old)]) == 3
     (pinned,) = re.findall(r"^trl==.*$", (ROOT / "requirements.txt").read_text(), re.M)
     assert calls == [["is-safe", pinned, "--base", "trl==0.0.1"]]
+    assert not list(tmp_path.glob("results/*")), "is-safe writes the summary itself"
     assert main(["is-safe-change", str(ROOT / "requirements.txt")]) == 0 and len(calls) == 1
+    (summary,) = tmp_path.glob("results/is-safe-*/summary.md")
+    assert summary.read_text() == f"## {UNCHANGED}\n"
+    with pytest.raises(UsageError, match="no is-safe run yet"):
+        results.latest_run(tmp_path / "results", kind="is-safe")
 
 
 # ---------------------------------------------------------------------------------------------- what is posted
 
 
+GH = """#!{python}
+import json, pathlib, subprocess, sys
+
+words = sys.argv[1:]
+with open("calls", "a") as calls:
+    print(*words, file=calls)
+said = json.loads(pathlib.Path("github.json").read_text())
+head = next((word.removeprefix("head=") for word in words if word.startswith("head=")), "")
+if words[:2] == ["issue", "list"]:
+    print(*said["issues"])
+elif head:
+    told = [each for each in said["pulls"] if each["head"] == head and each["state"] == "open"]
+elif "--jq" in words:
+    told = said["comments"]
+elif "body=@-" in words or "--body-file" in words:
+    pathlib.Path("body").write_bytes(sys.stdin.buffer.read())
+if "--jq" in words and words[0] == "api":
+    subprocess.run(["jq", "-r", words[words.index("--jq") + 1]], input=json.dumps(told), text=True, check=True)
+"""
+PULLS = [
+    {"number": 6, "head": "us:123", "state": "closed"},
+    {"number": 7, "head": "us:123", "state": "open"},
+    {"number": 8, "head": "them:fix/1", "state": "open"},
+    {"number": 123, "head": "us:other", "state": "open"},
+]
+BOT = "github-actions[bot]"
+MARK = "<!-- faultline: is-safe -->"
+
+
 @pytest.fixture
 def post(tmp_path):
-    """Run post.sh in an empty folder beside a `gh` that only writes down what it is asked and told."""
+    """Run post.sh in an empty folder beside a `gh` that has but what it is given, and writes down what it is told."""
     gh = tmp_path / "bin" / "gh"
     gh.parent.mkdir()
-    gh.write_text(
-        '#!/bin/sh\necho "$*" >> calls\n'
-        'case "$*" in *"issue list"*) cat issues 2>/dev/null; exit 0;; *--body-file*) cat > body;; esac\n'
-    )
+    gh.write_text(GH.format(python=sys.executable))
     gh.chmod(0o755)
 
-    def run(*argv, summary=None, issues=""):
+    def run(*argv, summary=None, issues=(), comments=()):
         (tmp_path / "calls").write_text("")
-        (tmp_path / "issues").write_text(issues)
+        (tmp_path / "body").write_bytes(b"")
+        said = [{"id": 40 + i, "user": {"login": login}, "body": body} for i, (login, body) in enumerate(comments)]
+        (tmp_path / "github.json").write_text(json.dumps({"issues": issues, "pulls": PULLS, "comments": said}))
         if summary is not None:
             folder = tmp_path / "results" / "is-safe" / "is-safe-2026-11-21T10-00-00"
             folder.mkdir(parents=True, exist_ok=True)
@@ -136,22 +185,53 @@ def post(tmp_path):
     return run
 
 
-def test_a_pull_request_gets_one_comment(post):
-    """Breaks when a fork's pull request isn't found, or each push adds a comment."""
-    (call,) = post("comment", "them:fix/1", "https://run", summary=b"NOT SAFE")
-    assert call == "pr comment them:fix/1 --edit-last --create-if-none --body-file -"
-    (call,) = post("comment", "us:fix/1", "https://run")
-    assert call.startswith("pr comment fix/1 --edit-last"), "gh names a branch of this repository without its owner"
-    assert b"(https://run)" in post.body() and post.body().endswith(b"NOT SAFE")
+needs_jq = pytest.mark.skipif(not shutil.which("jq"), reason="jq plays the part of the GitHub CLI's own")
+
+
+@needs_jq
+@pytest.mark.parametrize(("head", "number"), [("them:fix/1", 8), ("us:123", 7)])
+def test_a_pull_request_gets_a_comment(post, head, number):
+    """Breaks when a fork's pull request isn't found, or a branch called 123 is taken for pull request 123."""
+    *_, call = post("comment", head, "https://run", summary=b"NOT SAFE")
+    assert call == f"api --method POST repos/us/faultline/issues/{number}/comments -F body=@- --silent"
+    assert post.body().startswith(MARK.encode()) and post.body().endswith(b"NOT SAFE")
+    assert b"(https://run)" in post.body()
+
+
+@needs_jq
+def test_a_pull_request_keeps_one_comment(post):
+    """Breaks when each push adds a comment, or one of another workflow or of a person is overwritten."""
+    others = [(BOT, "coverage"), ("somebody", MARK), (BOT, f"quotes {MARK}")]
+    *_, call = post("comment", "us:123", "u", summary=b"SAFE", comments=[*others, (BOT, f"{MARK}\nold"), *others])
+    assert call == "api --method PATCH repos/us/faultline/issues/comments/43 -F body=@- --silent"
+    *_, call = post("comment", "us:123", "u", comments=others)
+    assert "--method POST" in call
+
+
+@needs_jq
+def test_a_bump_that_was_taken_back_is_no_longer_called_unsafe(post):
+    """Breaks when an old verdict stays, or every pull request is told that it changes no pin."""
+    told = f"## {UNCHANGED}\n".encode()
+    *_, call = post("comment", "us:123", "u", summary=told, comments=[(BOT, f"{MARK}\nNOT SAFE")])
+    assert "PATCH" in call and post.body().endswith(told)
+    post("comment", "us:123", "u")
+    assert not post.body()
 
 
 def test_without_a_summary_nothing_is_commented(post):
-    assert post("comment", "them:fix", "https://run") == []
+    assert post("comment", "them:fix/1", "https://run") == []
 
 
+@needs_jq
+def test_without_a_pull_request_nothing_is_commented(post):
+    """Breaks when a branch whose pull request was closed in the meantime ends in an error, or comments elsewhere."""
+    assert len(post("comment", "us:gone", "https://run", summary=b"SAFE")) == 1
+
+
+@needs_jq
 def test_a_summary_mentions_nobody_and_fits(post):
     """Breaks when a pull request from a fork can call people, or a long or torn summary ends in no comment at all."""
-    post("comment", "them:fix", "u", summary="é@everyone".encode() + b"\xff" + b"x" * 200_000)
+    post("comment", "them:fix/1", "u", summary="é@everyone".encode() + b"\xff" + b"x" * 200_000)
     text = post.body().decode()
     assert "@everyone" not in text and "everyone" in text and len(text) < 65_536
 
