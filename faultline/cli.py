@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, candidates, commands, environments, over_time, replay, reproduce
+from faultline import bisect, candidates, commands, diagnose, environments, over_time, replay, reproduce
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -71,6 +71,15 @@ def parser() -> argparse.ArgumentParser:
 
     show = verb(verbs, "show", commands.show, "show a failure: record, variants, claims, what was measured")
     show.add_argument("failure")
+
+    hit = verb(verbs, "diagnose", diagnose.command, "name the failure that a log shows, and what was measured to help")
+    hit.add_argument("logs", nargs="+", metavar="LOG", help="a file, also gzip; several; or - for standard input")
+    hit.add_argument("--strategy", default="", metavar="NAMES", help="how it was run, where the log doesn't say")
+    hit.add_argument("--checkpointing", default="", metavar="NAMES", help="off, reentrant or non-reentrant")
+    hit.add_argument(
+        "--stack", default="", metavar="STACK", help="a name from stacks/, a month, or trl==0.15.2 and such"
+    )
+    hit.add_argument("--json", action="store_true", help="for machines")
 
     env = verb(verbs, "env", commands.env, "versions, devices and effective settings")
     env.add_argument("--json", action="store_true")

@@ -20,6 +20,7 @@ VERBS = (
     "run",
     "list",
     "show",
+    "diagnose",
     "env",
     "bless",
     "readme",
