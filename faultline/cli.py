@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, candidates, commands, diagnose, environments, over_time, replay, reproduce
+from faultline import bisect, candidates, commands, diagnose, environments, over_time, recorded, replay, reproduce
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -91,6 +91,9 @@ def parser() -> argparse.ArgumentParser:
 
     readme = verb(verbs, "readme", commands.readme, "rewrite the measured part of each failure's README from a run")
     readme.add_argument("run", nargs="?", default="")
+
+    record = verb(verbs, "record", recorded.command, "record the errors that runs ended with, which diagnose knows")
+    record.add_argument("runs", nargs="+", metavar="RUN", help="folders of results/, with all that is in them")
 
     report = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
     report.add_argument("run", nargs="?", default="")

@@ -58,7 +58,7 @@ MODES = (
 )
 _LINE = re.compile(
     "|".join(pattern.pattern for pattern, _ in (*RAN[:1], *ASKED, *MODES)) + r"|DistributedDataParallel\(|"
-    r"ref_model|teacher|LoRA|lora|[Pp]eft|generate\b|prepare_model"
+    r"\btrl/|ref_model|teacher|[dD]istill|\bGKD|GOLD|LoRA|lora|[Pp]eft|generate\b|prepare_model"
 )
 # One of these is in every line that is of interest; most lines have none, and are soon passed over.
 _WORDS = (
@@ -75,7 +75,7 @@ _WORDS = (
         "trl",
         "accelerate",
     ),
-    *("prepare_model", "find_unused"),
+    *("prepare_model", "find_unused", "distill", "gkd", "gold"),
 )
 _NAME = re.compile(r"\b(py)?(torch|transformers|trl|peft|accelerate|deepspeed)\b(?!/)", re.IGNORECASE)
 _VERSION = re.compile(

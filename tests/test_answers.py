@@ -24,6 +24,7 @@ VERBS = (
     "env",
     "bless",
     "readme",
+    "record",
     "report",
     "durations",
     "merge",
