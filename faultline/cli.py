@@ -9,7 +9,18 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, candidates, commands, diagnose, environments, over_time, recorded, replay, reproduce
+from faultline import (
+    bisect,
+    candidates,
+    commands,
+    diagnose,
+    environments,
+    over_time,
+    recorded,
+    replay,
+    reproduce,
+    score,
+)
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -94,6 +105,8 @@ def parser() -> argparse.ArgumentParser:
 
     record = verb(verbs, "record", recorded.command, "record the errors that runs ended with, which diagnose knows")
     record.add_argument("runs", nargs="+", metavar="RUN", help="folders of results/, with all that is in them")
+
+    verb(verbs, "score", score.command, "say how often diagnose is right, and write it into fixtures/README.md")
 
     report = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
     report.add_argument("run", nargs="?", default="")

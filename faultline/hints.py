@@ -42,7 +42,7 @@ ASKED = (
 MODES = (
     (re.compile(r"use_reentrant['\"]?[=: ]{1,3}True|requires_grad=True\. Gradients will be None"), ("reentrant",)),
     (re.compile(r"use_reentrant['\"]?[=: ]{1,3}False"), ("non-reentrant",)),
-    (re.compile(r"checkpoint\.py\", line \d{1,6}, in backward"), ("reentrant",)),
+    (re.compile(r"checkpoint(?:ing)?\.py\", line \d{1,6}, in backward"), ("reentrant",)),
     (
         re.compile(r"checkpoint\.py\", line \d{1,6}, in (?:unpack_hook|recompute_fn|check_recomputed)"),
         ("non-reentrant",),

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -59,7 +60,7 @@ def over_time() -> timeline.Timeline:
 
 
 @functools.cache
-def recorded() -> tuple[dict[str, object], ...]:
+def recorded() -> tuple[dict[str, Any], ...]:
     """The entries of fixtures/errors/, made by `python -m faultline record`."""
     if not ERRORS.exists():
         return ()

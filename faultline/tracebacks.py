@@ -22,7 +22,8 @@ LONGEST = 1000  # characters of a line that are kept
 # A line without one of these says nothing of a failure; most lines of a log are such.
 _TELLS = re.compile(
     r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|[Ww]atchdog|exit ?code|return code|"
-    r"SIG[A-Z]|[Ss]ignal|Killed|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|^ *rank +:|'loss'|\"loss\""
+    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|^ *rank +:|"
+    r"'loss'|\"loss\""
 )
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
@@ -37,6 +38,7 @@ _OUT_OF_MEMORY = re.compile(r"Out of memory: Kill|oom[-_]kill|OOMKilled")
 _FATAL = re.compile(r"Fatal Python error: (.*)")
 _WHAT = re.compile(r"what\(\): *(.*)")
 _THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
+_FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
 _RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
 
 
@@ -86,6 +88,8 @@ class Reader:
         text = line.text
         if TRACEBACK in text and "Exception ignored in" not in text:
             self._open[stream] = _Open("error", line)
+        elif _FRAME.match(text):  # of a traceback whose head was cut off
+            self._open[stream] = _Open("error", line, base=max(0, _indent(text) - 2), frames=deque([text], FRAMES))
         elif match := _THROWN.search(text):
             self._open[stream] = _Open("abort", line, match[1], last=line.number)
         elif match := _WHAT.search(text):
@@ -109,7 +113,11 @@ class Reader:
             return True
         if text.lstrip().startswith("File ") and not any("File " in frame for frame in now.frames):
             now.base = max(0, _indent(text) - 2)
-        if text.strip() and _indent(text) <= now.base and (told := _final(text.strip(), bool(now.frames))):
+        if (
+            text.strip()
+            and _indent(text) <= now.base
+            and (told := _final(text.strip(), bool(now.frames)) or _error_within(text))
+        ):
             now.type, now.last = told[0], line.number
             now.message.append(told[1])
         elif text.strip():
@@ -221,16 +229,18 @@ def _final(text: str, frames: bool) -> tuple[str, str] | None:
 
 
 def _error_within(text: str) -> tuple[str, str] | None:
-    """Type and message of an error that a line tells without a traceback."""
+    """Type and message of an error that a line tells without a traceback: ``Type: message``, or as Python's repr."""
     text = text[: 4 * LONGEST]
-    for word in ("Error:", "Exception:"):
+    for word in ("Error:", "Exception:", "Error :", "Error('", 'Error("'):
         at = text.find(word)
-        before = text[max(0, at - 120) : at + len(word) - 1]
-        if at < 0 or "Exception ignored in" in text or re.search(r"\b(?:except|raise|Warning) ?[\w.]*$", before):
+        name = at + len(word.rstrip(" :('\""))
+        before = text[max(0, name - 120) : name]
+        if at < 0 or "Exception ignored in" in text or re.search(r"\b(?:except|raise) [\w.]*$", before):
             continue
         match = re.search(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$", before)
-        if match and text[at + len(word) : at + len(word) + 1] in ("", " "):
-            return match[0], text[at + len(word) :].strip()
+        said = text[at + len(word) :]
+        if match and (word[-1] != ":" or said[:1] in ("", " ")):
+            return match[0], said.strip().removesuffix(")").rstrip("'\"") if word[-1] in "'\"" else said.strip()
     return None
 
 

@@ -25,6 +25,7 @@ VERBS = (
     "bless",
     "readme",
     "record",
+    "score",
     "report",
     "durations",
     "merge",

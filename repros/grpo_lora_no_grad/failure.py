@@ -12,7 +12,7 @@ FAILURE = Failure(
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
-        "no-grad-fn": r"element 0 of tensors does not require grad and does not have a grad_fn",
+        "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",
         # DeepSpeed's engine asks first whether the loss has a graph, in words of its own.
         "not-a-loss": r"loss must be a scalar tensor",
         "mixed-dtypes": r"mat1 and mat2 must have the same dtype",
