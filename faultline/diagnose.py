@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +16,12 @@ from faultline import known, logs, report, stacks, strategies, tracebacks
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
+from faultline.hints import TELLING as telling
 from faultline.hints import Collector, Hints
 from faultline.known import Place
 from faultline.logs import Line
 from faultline.matrix import CHECKPOINTING, matches
-from faultline.report import diagnosis, one_line
+from faultline.report import diagnosis, one_line, plain
 from faultline.wording import normalised
 
 # How sure an answer is. The words of an error alone are never enough where other mistakes share them.
@@ -48,7 +50,7 @@ class Diagnosis:
     cause: Event | None
     found: Found
     hints: Hints
-    lines: int
+    empty: bool = False
 
     @property
     def answer(self) -> str:
@@ -60,13 +62,39 @@ class Diagnosis:
         return normalised(self.cause.text)[:400] if self.cause else ""
 
 
-def diagnose(lines: Iterable[Line], asked: Hints | None = None) -> Diagnosis:
-    """Read a log to its end and answer; what `asked` names outranks what the log tells."""
-    reader, collector, count = tracebacks.Reader(), Collector(), 0
-    for line in lines:
-        count += 1
-        reader.take(line)
-        collector.take(line)
+class Intake:
+    """What reads a log's lines, and which it asks for."""
+
+    def __init__(self) -> None:
+        self.reader, self.collector, self.empty = tracebacks.Reader(), Collector(), True
+
+    def wanted(self) -> re.Pattern[bytes] | None:
+        """The pattern of lines that can still change the answer; none while a traceback is open."""
+        self.empty = False
+        if self.reader.busy:
+            return None
+        return _pattern(not self.reader.full, not self.collector.full, self.reader.waits)
+
+    def take(self, line: Line) -> None:
+        self.reader.take(line)
+        self.collector.take(line)
+
+
+@functools.cache
+def _pattern(errors: bool, hints: bool, losses: bool) -> re.Pattern[bytes]:
+    parts = [tracebacks.TELLING] * errors + [telling] * hints + [tracebacks.LOSS] * (losses and errors)
+    return re.compile(b"|".join(parts) or rb"(?!)")
+
+
+def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None = None) -> Diagnosis:
+    """Read a log to its end and answer; what `asked` names outranks what the log tells.
+
+    `files` gives the lines, at least those that the function that it is handed wants.
+    """
+    intake = Intake()
+    for line in files(intake.wanted):
+        intake.take(line)
+    reader, collector = intake.reader, intake.collector
     found = reader.found()
     cause = found.cause()
     hints = collector.hints(f"{cause.frames}\n{cause.text}" if cause else "")
@@ -79,7 +107,7 @@ def diagnose(lines: Iterable[Line], asked: Hints | None = None) -> Diagnosis:
         )
     told = () if cause is None or cause.follows else matching(cause.text, hints)
     best = next((match for match in told if match.sure), None)
-    return Diagnosis(best, tuple(match for match in told if not match.sure), cause, found, hints, count)
+    return Diagnosis(best, tuple(match for match in told if not match.sure), cause, found, hints, intake.empty)
 
 
 def matching(text: str, hints: Hints) -> tuple[Match, ...]:
@@ -132,9 +160,12 @@ def _several(names: Iterable[str], order: Sequence[str]) -> str:
 def command(args: argparse.Namespace) -> int:
     """Answer a log: exit code 0 if its failure is known, 1 if not."""
     asked = options(args)
-    told = diagnose(logs.read(args.logs), asked)
-    if not told.lines:
+    told = diagnose(lambda wanted: logs.read(args.logs, wanted), asked)
+    if told.empty:
         raise UsageError("there is nothing in that: give a log file, several, or - for standard input")
+    for name in args.logs if not told.cause else ():
+        if name != logs.STDIN and logs.binary(name):
+            raise UsageError(f"{plain(name)} is not text; unpack it, if it is packed with anything but gzip")
     if args.json:
         print(json.dumps(as_json(told), indent=2))
     else:

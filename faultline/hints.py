@@ -11,6 +11,7 @@ from faultline.logs import Line
 from faultline.matrix import CHECKPOINTING, matches
 
 MOST = 400  # lines that are kept for what else they tell
+ENOUGH = 20_000  # lines that are searched for versions
 
 # Words of a line, and the strategies that it leaves, as patterns. A traceback's own frames and the message of a reducer
 # say what ran; settings say what was asked for, which need not be what ran.
@@ -60,7 +61,14 @@ _LINE = re.compile(
     "|".join(pattern.pattern for pattern, _ in (*RAN[:1], *ASKED, *MODES)) + r"|DistributedDataParallel\(|"
     r"\btrl/|ref_model|teacher|[dD]istill|\bGKD|GOLD|LoRA|lora|[Pp]eft|generate\b|prepare_model"
 )
-# One of these is in every line that is of interest; most lines have none, and are soon passed over.
+TELLING = (
+    rb"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|distributed|"
+    rb"Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|LoRA|lora|Lora|peft|PEFT|Peft|ref_model|Teacher|teacher|"
+    rb"generate|torch|Torch|transformers|Transformers|trl|TRL|accelerate|Accelerate|prepare_model|find_unused|Distill|"
+    rb"distill|GKD|gkd|GOLD"
+)
+"""What a line's bytes have, in any of the usual spellings, if the line is of interest."""
+# The same in lower case.
 _WORDS = (
     *("deepspeed", "zero", "stage", "ds_z", "fsdp", "ddp", "distributed", "fully", "checkpoint", "reentrant"),
     *(
@@ -99,12 +107,21 @@ class Collector:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.versions: dict[str, str] = {}
+        self._left = ENOUGH
+
+    @property
+    def full(self) -> bool:
+        """Whether no line can add anything any more."""
+        return self._left <= 0
 
     def take(self, line: Line) -> None:
+        if self.full:
+            return
         text = line.text[:2000]
         lower = text.lower()
         if not any(word in lower for word in _WORDS):
             return
+        self._left -= 1
         if len(self.lines) < MOST and _LINE.search(text):
             self.lines.append(text[:500])
         for match in _NAME.finditer(text):

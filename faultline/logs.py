@@ -8,7 +8,7 @@ import re
 import string
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from faultline.errors import UsageError
@@ -24,6 +24,8 @@ TRACEBACK = "Traceback (most recent call last)"
 
 _BOX = "╭╮╰╯┌┐└┘├┤│┃║─━═┏┓┗┛"
 
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x08\x1b"})
+
 # What stands before a line: who wrote it (a rank or another name), when, and how grave it is. Every repetition is
 # bounded or followed by what it can't hold itself, so each takes time in proportion to the line.
 _PREFIX = re.compile(
@@ -31,7 +33,7 @@ _PREFIX = re.compile(
     r"|\[(?P<number>\d{1,5})\]:(?= ?\S) ?"
     r"| {0,4}(?P<srun>\d{1,5}): "
     r"|\((?P<actor>[\w.<>:-]{1,60}(?: [\w.-]{1,40})? (?:pid|rank)=\d{1,9}(?:, ip=[\w.:]{1,60})?)\) ?"
-    r"|(?P<host>(?=[a-z][a-z.-]{0,40}\d)[a-z][\w.-]{0,60}): "
+    r"|(?P<host>(?=[a-z][a-z.-]{0,40}\d)[a-z][\w.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): "
     r"|(?P<service>(?=[a-z][a-z.-]{0,40}\d)[a-z][\w.-]{0,60}) {1,8}\| "
     r"|(?P<time>\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?(?: [-|])?:? ?"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\](?: [-|])? ?"
@@ -65,15 +67,23 @@ class Line(NamedTuple):  # of which there may be many millions
     dated: bool = False
 
 
-def read(files: Sequence[str]) -> Iterator[Line]:
+Wanted = Callable[[], "re.Pattern[bytes] | None"]
+"""What a line must have for anybody to care, at the moment when it is asked; None where every line counts."""
+
+
+def everything() -> None:
+    return None
+
+
+def read(files: Sequence[str], wanted: Wanted = everything) -> Iterator[Line]:
     """The lines of files, one behind the other; ``-`` is standard input. Raises UsageError for what can't be read."""
     for name in files:
         if name == STDIN:
-            yield from lines("standard input", chunks(sys.stdin.buffer))
+            yield from lines("standard input", chunks(sys.stdin.buffer), wanted)
             continue
         try:
             with open(name, "rb") as stream:
-                yield from lines(name, chunks(stream))
+                yield from lines(name, chunks(stream), wanted)
         except OSError as error:
             raise UsageError(f"{plain(name)} can't be read: {error.strerror or error}") from None
 
@@ -83,9 +93,16 @@ def chunks(stream: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def lines(name: str, content: Iterable[bytes]) -> Iterator[Line]:
+def binary(name: str) -> bool:
+    """Whether a file begins with what no log has: many control characters, in whichever encoding."""
+    with open(name, "rb") as stream:
+        first = next(utf8(unzipped(chunks(stream))), b"")[:CHUNK]
+    return len(first) > 10 * len(first.translate(None, _CONTROLS)) // 9
+
+
+def lines(name: str, content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[Line]:
     """The lines of one log, the same however its bytes are cut into pieces."""
-    for number, raw in enumerate(split(utf8(unzipped(content))), 1):
+    for number, raw in split(utf8(unzipped(content)), wanted):
         for text in unwrapped(decoded(raw)):
             yield Line(name, number, *bare(text))
 
@@ -145,15 +162,22 @@ def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def split(content: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends: the first `WIDTH` bytes of what each showed last, where carriage returns overwrite."""
-    kept, returned = b"", False
+def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers and without their ends: the first `WIDTH` bytes of what each showed last, where carriage
+    returns overwrite. Lines without what is `wanted` at that moment are passed over as fast as they are read."""
+    kept, returned, number = b"", False, 0
     for part in content:
-        pieces = part.split(b"\n")
-        for i, piece in enumerate(pieces):
-            if i:
-                yield kept
-                kept, returned = b"", False
+        at = 0
+        while True:
+            pattern = wanted()
+            if pattern and not kept and not returned:  # at the beginning of a line
+                match = pattern.search(part, at)
+                passed = part.rfind(b"\n", at, match.start() if match else len(part)) + 1
+                if passed:
+                    number += part.count(b"\n", at, passed)
+                    at = passed
+            end = part.find(b"\n", at)
+            piece = part[at:end] if end >= 0 else part[at:]
             body = piece.rstrip(b"\r")
             if body:
                 _, again, shown = body.rpartition(b"\r")
@@ -163,8 +187,15 @@ def split(content: Iterable[bytes]) -> Iterator[bytes]:
                     kept = (kept + shown)[:WIDTH]
                 returned = False
             returned = returned or len(body) < len(piece)
-    if kept:
-        yield kept
+            if end < 0:
+                break
+            number, at = number + 1, end + 1
+            if not pattern or pattern.search(kept):
+                yield number, kept
+            kept, returned = b"", False
+    pattern = wanted()
+    if kept and (not pattern or pattern.search(kept)):
+        yield number + 1, kept
 
 
 def decoded(raw: bytes) -> str:

@@ -79,7 +79,7 @@ def index(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def answered(sample: Sample) -> Diagnosis:
-    return diagnose(logs.lines(sample.name, [sample.log]), sample.asked)
+    return diagnose(lambda wanted: logs.lines(sample.name, [sample.log], wanted), sample.asked)
 
 
 def score(told: Sequence[tuple[Sample, str]]) -> list[Scored]:

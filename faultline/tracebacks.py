@@ -13,17 +13,25 @@ from faultline.oracle import signal_name
 from faultline.report import one_line
 
 MOST = 400  # events that are kept of a log
+ENOUGH = 100_000  # lines that are looked at after an error that explains the end
 STREAMS = 256  # writers whose lines are told apart
 FRAMES = 60  # last lines of a traceback that are kept
 PATIENCE = 400  # lines within a traceback before its end is given up
 MESSAGE = 24  # lines of a message
 LONGEST = 1000  # characters of a line that are kept
 
-# A line without one of these says nothing of a failure; most lines of a log are such.
+# A line without one of these says nothing of a failure; most lines of a log are such. Each begins with a letter of its
+# own, which is what makes the search fast; a colour may be within any word.
+TELLING = (
+    rb"Traceback|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
+    rb"SIG|Signal|signal|File \"|Killed|Aborted|core dumped|Bus error|Out of memory|out of memory|oom-kill|oom_kill|"
+    rb"OOMKilled|Root Cause|rank +:|\x1b|\\u001b"
+)
+LOSS = rb"'loss'|\"loss\""
 _TELLS = re.compile(
     r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|[Ww]atchdog|exit ?code|return code|"
-    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|^ *rank +:|"
-    r"'loss'|\"loss\""
+    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|Aborted|Bus error|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|"
+    r"^ *rank +:|'loss'|\"loss\""
 )
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
@@ -66,9 +74,31 @@ class Reader:
         self._more = 0
         self._root: int | None = None
         self._in_summary = 0
+        self._left = ENOUGH
+        self._live: set[str] = set()  # writers of errors that were not survived yet
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next line counts, whatever is in it: it may belong to what was begun."""
+        return bool(self._open)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a loss would say that an error was survived."""
+        return bool(self._live)
+
+    @property
+    def full(self) -> bool:
+        """Whether no line can change anything any more."""
+        return self._left <= 0
 
     def take(self, line: Line) -> bool:
-        """Read the next line; whether it told anything, so that all others need no second look."""
+        """Read the next line; whether it told anything."""
+        if self._live:
+            self._left -= 1
+        if self.full:
+            self._open.clear()
+            return False
         stream = line.stream if line.stream in self._open or len(self._open) < STREAMS else ""
         now = self._open.get(stream)
         if now and (self._frame(stream, now, line) if not now.type else self._said(stream, now, line)):
@@ -86,7 +116,10 @@ class Reader:
 
     def _begin(self, stream: str, line: Line) -> None:
         text = line.text
-        if TRACEBACK in text and "Exception ignored in" not in text:
+        if _PROGRESS.search(text):
+            if line.stream in self._live:
+                self._survive(line.stream)
+        elif TRACEBACK in text and "Exception ignored in" not in text:
             self._open[stream] = _Open("error", line)
         elif _FRAME.match(text):  # of a traceback whose head was cut off
             self._open[stream] = _Open("error", line, base=max(0, _indent(text) - 2), frames=deque([text], FRAMES))
@@ -96,12 +129,13 @@ class Reader:
             self._open[stream] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
         elif self._summary(line) or self._signal(line):
             pass
-        elif _PROGRESS.search(text):
-            self._events = [
-                replace(e, survived=True) if e.stream == line.stream and not e.follows else e for e in self._events
-            ]
         elif told := _error_within(text):
             self._open[stream] = _Open("line", line, told[0], [told[1]], last=line.number)
+
+    def _survive(self, stream: str) -> None:
+        """A writer reported a loss: what it told before didn't end its run."""
+        self._live.discard(stream)
+        self._events = [replace(e, survived=True) if e.stream == stream and not e.follows else e for e in self._events]
 
     def _frame(self, stream: str, now: _Open, line: Line) -> bool:
         """A line within a traceback; the one that names the error begins the message."""
@@ -207,6 +241,8 @@ class Reader:
             return
         self._known[key] = len(self._events)
         self._events.append(event)
+        if not event.follows:
+            self._live.add(event.stream)
 
 
 def _indent(text: str) -> int:

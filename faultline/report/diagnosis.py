@@ -115,7 +115,7 @@ def _unknown(console: Console, told: Diagnosis) -> None:
 
 def _no_answer(told: Diagnosis) -> str:
     if not told.cause:
-        return f"  {told.lines} lines, and none of them tells an error"
+        return "  no line of this log tells an error"
     if told.cause.follows:
         return "  all that this log has are consequences; the first cause is in the log of another rank"
     return "  this error is none of the catalogue's"
