@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from faultline.oracle import last_line
 from faultline.ranks import is_victim
 
-# What a launcher says of the processes that it started, and how a process ends that others end.
+# What a launcher or a pool says of the processes that it started, and how a process ends that others end.
 FROM_OUTSIDE = (
     *("ChildFailedError", "CalledProcessError"),
+    *("ProcessRaisedException", "ProcessExitedException", "RemoteTraceback", "RayTaskError"),
     *("KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERM", "SIGINT", "timeout"),
 )
 

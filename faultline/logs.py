@@ -168,7 +168,7 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
     kept, returned, number = b"", False, 0
     for part in content:
         at = 0
-        while True:
+        while part:
             pattern = wanted()
             if pattern and not kept and not returned:  # at the beginning of a line
                 match = pattern.search(part, at)
@@ -193,8 +193,7 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
             if not pattern or pattern.search(kept):
                 yield number, kept
             kept, returned = b"", False
-    pattern = wanted()
-    if kept and (not pattern or pattern.search(kept)):
+    if kept and (not (pattern := wanted()) or pattern.search(kept)):
         yield number + 1, kept
 
 
