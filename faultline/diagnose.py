@@ -210,7 +210,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
     """The answer for machines; README.md has the table of its keys."""
     match, hints = told.match, told.hints
     failure = match.failure if match else None
-    fates, exact = known.fates(failure, match.signature, match.where) if match and failure else ([], False)
+    fates, scope = known.fates(failure, match.signature, match.where) if match and failure else ([], "")
     return {
         "answer": told.answer,
         "sure": match.sure if match else "",
@@ -236,7 +236,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
             }
             for f in fates
         ],
-        "measured_there": exact,
+        "measured": scope,
         "happens": happens(match) if match else [],
         "then": then(told),
         "fixed": failure.until if failure else "",

@@ -39,9 +39,10 @@ class Event:
     @property
     def text(self) -> str:
         """``Type: message``, and of a bare assert the line that failed, as the oracle words it."""
-        if self.message.strip() or self.kind != "error":
-            return f"{self.type}: {self.message}" if self.message else self.type
-        return f"{self.type}: {last_line(self.frames)}"
+        message = self.message
+        if not message.strip() and self.kind == "error" and self.type.endswith("AssertionError"):
+            message = last_line(self.frames)
+        return f"{self.type}: {message}" if message else self.type
 
     @property
     def follows(self) -> bool:

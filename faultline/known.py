@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from faultline import bootstrap, claims, expectations, matrix, runner, timeline
+from faultline import bootstrap, claims, expectations, matrix, report, runner, timeline
 from faultline.catalogue import ROOT, Claim, Failure, failures
 from faultline.claims import Outcomes, Verdict
 from faultline.matrix import Cell, Selection
@@ -25,7 +25,10 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a remedy where somebody needs it: how many cells speak for it, how many there are."""
+    """What became of a remedy where somebody needs it: how many cells speak for it, how many there are.
+
+    `instead` has what the cells do that speak against it, with the places where these are not all.
+    """
 
     key: str
     claim: Claim
@@ -33,7 +36,6 @@ class Fate:
     speak_for: int
     cells: int
     instead: tuple[str, ...]
-    """What the cells do that speak against it, each once."""
 
 
 @functools.cache
@@ -87,16 +89,16 @@ def shown_by_itself(failure: Failure, signature: str) -> bool:
     return any(told[1] == signature and "broken" in cell.variant for cell, told in outcomes(failure).items())
 
 
-def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], bool]:
-    """Remedies and how they did against these words in these places; the flag says that it was measured just there.
+def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], str]:
+    """Remedies and how they did, with what they were measured against: ``there``, these words in these places.
 
-    Where no cell could tell there, all cells with these words speak, and else all cells of the failure.
+    Where no cell could tell, ``elsewhere``: these words in any place; else ``other words`` of the failure.
     """
     known = outcomes(failure)
-    for exact, chosen in (
-        (True, [c for c, told in known.items() if told[1] == signature and (c.strategy, c.checkpointing) in where]),
-        (False, [c for c, told in known.items() if told[1] == signature]),
-        (False, list(known)),
+    for scope, chosen in (
+        ("there", [c for c, told in known.items() if told[1] == signature and (c.strategy, c.checkpointing) in where]),
+        ("elsewhere", [c for c, told in known.items() if told[1] == signature]),
+        ("other words", list(known)),
     ):
         found = [
             fate
@@ -104,8 +106,8 @@ def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[l
             if claim.kind in ("helps", "detects") and (fate := _fate(failure, key, claim, known, set(chosen)))
         ]
         if found:
-            return found, exact
-    return [], False
+            return found, scope
+    return [], ""
 
 
 def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:
@@ -113,8 +115,15 @@ def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Col
     pro, contra = ([c for c in cells if c in chosen] for cells in (whole.speaks_for, whole.against))
     if not pro and not contra:
         return None
-    did = [known[claims.swapped(failure, claim, cell)] for cell in contra]
-    instead = dict.fromkeys(" ".join(filter(None, told)) for told in did)
+    did: dict[str, list[Cell]] = {}
+    for cell in contra:
+        did.setdefault(report.named(*known[claims.swapped(failure, claim, cell)]), []).append(cell)
+    instead = [
+        told
+        if len(cells) == len(pro) + len(contra)
+        else f"{told} under {', '.join(report.places(cells, pro + contra))}"
+        for told, cells in did.items()
+    ]
     word = Verdict(claim, tuple(pro), tuple(contra)).word
     return Fate(key, claim, word, len(pro), len(pro) + len(contra), tuple(instead))
 
@@ -133,6 +142,7 @@ def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tupl
             (told[0].strategy, told[0].checkpointing) not in where,
             "broken" not in told[0].variant,
             bool(told[1]),
+            told[0].strategy != (failure.reported.strategy if failure.reported else ""),
             told[0] != _usual(told[0]),
         ),
         default=(None, ""),

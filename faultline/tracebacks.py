@@ -233,7 +233,7 @@ class Reader:
 
     def _add(self, event: Event) -> None:
         """Keep an event; the same words of the same writer are one."""
-        key = (event.stream, event.text)
+        key = (event.stream, event.type if event.kind == "signal" else event.text)
         if key in self._known:
             return
         if len(self._events) >= MOST:

@@ -147,12 +147,13 @@ def test_contexts_are_of_signatures_that_there_are():
 
 def test_remedies_are_those_of_the_place():
     failure = FAILURES["zero3_dummy_loss"]
-    fates, exact = known.fates(failure, "empty-gradient", {("zero3", "off")})
+    fates, scope = known.fates(failure, "empty-gradient", {("zero3", "off")})
     by_key = {fate.key: fate for fate in fates}
-    assert exact and by_key["e"].word == "verified" and by_key["c6"].word == "refuted"
+    assert scope == "there" and by_key["e"].word == "verified" and by_key["c6"].word == "refuted"
     assert all(fate.cells <= 3 for fate in fates), "cells of other places were counted"
-    fates, exact = known.fates(failure, "empty-gradient", {("ddp", "off")})
-    assert fates and not exact
+    fates, scope = known.fates(failure, "empty-gradient", {("ddp", "off")})
+    assert fates and scope == "elsewhere"
+    assert known.fates(FAILURES["fsdp_reference_model"], "two-devices", {("fsdp2", "off")})[1] == "other words"
 
 
 def test_the_nearest_stack_is_none_newer():
@@ -205,7 +206,7 @@ def test_a_person_reads_the_name_then_why_then_what_helps(asked, log):
     assert code == 0
     failure = FAILURES["grpo_lora_no_grad"]
     parts = (
-        *("grpo_lora_no_grad", "certain", "train.log:3", "What helps", "verified", "What doesn't", "refuted", "Fixed"),
+        *("grpo_lora_no_grad", "certain", "train.log:3", "What helps", "verified", "What doesn't", "refuted", "Fix"),
         *("trl 0.16.0", "2025-03-01", "make test-matrix CELL=grpo_lora_no_grad/broken/ddp/reentrant/fp32/w2/cpu"),
         *("make reproduce FAILURE=grpo_lora_no_grad", *failure.records),
     )
@@ -219,7 +220,7 @@ def test_json_has_it_all(asked, log):
     )
     answer = json.loads(out)
     assert code == 0 and answer["answer"] == "zero_double_reduction" and answer["sure"] == CERTAIN
-    assert answer["cause"]["rank"] == 1 and answer["cause"]["line"] == 1 and answer["measured_there"]
+    assert answer["cause"]["rank"] == 1 and answer["cause"]["line"] == 1 and answer["measured"] == "there"
     assert {claim["verdict"] for claim in answer["claims"]} == {"verified", "refuted"}
     code, out, _ = asked("diagnose", log("ValueError: 12 of /a/b\n"), "--json")
     assert json.loads(out)["answer"] == UNKNOWN and json.loads(out)["search"] == "ValueError: # of <path>"

@@ -32,45 +32,49 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     style = "bold green" if match.sure == "certain" else "bold yellow"
     _line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
     console.print()
-    _why(console, told)
-    fates, exact = known.fates(failure, match.signature, match.where)
-    place = _run(told) if exact else "where this error was measured, not under just what your log names"
+    _why(console, told, match)
+    fates, scope = known.fates(failure, match.signature, match.where)
+    place = {
+        "there": _run(told) or "wherever it was measured",
+        "elsewhere": "measured elsewhere, not where your log was written",
+        "other words": "measured in its other forms: no run here ended with these words",
+    }
     for heading, words in (("What helps", ("verified", "conditional")), ("What doesn't", ("refuted",))):
         chosen = [fate for fate in fates if fate.word in words]
         if chosen:
             console.print()
-            _line(
-                console,
-                Text(heading, style="bold").append(f"  ({place or 'wherever it was measured'})", "not bold dim"),
-            )
+            _line(console, Text(heading, style="bold").append(f"  ({place[scope]})", style="not bold dim"))
         for fate in sorted(chosen, key=lambda fate: (words.index(fate.word), fate.claim.kind != "helps")):
-            told_of = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
-            did = f"; else {', '.join(fate.instead)}" if fate.instead else ""
+            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
+            did = "; ".join((count, *fate.instead))
             what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
-            _line(console, f"  {fate.word:<11}  {what}{fate.claim.text}  [{told_of}{did}]")
+            _line(console, f"  {fate.word:<11}  {what}{fate.claim.text}  [{did}]")
     console.print()
-    _line(console, Text("Fixed", style="bold").append(f"  {failure.until}", style="not bold"))
+    _told(console, "Fix", failure.until)
     _measured(console, told, match)
-    from faultline.diagnose import commands
+    from faultline.diagnose import commands  # which imports this module
 
     for command in commands(match):
-        _line(console, Text("Again", style="bold").append(f"  {command}", style="not bold"))
-    _line(console, Text("More", style="bold").append(f"   python -m faultline show {failure.name}", style="not bold"))
+        _told(console, "Again", command)
+    _told(console, "More", f"python -m faultline show {failure.name}")
     for record in failure.records:
-        _line(console, f"       {record}")
+        _told(console, "", record)
 
 
-def _why(console: Console, told: Diagnosis) -> None:
+def _told(console: Console, word: str, text: str) -> None:
+    _line(console, Text(f"{word:<7}", style="bold").append(text, style="not bold"))
+
+
+def _why(console: Console, told: Diagnosis, match: Match) -> None:
     """How sure the answer is, and the lines that it stands on."""
-    match, cause = told.match, told.cause
-    assert cause
-    if match:
-        reasons = {
-            "certain": f"runs ended with these words under {_run(told)}",
-            "likely": "the words are its own; name --strategy and --checkpointing for what was measured there",
-        }
-        _line(console, Text(match.sure, style="bold").append(f"  {reasons[match.sure]}", style="not bold"))
-    _line(console, f"  {_place(cause)}  {one_line(cause.text)[:SHOWN]}")
+    assert told.cause
+    untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
+    missing = " and ".join(option for option, names in untold.items() if not names)
+    reason = f"runs ended with these words under {_run(told)}"
+    if match.sure == "likely":
+        reason = "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
+    _line(console, Text(match.sure, style="bold").append(f"  {reason}", style="not bold"))
+    _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
     _followed(console, told)
 
 
@@ -88,14 +92,12 @@ def _measured(console: Console, told: Diagnosis, match: Match) -> None:
     from faultline.diagnose import happens, then
 
     if places := happens(match):
-        _line(console, Text("Today", style="bold").append(f"  it happens under {'; '.join(places)}", style="not bold"))
+        _told(console, "Today", f"it happens under {'; '.join(places)}")
     if near := then(told):
-        versions = ", ".join(
-            f"{name} {near['versions'][name]}" for name in told.hints.versions if name in near["versions"]
-        )
+        versions = near["versions"]
+        named = ", ".join(f"{name} {versions[name]}" for name in told.hints.versions if name in versions)
         did = ", ".join(f"{count} x {outcome}" for outcome, count in near["outcomes"].items())
-        text = f"  the nearest stack that was measured, {near['date']} ({one_line(versions)}): {did}"
-        _line(console, Text("Yours", style="bold").append(text, style="not bold"))
+        _told(console, "Yours", f"the nearest stack that was measured, {near['date']} ({one_line(named)}): {did}")
 
 
 def _unknown(console: Console, told: Diagnosis) -> None:
@@ -108,7 +110,11 @@ def _unknown(console: Console, told: Diagnosis) -> None:
         _line(console, f"  It is not taken for {match.failure.name}: {match.against}.")
     if told.alike:
         _line(console, "  If you know better, --strategy and --checkpointing say how it was run.")
-    if told.cause and not told.cause.follows:
+    if told.cause and told.cause.type == "SIGKILL":
+        _line(
+            console, "  No error of the program ended it: the kernel does that when memory runs out, or somebody did."
+        )
+    elif told.cause and not told.cause.follows:
         console.print()
         _line(console, Text("Search for", style="bold").append(f"  {told.search}", style="not bold"))
 
@@ -117,7 +123,7 @@ def _no_answer(told: Diagnosis) -> str:
     if not told.cause:
         return "  no line of this log tells an error"
     if told.cause.follows:
-        return "  all that this log has are consequences; the first cause is in the log of another rank"
+        return "  all that this log has are consequences; look for the first cause in what other ranks wrote"
     return "  this error is none of the catalogue's"
 
 
