@@ -38,7 +38,11 @@ ASKED = (
     (re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),
     (re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"), ("zero*",)),
     (re.compile(r"distributed_type: (?:MULTI_GPU|MULTI_CPU)|DistributedType\.MULTI"), ("ddp*",)),
-    (re.compile(r"ddp_find_unused_parameters['\"]?[=: ]{1,3}True"), ("ddp-find-unused",)),
+    # In DDP's arguments, unlike in the message that recommends it.
+    (
+        re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!`|\W{1,3}to\b)"),
+        ("ddp-find-unused",),
+    ),
 )
 MODES = (
     (re.compile(r"use_reentrant['\"]?[=: ]{1,3}True|requires_grad=True\. Gradients will be None"), ("reentrant",)),
@@ -59,7 +63,8 @@ MODES = (
 )
 _LINE = re.compile(
     "|".join(pattern.pattern for pattern, _ in (*RAN[:1], *ASKED, *MODES)) + r"|DistributedDataParallel\(|"
-    r"\btrl/|ref_model|teacher|[dD]istill|\bGKD|GOLD|LoRA|lora|[Pp]eft|generate\b|prepare_model"
+    r"\btrl/|[gG]radient[_ ]checkpointing|ref_model|teacher|[dD]istill|\bGKD|GOLD|LoRA|lora|[Pp]eft|generate\b|"
+    r"prepare_model"
 )
 TELLING = (
     rb"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|distributed|"

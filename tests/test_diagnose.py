@@ -115,6 +115,9 @@ def test_unused_parameters_that_ddp_looks_for_are_another_error():
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     since = "Since `find_unused_parameters=True` is enabled, this likely means that not all outputs participate.\n"
     assert told(words).answer == "ddp_unused_vision_tower" and told(words + since).answer == UNKNOWN
+    advice = "passing the keyword argument find_unused_parameters=True to torch.nn.parallel.DistributedDataParallel\n"
+    assert told(words + advice).answer == "ddp_unused_vision_tower", "advice is taken for what was done"
+    assert told("model = DistributedDataParallel(model, find_unused_parameters=True)\n" + words).answer == UNKNOWN
 
 
 def test_a_later_error_is_not_taken_for_the_first():

@@ -28,7 +28,7 @@ FAILURE = Failure(
         r"|'NoneType' object has no attribute 'parameters'",
     },
     context={
-        "two-devices": r"ref_model|ref_per_token_logps|ref_logps|reference model",
+        "two-devices": r"ref_model|ref_per_token_logps|reference model",
         "needs-optimizer": r"ref_model|prepare_model|evaluation_mode",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model

@@ -20,8 +20,8 @@ FAILURE = Failure(
     },
     # A loss without a graph, and matrices of two dtypes, have many causes.
     context={
-        "no-grad-fn": r"gradient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
-        "not-a-loss": r"gradient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
+        "no-grad-fn": r"[gG]radient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
+        "not-a-loss": r"[gG]radient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
         "mixed-dtypes": r"[fF][sS][dD][pP]",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model

@@ -24,8 +24,8 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",
     },
     context={
-        "freed-too-early": r"utils[./]checkpoint|gradient[_ ]checkpointing",
-        "marked-ready-twice": r"utils[./]checkpoint|gradient[_ ]checkpointing|use_reentrant",
+        "freed-too-early": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing",
+        "marked-ready-twice": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing|use_reentrant",
     },
     variants=(Variant("broken"), Variant("two_calls"), Variant("smaller_batch"), Variant("one_call")),
     claims={
