@@ -134,12 +134,15 @@ def _place(event: Event) -> str:
 
 
 def _run(told: Diagnosis) -> str:
-    """What is known of the run in words: ``zero2*, reentrant``."""
+    """What is known of the run in words, where the error's words leave it: ``zero2*, checkpointing reentrant``."""
+    where = told.match.where if told.match else frozenset()
+    names = {strategy for strategy, _ in where} or told.hints.strategies
+    modes = {mode for _, mode in where} or told.hints.modes
     parts = []
     if told.hints.strategies:
-        parts.append(report.grouped(told.hints.strategies, strategies.names()))
-    if told.hints.modes and len(told.hints.modes) < len(CHECKPOINTING):
-        parts.append("checkpointing " + " or ".join(mode for mode in CHECKPOINTING if mode in told.hints.modes))
+        parts.append(report.grouped(names, strategies.names()))
+    if modes and len(modes) < len(CHECKPOINTING):
+        parts.append("checkpointing " + " or ".join(mode for mode in CHECKPOINTING if mode in modes))
     return ", ".join(parts)
 
 
