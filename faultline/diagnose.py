@@ -59,7 +59,7 @@ class Diagnosis:
     @property
     def search(self) -> str:
         """The first cause without what differs from run to run: what to look for elsewhere."""
-        return normalised(self.cause.text)[:400] if self.cause else ""
+        return normalised(known.beginning(self.cause.text)) if self.cause else ""
 
 
 class Intake:
@@ -202,8 +202,10 @@ def _versions(stack: str) -> dict[str, str]:
     if asked.asof and len(asked.requirements) == len(stacks.NEEDED) and stack not in stacks.named():
         raise UsageError(f"nothing was measured as of {stack}; there is {', '.join(dated)}")
     words = asked.requirements if not asked.here else [f"{name}=={version}" for name, version in known.pinned().items()]
-    pins = [re.fullmatch(r"([\w.-]+)==([\w.+!]+)", word) for word in words]
-    return {pin[1]: pin[2] for pin in pins if pin}
+    pins = {pin[1]: pin[2] for word in words if (pin := re.fullmatch(r"([\w.-]+)==([\w.+!]+)", word))}
+    if not pins:
+        raise UsageError(f"{stack!r} names no version; write trl==0.15.2 and such")
+    return pins
 
 
 def as_json(told: Diagnosis) -> dict[str, Any]:
@@ -221,6 +223,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "cause": _event(told.cause) if told.cause else None,
         "followed": [_event(event) for event in told.found.events if event is not told.cause],
         "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in told.alike],
+        "seen": [{"cell": cell, "stack": on} for cell, on in known.seen(told.cause.text)] if told.cause else [],
         "strategies": sorted(hints.strategies, key=strategies.names().index),
         "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
         "versions": hints.versions,

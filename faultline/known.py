@@ -14,10 +14,14 @@ from faultline import bootstrap, claims, expectations, matrix, report, runner, t
 from faultline.catalogue import ROOT, Claim, Failure, failures
 from faultline.claims import Outcomes, Verdict
 from faultline.matrix import Cell, Selection
+from faultline.report import one_line
 from faultline.server import STACK
 from faultline.timeline import Moment
+from faultline.wording import same_error
 
 ERRORS = ROOT / "fixtures" / "errors" / "errors.jsonl"
+
+WORDS = 200  # characters by which an error is known again
 
 Place = tuple[str, str]
 """A strategy and a checkpointing mode."""
@@ -69,6 +73,22 @@ def recorded() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in ERRORS.read_text(encoding="utf-8").splitlines())
 
 
+def seen(error: str) -> list[tuple[str, str]]:
+    """Cells of recorded runs that ended with an error, in whichever wording, each with its stack; the newest last."""
+    return [
+        (cell, stack)
+        for entry in recorded()
+        if same_error(beginning(entry["error"]), beginning(error))
+        for stack, cell in entry["stacks"].items()
+    ]
+
+
+def beginning(error: str) -> str:
+    """The beginning of an error, whose type has no module: what comes later differs from case to case."""
+    kind, colon, said = one_line(error)[:WORDS].partition(": ")
+    return kind.rpartition(".")[2] + colon + said
+
+
 @functools.cache
 def places(failure: Failure, signature: str) -> frozenset[Place]:
     """Every place in which a run, on whichever stack, ended with these words; none where no device here can show it."""
@@ -77,6 +97,9 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
         cell = Cell.parse(name)
         if cell.failure == failure.name and f"raises {signature}" in told_over_time:
             found.add((cell.strategy, cell.checkpointing))
+    for entry in recorded():
+        if (entry["failure"], entry["signature"]) == (failure.name, signature):
+            found |= {(cell.strategy, cell.checkpointing) for cell in map(Cell.parse, entry["stacks"].values())}
     for rule in runner.rules(failure):
         if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
             cells = matrix.select(failures(), Selection(failure=(failure.name,), device=rule.device[0]))

@@ -221,9 +221,17 @@ def unwrapped(text: str) -> list[str]:
         told = json.loads(inner.rstrip(","))
     except (ValueError, RecursionError):
         return [text]
-    values = [told] if isinstance(told, str) else told.values() if isinstance(told, dict) else []
-    found = [value for value in values if isinstance(value, str) and ("\n" in value or "\x1b" in value)]
+    found = [value for value in _texts(told) if "\n" in value or "\x1b" in value]
     return [line for value in found for line in plain(value).split("\n") if line.strip()] or [text]
+
+
+def _texts(told: object, depth: int = 4) -> Iterator[str]:
+    """The texts in a JSON value, a few levels down: torchrun's error files have their traceback in the third."""
+    if isinstance(told, str):
+        yield told
+    elif isinstance(told, dict) and depth:
+        for value in told.values():
+            yield from _texts(value, depth - 1)
 
 
 def bare(text: str) -> tuple[str, int | None, str, bool]:

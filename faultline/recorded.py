@@ -56,11 +56,19 @@ def results(folders: Iterable[Path]) -> Iterator[Result]:
 def merged(entries: Iterable[Entry], found: Iterable[Result]) -> list[Entry]:
     """Entries with the errors of results added: one for each failure, signature, outcome and normalised text."""
     told: dict[tuple[str, ...], Entry] = {}
-    for entry in (*entries, *filter(None, map(recorded, found))):
+    for entry in (*map(_named, entries), *filter(None, map(recorded, found))):
         key = (entry["failure"], entry["signature"], entry["outcome"], normalised(entry["error"]))
         have = told.setdefault(key, entry)
         have["stacks"] = dict(sorted({**entry["stacks"], **have["stacks"]}.items()))
     return [told[key] for key in sorted(told)]
+
+
+def _named(entry: Entry) -> Entry:
+    """An entry with the signature that the catalogue gives it by now."""
+    failure = failures().get(entry["failure"])
+    if failure is None or entry["outcome"] != "raises":
+        return entry
+    return entry | {"signature": failure.signature(entry["error"])}
 
 
 def recorded(result: Result) -> Entry | None:

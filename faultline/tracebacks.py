@@ -50,6 +50,10 @@ _FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
 _RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
 
 
+Writer = tuple[str, str]
+"""A file, and the name of who wrote a line of it; empty where no prefix tells."""
+
+
 @dataclass
 class _Open:
     """An event whose end hasn't come yet."""
@@ -68,14 +72,14 @@ class Reader:
     """Takes a log's lines one by one and keeps what went wrong; each writer's lines are read on their own."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        self._open: dict[Writer, _Open] = {}
         self._events: list[Event] = []
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: set[tuple[Writer, str]] = set()
         self._more = 0
         self._root: int | None = None
         self._in_summary = 0
         self._left = ENOUGH
-        self._live: set[str] = set()  # writers of errors that were not survived yet
+        self._live: set[Writer] = set()  # writers of errors that were not survived yet
 
     @property
     def busy(self) -> bool:
@@ -99,49 +103,53 @@ class Reader:
         if self.full:
             self._open.clear()
             return False
-        stream = line.stream if line.stream in self._open or len(self._open) < STREAMS else ""
-        now = self._open.get(stream)
-        if now and (self._frame(stream, now, line) if not now.type else self._said(stream, now, line)):
+        writer = line.file, line.stream
+        if writer not in self._open and len(self._open) >= STREAMS:
+            writer = line.file, ""
+        now = self._open.get(writer)
+        if now and (self._frame(writer, now, line) if not now.type else self._said(writer, now, line)):
             return True
         if not _TELLS.search(line.text):
             return False
-        self._begin(stream, line)
+        self._begin(writer, line)
         return True
 
     def found(self) -> Found:
         """Everything, when the log has ended."""
-        for stream in [*self._open]:
-            self._close(stream)
+        for writer in [*self._open]:
+            self._close(writer)
         return Found(tuple(self._events), self._root, self._more)
 
-    def _begin(self, stream: str, line: Line) -> None:
+    def _begin(self, writer: Writer, line: Line) -> None:
         text = line.text
         if _PROGRESS.search(text):
-            if line.stream in self._live:
-                self._survive(line.stream)
+            if (line.file, line.stream) in self._live:
+                self._survive((line.file, line.stream))
         elif TRACEBACK in text and "Exception ignored in" not in text:
-            self._open[stream] = _Open("error", line)
+            self._open[writer] = _Open("error", line)
         elif _FRAME.match(text):  # of a traceback whose head was cut off
-            self._open[stream] = _Open("error", line, base=max(0, _indent(text) - 2), frames=deque([text], FRAMES))
+            self._open[writer] = _Open("error", line, base=max(0, _indent(text) - 2), frames=deque([text], FRAMES))
         elif match := _THROWN.search(text):
-            self._open[stream] = _Open("abort", line, match[1], last=line.number)
+            self._open[writer] = _Open("abort", line, match[1], last=line.number)
         elif match := _WHAT.search(text):
-            self._open[stream] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
+            self._open[writer] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
         elif self._summary(line) or self._signal(line):
             pass
         elif told := _error_within(text):
-            self._open[stream] = _Open("line", line, told[0], [told[1]], last=line.number)
+            self._open[writer] = _Open("line", line, told[0], [told[1]], last=line.number)
 
-    def _survive(self, stream: str) -> None:
+    def _survive(self, writer: Writer) -> None:
         """A writer reported a loss: what it told before didn't end its run."""
-        self._live.discard(stream)
-        self._events = [replace(e, survived=True) if e.stream == stream and not e.follows else e for e in self._events]
+        self._live.discard(writer)
+        self._events = [
+            replace(e, survived=True) if (e.file, e.stream) == writer and not e.follows else e for e in self._events
+        ]
 
-    def _frame(self, stream: str, now: _Open, line: Line) -> bool:
+    def _frame(self, writer: Writer, now: _Open, line: Line) -> bool:
         """A line within a traceback; the one that names the error begins the message."""
         text, now.seen = line.text[:LONGEST], now.seen + 1
         if now.seen > PATIENCE:
-            self._open.pop(stream)
+            self._open.pop(writer)
             return False
         if TRACEBACK in text:  # of another rank, where no prefix tells the ranks apart
             return True
@@ -158,7 +166,7 @@ class Reader:
             now.frames.append(text[now.base :])
         return True
 
-    def _said(self, stream: str, now: _Open, line: Line) -> bool:
+    def _said(self, writer: Writer, now: _Open, line: Line) -> bool:
         """A further line of a message; False where it is none."""
         text = line.text[:LONGEST]
         if now.kind == "abort" and (match := _WHAT.search(text)):
@@ -174,13 +182,13 @@ class Reader:
             or _THROWN.search(text)
         )
         if ends:
-            self._close(stream)
+            self._close(writer)
             return False
         now.message.append(text.strip())
         return True
 
-    def _close(self, stream: str) -> None:
-        now = self._open.pop(stream)
+    def _close(self, writer: Writer) -> None:
+        now = self._open.pop(writer)
         if not now.type:
             return
         message = "\n".join(now.message).strip()[: 4 * LONGEST]
@@ -233,16 +241,17 @@ class Reader:
 
     def _add(self, event: Event) -> None:
         """Keep an event; the same words of the same writer are one."""
-        key = (event.stream, event.type if event.kind == "signal" else event.text)
+        writer = event.file, event.stream
+        key = writer, event.type if event.kind == "signal" else event.text
         if key in self._known:
             return
         if len(self._events) >= MOST:
             self._more += 1
             return
-        self._known[key] = len(self._events)
+        self._known.add(key)
         self._events.append(event)
         if not event.follows:
-            self._live.add(event.stream)
+            self._live.add(writer)
 
 
 def _indent(text: str) -> int:

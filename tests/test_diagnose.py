@@ -141,6 +141,19 @@ def test_what_the_rules_say_is_what_the_runs_said(name):
     assert measured == verdicts
 
 
+def test_an_error_without_a_name_is_known_again(asked, log):
+    """Breaks when runs here ended as somebody's did, and nobody says so because no failure is named after it."""
+    text = (
+        "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following tensors "
+    )
+    text += "have different metadata than during the forward pass.\ntensor at position 4:\n"
+    code, out, _ = asked("diagnose", log(text), "--json")
+    seen = json.loads(out)["seen"]
+    assert code == 1 and seen and all("/zero3/non-reentrant/" in entry["cell"] for entry in seen)
+    assert seen[-1]["cell"] in asked("diagnose", log(text))[1]
+    assert not known.seen("ValueError: of nobody")
+
+
 def test_contexts_are_of_signatures_that_there_are():
     for failure in FAILURES.values():
         assert {*failure.context} <= {*failure.signatures}
@@ -186,6 +199,7 @@ def test_exit_codes_tell_known_from_unknown_from_unusable(asked, log, tmp_path):
         ("--strategy", "zero9"),
         ("--checkpointing", "maybe"),
         ("--stack", "trl=x"),
+        ("--stack", "trl>=1"),
         ("--stack", "2019-01-01"),
     ):
         code, _, errors = asked("diagnose", log(TWICE), *option)

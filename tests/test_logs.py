@@ -146,6 +146,8 @@ def test_json_of_notebooks_and_log_collectors_is_unpacked():
         b'{"log":"Traceback (most recent call last):\\n  File \\"x\\", line 1\\nRuntimeError: no\\n","stream":""}\n'
     )
     assert texts(docker) == ["Traceback (most recent call last):", '  File "x", line 1', "RuntimeError: no"]
+    torchrun = b'{"message": {"message": "x", "extraInfo": {"py_callstack": "Traceback:\\nRuntimeError: no\\n"}}}\n'
+    assert texts(torchrun) == ["Traceback:", "RuntimeError: no"]
     notebook = b'      "\\u001b[0;31mRuntimeError\\u001b[0m: Expected to\\nfinish",\n'
     assert texts(notebook) == ["RuntimeError: Expected to", "finish"]
     deep = b'{"a\\n": ' + b"[" * 60000

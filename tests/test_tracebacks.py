@@ -83,6 +83,15 @@ def test_an_error_that_was_survived_is_not_the_cause():
     assert cause(other) == ("ValueError: of rank 1", 1) and not found(other).events[0].survived
 
 
+def test_files_are_read_apart():
+    """Breaks when the log of a rank that trains on speaks for one that died."""
+    died, trains = traceback("ValueError: x"), "{'loss': 0.1}\n"
+    lines = [*logs.lines("rank0", [died.encode()]), *logs.lines("rank1", [trains.encode()])]
+    assert not tracebacks.read(lines).cause().survived
+    torn = [*logs.lines("rank0", [died.encode()[:-20]]), *logs.lines("rank1", [traceback("KeyError: 'y'").encode()])]
+    assert tracebacks.read(torn).cause().text == "KeyError: 'y'"
+
+
 def test_an_error_with_a_traceback_outweighs_one_without():
     text = "WARNING could not import flash_attn: ImportError: no such module\n" + traceback("ValueError: the end")
     assert cause(text) == ("ValueError: the end", None)

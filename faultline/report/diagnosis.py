@@ -110,6 +110,10 @@ def _unknown(console: Console, told: Diagnosis) -> None:
         _line(console, f"  It is not taken for {match.failure.name}: {match.against}.")
     if told.alike:
         _line(console, "  If you know better, --strategy and --checkpointing say how it was run.")
+    if told.cause and (seen := known.seen(told.cause.text)):
+        cell, stack = seen[-1]
+        more = f" ({len(seen) - 1} more in --json)" if len(seen) > 1 else ""
+        _line(console, f"  Runs of this suite ended so too, without a name for it: {cell}, with {stack}{more}")
     if told.cause and told.cause.type == "SIGKILL":
         _line(
             console, "  No error of the program ended it: the kernel does that when memory runs out, or somebody did."
