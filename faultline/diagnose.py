@@ -104,6 +104,7 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
             strategies=asked.strategies or hints.strategies,
             modes=asked.modes or hints.modes,
             versions={**hints.versions, **asked.versions},
+            context="\n".join((hints.context, *sorted(asked.strategies))),
         )
     told = () if cause is None or cause.follows else matching(cause.text, hints)
     best = next((match for match in told if match.sure), None)

@@ -16,8 +16,8 @@ from faultline.report import plain
 from faultline.results import Result, RunFolder
 from faultline.wording import normalised
 
-KEPT = 40  # last lines of a traceback
-FIRST = 12  # and its first ones, where there are more
+KEPT = 60  # last lines of a traceback
+FIRST = 60  # and its first ones, where there are more
 
 _PATHS = (
     (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),

@@ -100,6 +100,13 @@ def test_words_that_others_share_need_more_than_themselves():
     assert told(NO_GRAD, **place("ddp", "reentrant")).match.sure == CERTAIN
 
 
+def test_a_reference_model_on_the_cpu_is_this_failure_only_under_fsdp():
+    words = "    ref_logps = self.ref_model(batch)\nRuntimeError: Expected all tensors to be on the same device\n"
+    assert told(words).answer == UNKNOWN and told("--fsdp full_shard\n" + words).answer == "fsdp_reference_model"
+    assert told(words, strategies=frozenset(["fsdp2"])).answer == "fsdp_reference_model"
+    assert told("--deepspeed zero3\n" + words).answer == UNKNOWN
+
+
 def test_a_place_where_it_never_happened_speaks_against_it():
     """Breaks when a log that names another strategy or mode gets an answer that no run bears out."""
     assert told(TWICE).match.sure == LIKELY
@@ -159,6 +166,7 @@ def test_contexts_are_of_signatures_that_there_are():
         assert {*failure.context} <= {*failure.signatures}
         for pattern in failure.context.values():
             re.compile(pattern)
+            assert ".*" not in pattern or pattern.startswith(r"(?s)\A"), "it would be tried at each character of a log"
 
 
 def test_remedies_are_those_of_the_place():

@@ -28,8 +28,8 @@ FAILURE = Failure(
         r"|'NoneType' object has no attribute 'parameters'",
     },
     context={
-        "two-devices": r"ref_model|ref_per_token_logps|reference model",
-        "needs-optimizer": r"ref_model|prepare_model|evaluation_mode",
+        "two-devices": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:ref_model|ref_per_token_logps|reference model))",
+        "needs-optimizer": r"ref_model|evaluation_mode",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(

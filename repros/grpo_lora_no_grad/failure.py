@@ -22,7 +22,8 @@ FAILURE = Failure(
     context={
         "no-grad-fn": r"[gG]radient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
         "not-a-loss": r"[gG]radient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
-        "mixed-dtypes": r"[fF][sS][dD][pP]",
+        "mixed-dtypes": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:GRPO|grpo))",
+        "check": r"carries no graph|no parameter is trainable",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
