@@ -79,7 +79,9 @@ class Reported:
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept
 class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
-    are another failure's, which these models meet too: no remedy is asked to help against them."""
+    are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
+    signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
+    so one that looks ahead is anchored."""
 
     title: str
     records: tuple[str, ...]
@@ -89,6 +91,7 @@ class Failure:
     variants: tuple[Variant, ...]
     claims: Mapping[str, Claim]
     elsewhere: tuple[str, ...] = ()
+    context: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
     name: str = ""
 

@@ -9,7 +9,19 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from faultline import bisect, candidates, commands, environments, over_time, replay, reproduce, stacks
+from faultline import (
+    bisect,
+    candidates,
+    commands,
+    diagnose,
+    environments,
+    over_time,
+    recorded,
+    replay,
+    reproduce,
+    score,
+    stacks,
+)
 from faultline.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.ranks import NeverReady
 
@@ -75,6 +87,15 @@ def parser() -> argparse.ArgumentParser:
     show = verb(verbs, "show", commands.show, "show a failure: record, variants, claims, what was measured")
     show.add_argument("failure")
 
+    hit = verb(verbs, "diagnose", diagnose.command, "name the failure that a log shows, and what was measured to help")
+    hit.add_argument("logs", nargs="+", metavar="LOG", help="a file, also gzip; several; or - for standard input")
+    hit.add_argument("--strategy", default="", metavar="NAMES", help="how it was run, where the log doesn't say")
+    hit.add_argument("--checkpointing", default="", metavar="NAMES", help="off, reentrant or non-reentrant")
+    hit.add_argument(
+        "--stack", default="", metavar="STACK", help="a name from stacks/, a month, or trl==0.15.2 and such"
+    )
+    hit.add_argument("--json", action="store_true", help="for machines")
+
     env = verb(verbs, "env", commands.env, "versions, devices and effective settings")
     env.add_argument("--json", action="store_true")
 
@@ -85,6 +106,11 @@ def parser() -> argparse.ArgumentParser:
 
     readme = verb(verbs, "readme", commands.readme, "rewrite the measured part of each failure's README from a run")
     readme.add_argument("run", nargs="?", default="")
+
+    record = verb(verbs, "record", recorded.command, "record the errors that runs ended with, which diagnose knows")
+    record.add_argument("runs", nargs="+", metavar="RUN", help="folders of results/, with all that is in them")
+
+    verb(verbs, "score", score.command, "say how often diagnose is right, and write it into fixtures/README.md")
 
     report = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
     report.add_argument("run", nargs="?", default="")

@@ -33,7 +33,8 @@ PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed
 # What a rank says when its peer is gone: it follows from a failure and never is the cause.
 VICTIM = re.compile(
     r"Connection (reset|closed) by peer|Broken pipe|Timed out waiting|recvValue failed|Socket closed|"
-    r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited"
+    r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited|"
+    r"[Ww]atchdog caught|collective operation timeout|watchdog thread terminated|got signal: (?:2|15)\b"
 )
 
 # What launchers tell those that they start. A shell in a job of theirs has it too, and libraries act on it:

@@ -46,6 +46,10 @@ FAILURE = Failure(
         # The chunked loss reads the teacher's head outside of its forward pass: FSDP1, and FSDP2 in backward.
         "sharded-head": r"mat2 must be a matrix|'Tensor' object has no attribute '_local_tensor'",
     },
+    context=dict.fromkeys(
+        ("two-devices", "sharded-embedding", "sharded-head"),
+        r"teacher|[dD]istill|\bGKD|\bgkd|GOLD|A2PO|a2po|IWOPD|iw_opd",
+    ),
     variants=(
         *(Variant("broken", name, ON[name], second) for name, (_, second, *_) in TRAINERS.items()),
         *(Variant("prepare_fsdp", name, where, TRAINERS[name][1]) for name, where in WHOLE.items()),

@@ -27,6 +27,10 @@ FAILURE = Failure(
         "needs-optimizer": r"requires an optimizer|must be passed together|requires a model and an optimizer"
         r"|'NoneType' object has no attribute 'parameters'",
     },
+    context={
+        "two-devices": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:ref_model|ref_per_token_logps|reference model))",
+        "needs-optimizer": r"ref_model|evaluation_mode",
+    },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
         Variant("broken"),

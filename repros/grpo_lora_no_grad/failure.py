@@ -12,11 +12,18 @@ FAILURE = Failure(
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
-        "no-grad-fn": r"element 0 of tensors does not require grad and does not have a grad_fn",
+        "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",
         # DeepSpeed's engine asks first whether the loss has a graph, in words of its own.
         "not-a-loss": r"loss must be a scalar tensor",
         "mixed-dtypes": r"mat1 and mat2 must have the same dtype",
         "check": r"CheckFailed: ",
+    },
+    # A loss without a graph, and matrices of two dtypes, have many causes.
+    context={
+        "no-grad-fn": r"[gG]radient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
+        "not-a-loss": r"[gG]radient[_ ]checkpointing|utils[./]checkpoint|use_reentrant|Gradients will be None",
+        "mixed-dtypes": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:GRPO|grpo))",
+        "check": r"carries no graph|no parameter is trainable",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(

@@ -23,6 +23,10 @@ FAILURE = Failure(
         "freed-too-early": r"mat2 must be a matrix, got 1-D tensor|got weight of shape \[0\]",
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",
     },
+    context={
+        "freed-too-early": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing",
+        "marked-ready-twice": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing|use_reentrant",
+    },
     variants=(Variant("broken"), Variant("two_calls"), Variant("smaller_batch"), Variant("one_call")),
     claims={
         "a": Claim(

@@ -1,0 +1,284 @@
+"""From a log to the failure that hit it, how sure that is, and what was measured to help."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from faultline import known, logs, report, stacks, strategies, tracebacks
+from faultline.catalogue import Failure, failures
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.events import Event, Found
+from faultline.hints import TELLING as telling
+from faultline.hints import Collector, Hints
+from faultline.known import Place
+from faultline.logs import Line
+from faultline.matrix import CHECKPOINTING, matches
+from faultline.report import diagnosis, one_line, plain
+from faultline.wording import normalised
+
+# How sure an answer is. The words of an error alone are never enough where other mistakes share them.
+CERTAIN = "certain"  # runs ended with these words under the strategy and mode that the log or the options name
+LIKELY = "likely"  # the words are the failure's own, and nothing speaks against it; strategy or mode isn't known
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Match:
+    """A failure whose words an error has; `against` says what keeps it from being the answer."""
+
+    failure: Failure
+    signature: str
+    sure: str = ""
+    against: str = ""
+    where: frozenset[Place] = frozenset()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answer to a log: the best match if there is one, the first cause, and what else was found."""
+
+    match: Match | None
+    alike: tuple[Match, ...]
+    cause: Event | None
+    found: Found
+    hints: Hints
+    empty: bool = False
+
+    @property
+    def answer(self) -> str:
+        return self.match.failure.name if self.match else UNKNOWN
+
+    @property
+    def search(self) -> str:
+        """The first cause without what differs from run to run: what to look for elsewhere."""
+        return normalised(known.beginning(self.cause.text)) if self.cause else ""
+
+
+class Intake:
+    """What reads a log's lines, and which it asks for."""
+
+    def __init__(self) -> None:
+        self.reader, self.collector, self.empty = tracebacks.Reader(), Collector(), True
+
+    def wanted(self) -> re.Pattern[bytes] | None:
+        """The pattern of lines that can still change the answer; none while a traceback is open."""
+        self.empty = False
+        if self.reader.busy:
+            return None
+        return _pattern(not self.reader.full, not self.collector.full, self.reader.waits)
+
+    def take(self, line: Line) -> None:
+        self.reader.take(line)
+        self.collector.take(line)
+
+
+@functools.cache
+def _pattern(errors: bool, hints: bool, losses: bool) -> re.Pattern[bytes]:
+    parts = [tracebacks.TELLING] * errors + [telling] * hints + [tracebacks.LOSS] * (losses and errors)
+    return re.compile(b"|".join(parts) or rb"(?!)")
+
+
+def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None = None) -> Diagnosis:
+    """Read a log to its end and answer; what `asked` names outranks what the log tells.
+
+    `files` gives the lines, at least those that the function that it is handed wants.
+    """
+    intake = Intake()
+    for line in files(intake.wanted):
+        intake.take(line)
+    reader, collector = intake.reader, intake.collector
+    found = reader.found()
+    cause = found.cause()
+    hints = collector.hints(f"{cause.frames}\n{cause.text}" if cause else "")
+    if asked:
+        hints = replace(
+            hints,
+            strategies=asked.strategies or hints.strategies,
+            modes=asked.modes or hints.modes,
+            versions={**hints.versions, **asked.versions},
+            context="\n".join((hints.context, *sorted(asked.strategies))),
+        )
+    told = () if cause is None or cause.follows else matching(cause.text, hints)
+    best = next((match for match in told if match.sure), None)
+    return Diagnosis(best, tuple(match for match in told if not match.sure), cause, found, hints, intake.empty)
+
+
+def matching(text: str, hints: Hints) -> tuple[Match, ...]:
+    """Every failure whose words an error has, the best first."""
+    flat = one_line(text)
+    candidates = []
+    for failure in failures().values():
+        for name, pattern in failure.signatures.items():
+            if name not in failure.elsewhere and (re.search(pattern, text) or re.search(pattern, flat)):
+                candidates.append(_weigh(failure, name, hints))
+                break
+    order = (CERTAIN, LIKELY, "")
+    return tuple(
+        sorted(
+            candidates,
+            key=lambda m: (order.index(m.sure), not known.shown_by_itself(m.failure, m.signature), m.failure.name),
+        )
+    )
+
+
+def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
+    """How sure a failure is whose words were found: where runs ended so, against what is known of this one."""
+    everywhere = known.places(failure, signature)
+    there = frozenset(
+        (strategy, mode)
+        for strategy, mode in everywhere
+        if (not hints.strategies or strategy in hints.strategies) and (not hints.modes or mode in hints.modes)
+    )
+    if everywhere and not there:
+        run = " and ".join(
+            filter(None, (_several(hints.strategies, strategies.names()), _several(hints.modes, CHECKPOINTING)))
+        )
+        return Match(failure, signature, against=f"no run ended so under {run}")
+    context = failure.context.get(signature)
+    bears_out = bool(context and re.search(context, hints.context))
+    modes = {mode for _, mode in everywhere}
+    needs_mode = modes == {"reentrant"}
+    shown = bool(hints.strategies) and (bool(hints.modes) or not needs_mode)
+    if context and not bears_out and not (hints.modes and needs_mode):
+        return Match(
+            failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
+        )
+    return Match(failure, signature, CERTAIN if there and shown else LIKELY, where=there)
+
+
+def _several(names: Iterable[str], order: Sequence[str]) -> str:
+    return " or ".join(sorted(names, key=order.index))
+
+
+def command(args: argparse.Namespace) -> int:
+    """Answer a log: exit code 0 if its failure is known, 1 if not."""
+    asked = options(args)
+    told = diagnose(lambda wanted: logs.read(args.logs, wanted), asked)
+    if told.empty:
+        raise UsageError("there is nothing in that: give a log file, several, or - for standard input")
+    for name in args.logs if not told.cause else ():
+        if name != logs.STDIN and logs.binary(name):
+            raise UsageError(f"{plain(name)} is not text; unpack it, if it is packed with anything but gzip")
+    if args.json:
+        print(json.dumps(as_json(told), indent=2))
+    else:
+        diagnosis.show(Console(), told)
+    return EXIT_AS_EXPECTED if told.match else EXIT_UNEXPECTED
+
+
+def options(args: argparse.Namespace) -> Hints:
+    """What the options name of the run; raises UsageError for names that there are not."""
+    for axis, given, names in (
+        ("strategy", args.strategy, strategies.names()),
+        ("checkpointing", args.checkpointing, list(CHECKPOINTING)),
+    ):
+        for pattern in filter(None, given.split(",")):
+            if not any(matches(name, (pattern.strip(),)) for name in names):
+                raise unknown(axis, pattern, names)
+    wanted = [pattern.strip() for pattern in args.strategy.split(",") if pattern.strip()]
+    modes = [pattern.strip() for pattern in args.checkpointing.split(",") if pattern.strip()]
+    return Hints(
+        frozenset(name for name in strategies.names() if matches(name, wanted)),
+        frozenset(mode for mode in CHECKPOINTING if matches(mode, modes)),
+        _versions(args.stack),
+    )
+
+
+def _versions(stack: str) -> dict[str, str]:
+    """The versions that a stack names: a file of stacks/, a month of the timeline, or requirements with ==."""
+    if not stack:
+        return {}
+    dated = {moment.date: moment.versions for moment in known.over_time().moments}
+    if stack in dated:
+        return dict(dated[stack])
+    asked = stacks.parse(stack)
+    if asked.asof and len(asked.requirements) == len(stacks.NEEDED) and stack not in stacks.named():
+        raise UsageError(f"nothing was measured as of {stack}; there is {', '.join(dated)}")
+    words = asked.requirements if not asked.here else [f"{name}=={version}" for name, version in known.pinned().items()]
+    pins = {pin[1]: pin[2] for word in words if (pin := re.fullmatch(r"([\w.-]+)==([\w.+!]+)", word))}
+    if not pins:
+        raise UsageError(f"{stack!r} names no version; write trl==0.15.2 and such")
+    return pins
+
+
+def as_json(told: Diagnosis) -> dict[str, Any]:
+    """The answer for machines; README.md has the table of its keys."""
+    match, hints = told.match, told.hints
+    failure = match.failure if match else None
+    fates, scope = known.fates(failure, match.signature, match.where) if match and failure else ([], "")
+    return {
+        "answer": told.answer,
+        "sure": match.sure if match else "",
+        "signature": match.signature if match else "",
+        "title": failure.title if failure else "",
+        "error": told.cause.text if told.cause else "",
+        "search": told.search,
+        "cause": _event(told.cause) if told.cause else None,
+        "followed": [_event(event) for event in told.found.events if event is not told.cause],
+        "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in told.alike],
+        "seen": [{"cell": cell, "stack": on} for cell, on in known.seen(told.cause.text)] if told.cause else [],
+        "strategies": sorted(hints.strategies, key=strategies.names().index),
+        "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
+        "versions": hints.versions,
+        "claims": [
+            {
+                "claim": f.claim.text,
+                "kind": f.claim.kind,
+                "verdict": f.word,
+                "for": f.speak_for,
+                "cells": f.cells,
+                "instead": list(f.instead),
+                "source": f.claim.source,
+            }
+            for f in fates
+        ],
+        "measured": scope,
+        "happens": happens(match) if match else [],
+        "then": then(told),
+        "fixed": failure.until if failure else "",
+        "reproduce": commands(match) if match else [],
+        "records": list(failure.records) if failure else [],
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "kind": event.kind,
+        "error": event.text,
+        "file": event.file,
+        "line": event.number,
+        "named_in_line": event.last,
+        "rank": event.rank,
+        "follows": event.follows,
+    }
+
+
+def happens(match: Match) -> list[str]:
+    """Where the failure ends with these words on today's stack."""
+    told = known.outcomes(match.failure)
+    cells = [cell for cell in told if "broken" in cell.variant]
+    return report.places([cell for cell in cells if told[cell][1] == match.signature], cells)
+
+
+def then(told: Diagnosis) -> dict[str, Any]:
+    """What was measured on the stack nearest to the versions that are known of the run; empty where none is near."""
+    moment = known.nearest(told.hints.versions)
+    if not told.match or not moment:
+        return {}
+    cells = known.then(told.match.failure, moment, told.match.where)
+    return {"date": moment.date, "versions": dict(moment.versions), "outcomes": cells}
+
+
+def commands(match: Match) -> list[str]:
+    """What reproduces the failure: in the place that is known of the run, and as it was reported."""
+    cell, date = known.cell_for(match.failure, match.signature, match.where)
+    own = [report.command(cell.id, date)] if cell else []
+    return own + ([f"make reproduce FAILURE={match.failure.name}"] if match.failure.reported else [])

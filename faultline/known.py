@@ -1,0 +1,205 @@
+"""What is known of a failure without a run at hand: its blessed rules, the timeline, the recorded errors."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from faultline import bootstrap, claims, expectations, matrix, report, runner, timeline
+from faultline.catalogue import ROOT, Claim, Failure, failures
+from faultline.claims import Outcomes, Verdict
+from faultline.matrix import Cell, Selection
+from faultline.report import one_line
+from faultline.server import STACK
+from faultline.timeline import Moment
+from faultline.wording import same_error
+
+ERRORS = ROOT / "fixtures" / "errors" / "errors.jsonl"
+
+WORDS = 200  # characters by which an error is known again
+
+Place = tuple[str, str]
+"""A strategy and a checkpointing mode."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a remedy where somebody needs it: how many cells speak for it, how many there are.
+
+    `instead` has what the cells do that speak against it, with the places where these are not all.
+    """
+
+    key: str
+    claim: Claim
+    word: str
+    speak_for: int
+    cells: int
+    instead: tuple[str, ...]
+
+
+@functools.cache
+def pinned() -> dict[str, str]:
+    """The versions of today's stack, as requirements.txt pins them."""
+    pins = bootstrap.pinned(ROOT / "requirements.txt")
+    return {name: pins[name] for name in STACK if name in pins}
+
+
+@functools.cache
+def outcomes(failure: Failure) -> Outcomes:
+    """What every cell of the default matrix does on today's stack: its rules, which `bless` made from a run."""
+    rules = runner.rules(failure)
+    found = {}
+    for cell in matrix.select(failures(), Selection(failure=(failure.name,))):
+        told = expectations.expect(rules, cell, pinned())
+        found[cell] = (told.outcome, told.signatures[0] if told.signatures else "")
+    return found
+
+
+@functools.cache
+def over_time() -> timeline.Timeline:
+    return timeline.read(timeline.COMMITTED)
+
+
+@functools.cache
+def recorded() -> tuple[dict[str, Any], ...]:
+    """The entries of fixtures/errors/, made by `python -m faultline record`."""
+    if not ERRORS.exists():
+        return ()
+    return tuple(json.loads(line) for line in ERRORS.read_text(encoding="utf-8").splitlines())
+
+
+def seen(error: str) -> list[tuple[str, str]]:
+    """Cells of recorded runs that ended with an error, in whichever wording, each with its stack; the newest last."""
+    return [
+        (cell, stack)
+        for entry in recorded()
+        if same_error(beginning(entry["error"]), beginning(error))
+        for stack, cell in entry["stacks"].items()
+    ]
+
+
+def beginning(error: str) -> str:
+    """The beginning of an error, whose type has no module: what comes later differs from case to case."""
+    kind, colon, said = one_line(error)[:WORDS].partition(": ")
+    return kind.rpartition(".")[2] + colon + said
+
+
+@functools.cache
+def places(failure: Failure, signature: str) -> frozenset[Place]:
+    """Every place in which a run, on whichever stack, ended with these words; none where no device here can show it."""
+    found = {(cell.strategy, cell.checkpointing) for cell, told in outcomes(failure).items() if told[1] == signature}
+    for name, told_over_time in over_time().cells.items():
+        cell = Cell.parse(name)
+        if cell.failure == failure.name and f"raises {signature}" in told_over_time:
+            found.add((cell.strategy, cell.checkpointing))
+    for entry in recorded():
+        if (entry["failure"], entry["signature"]) == (failure.name, signature):
+            found |= {(cell.strategy, cell.checkpointing) for cell in map(Cell.parse, entry["stacks"].values())}
+    for rule in runner.rules(failure):
+        if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
+            cells = matrix.select(failures(), Selection(failure=(failure.name,), device=rule.device[0]))
+            found |= {(cell.strategy, cell.checkpointing) for cell in cells if expectations.about(rule, cell)}
+    return frozenset(found)
+
+
+def shown_by_itself(failure: Failure, signature: str) -> bool:
+    """Whether the failure as reported ends with these words, and not just one of its remedies."""
+    return any(told[1] == signature and "broken" in cell.variant for cell, told in outcomes(failure).items())
+
+
+def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], str]:
+    """Remedies and how they did, with what they were measured against: ``there``, these words in these places.
+
+    Where no cell could tell, ``elsewhere``: these words in any place; else ``other words`` of the failure.
+    """
+    known = outcomes(failure)
+    for scope, chosen in (
+        ("there", [c for c, told in known.items() if told[1] == signature and (c.strategy, c.checkpointing) in where]),
+        ("elsewhere", [c for c, told in known.items() if told[1] == signature]),
+        ("other words", list(known)),
+    ):
+        found = [
+            fate
+            for key, claim in failure.claims.items()
+            if claim.kind in ("helps", "detects") and (fate := _fate(failure, key, claim, known, set(chosen)))
+        ]
+        if found:
+            return found, scope
+    return [], ""
+
+
+def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:
+    whole = claims.verdict(failure, claim, known)
+    pro, contra = ([c for c in cells if c in chosen] for cells in (whole.speaks_for, whole.against))
+    if not pro and not contra:
+        return None
+    did: dict[str, list[Cell]] = {}
+    for cell in contra:
+        did.setdefault(report.named(*known[claims.swapped(failure, claim, cell)]), []).append(cell)
+    instead = [
+        told
+        if len(cells) == len(pro) + len(contra)
+        else f"{told} under {', '.join(report.places(cells, pro + contra))}"
+        for told, cells in did.items()
+    ]
+    word = Verdict(claim, tuple(pro), tuple(contra)).word
+    return Fate(key, claim, word, len(pro), len(pro) + len(contra), tuple(instead))
+
+
+def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tuple[Cell | None, str]:
+    """A cell that shows the words, there if any does, and the date of the stack that it takes: empty for today's."""
+    today = [cell for cell, told in outcomes(failure).items() if told[1] == signature]
+    dated = {
+        Cell.parse(name): over_time().moments[told.index(f"raises {signature}")].date
+        for name, told in over_time().cells.items()
+        if name.startswith(f"{failure.name}/") and f"raises {signature}" in told
+    }
+    best = min(
+        [(cell, "") for cell in today] + [(cell, "" if cell in today else date) for cell, date in dated.items()],
+        key=lambda told: (
+            (told[0].strategy, told[0].checkpointing) not in where,
+            "broken" not in told[0].variant,
+            bool(told[1]),
+            told[0].strategy != (failure.reported.strategy if failure.reported else ""),
+            told[0] != _usual(told[0]),
+        ),
+        default=(None, ""),
+    )
+    return best
+
+
+def _usual(cell: Cell) -> Cell:
+    return replace(cell, precision="fp32", world_size=matrix.default_world(cell))
+
+
+def nearest(versions: Mapping[str, str]) -> Moment | None:
+    """The latest stack of the timeline with nothing newer than these versions; None where they name nothing of it."""
+    known = {name: version for name, version in versions.items() if name in STACK and name != "torch"}
+    fits = [
+        m for m in over_time().moments if known and m.versions and all(_upto(m.versions, *v) for v in known.items())
+    ]
+    return fits[-1] if fits else None
+
+
+def _upto(versions: Mapping[str, str], name: str, version: str) -> bool:
+    try:
+        return name not in versions or Version(versions[name]) <= Version(version)
+    except InvalidVersion:
+        return True
+
+
+def then(failure: Failure, moment: Moment, where: Collection[Place]) -> dict[str, int]:
+    """What the failure's cells did on a stack of the timeline, in these places if any was run there: how many each."""
+    at = list(over_time().moments).index(moment)
+    cells = {Cell.parse(name): told[at] for name, told in over_time().cells.items()}
+    own = {cell: told for cell, told in cells.items() if cell.failure == failure.name}
+    there = {cell: told for cell, told in own.items() if (cell.strategy, cell.checkpointing) in where} or own
+    counts: dict[str, int] = {}
+    for told in there.values():
+        counts[told] = counts.get(told, 0) + 1
+    return dict(sorted(counts.items(), key=lambda entry: -entry[1]))

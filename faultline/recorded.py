@@ -1,0 +1,116 @@
+"""Errors that runs ended with, recorded under fixtures/: what `diagnose` knows of older stacks and is tested on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from faultline import known
+from faultline.catalogue import Failure, failures
+from faultline.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.report import plain
+from faultline.results import Result, RunFolder
+from faultline.wording import normalised
+
+KEPT = 60  # last lines of a traceback
+FIRST = 60  # and its first ones, where there are more
+
+_PATHS = (
+    (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
+    # The suite's own files are a user's script: their names would give the answer away.
+    (re.compile(r"(?:/[\w.+@-]+)*/(?:faultline|repros|tiny_models|ds_configs)/[\w/.-]*"), "train.py"),
+    (re.compile(r"(?<![\w.])/(?:root|home|work|tmp|var)/[\w./+@-]*"), "<path>"),
+)
+
+Entry = dict[str, Any]
+"""One error: failure, signature, outcome, error, traceback, and a cell for each stack that it was seen on."""
+
+
+def command(args: argparse.Namespace) -> int:
+    """Add the errors of runs to fixtures/errors/errors.jsonl."""
+    before = list(known.recorded())
+    found = merged(before, results(map(Path, args.runs)))
+    known.ERRORS.parent.mkdir(parents=True, exist_ok=True)
+    known.ERRORS.write_text("".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in found), encoding="utf-8")
+    known.recorded.cache_clear()
+    stacks = {stack for entry in found for stack in entry["stacks"]}
+    print(f"{len(found)} errors on {len(stacks)} stacks, {len(found) - len(before)} of them new")
+    return EXIT_AS_EXPECTED
+
+
+def results(folders: Iterable[Path]) -> Iterator[Result]:
+    """Every result in the folders and those within them, without runs whose ranks were killed on purpose."""
+    files = [file for folder in folders for file in sorted(folder.resolve().rglob("cells.jsonl"))]
+    if not files:
+        raise UsageError("there are no results in that: name folders of results/")
+    for file in files:
+        run = RunFolder(file.parent)
+        if run.facts().get("kind") != "chaos":
+            yield from run.read()[0]
+
+
+def merged(entries: Iterable[Entry], found: Iterable[Result]) -> list[Entry]:
+    """Entries with the errors of results added: one for each failure, signature, outcome and normalised text."""
+    told: dict[tuple[str, ...], Entry] = {}
+    for entry in (*map(_named, entries), *filter(None, map(recorded, found))):
+        key = (entry["failure"], entry["signature"], entry["outcome"], normalised(entry["error"]))
+        have = told.setdefault(key, entry)
+        have["stacks"] = dict(sorted({**entry["stacks"], **have["stacks"]}.items()))
+    return [told[key] for key in sorted(told)]
+
+
+def _named(entry: Entry) -> Entry:
+    """An entry with the signature that the catalogue gives it by now."""
+    failure = failures().get(entry["failure"])
+    if failure is None or entry["outcome"] != "raises":
+        return entry
+    return entry | {"signature": failure.signature(entry["error"])}
+
+
+def recorded(result: Result) -> Entry | None:
+    """The entry of one result, if it ended with an error, a death or a hang."""
+    failure = failures().get(result["failure"])
+    if failure is None or result["outcome"] not in ("raises", "crashes", "hangs") or not result["stack"]:
+        return None
+    raises = result["outcome"] == "raises"
+    own = next((r for r in result["ranks"] if r["rank"] == result["rank"]), None)
+    told = own["error"]["traceback"] if raises and own and own["error"] else ""
+    if not raises:
+        told = "\n".join(rank["stack"] or rank["log"] for rank in result["ranks"])
+    error = shortened(result["detail"])
+    return {
+        "failure": failure.name,
+        "signature": failure.signature(error) if raises else result["signature"],
+        "outcome": result["outcome"],
+        "error": error,
+        "traceback": excerpt(shortened(told)),
+        "stacks": {result["stack"]: result["id"]},
+    }
+
+
+def shortened(text: str) -> str:
+    """A text whose paths say nothing of the machine that it comes from."""
+    text = plain(text)
+    for pattern, short in _PATHS:
+        text = pattern.sub(short, text)
+    return text
+
+
+def excerpt(traceback: str) -> str:
+    """The first and last lines of a traceback, without the marks below its source lines."""
+    lines = [line for line in traceback.splitlines() if set(line.strip()) - set("^~")]
+    return "\n".join(lines if len(lines) <= FIRST + KEPT else [*lines[:FIRST], "  ...", *lines[-KEPT:]])
+
+
+def answer(failure: Failure, signature: str) -> str:
+    """The failure that `diagnose` has to name for a recorded error; nothing where the catalogue has no words for it."""
+    if signature not in failure.signatures:
+        return ""
+    if signature not in failure.elsewhere:
+        return failure.name
+    owners = [f.name for f in failures().values() if signature in f.signatures and signature not in f.elsewhere]
+    return owners[0] if owners else ""

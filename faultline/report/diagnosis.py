@@ -1,0 +1,154 @@
+"""The answer to a log on the terminal: its name, why, what helps, what doesn't, the command, the records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from faultline import known, report, strategies
+from faultline.events import Event
+from faultline.matrix import CHECKPOINTING
+from faultline.report import one_line
+
+if TYPE_CHECKING:
+    from faultline.diagnose import Diagnosis, Match
+
+SHOWN = 300  # characters of an error
+FOLLOWED = 4  # events that are shown of those that only followed
+
+
+def show(console: Console, told: Diagnosis) -> None:
+    """Print an answer; every text of the log goes through `one_line`."""
+    if told.match:
+        _known(console, told, told.match)
+    else:
+        _unknown(console, told)
+
+
+def _known(console: Console, told: Diagnosis, match: Match) -> None:
+    failure = match.failure
+    style = "bold green" if match.sure == "certain" else "bold yellow"
+    _line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
+    console.print()
+    _why(console, told, match)
+    fates, scope = known.fates(failure, match.signature, match.where)
+    place = {
+        "there": _run(told) or "wherever it was measured",
+        "elsewhere": "measured elsewhere, not where your log was written",
+        "other words": "measured in its other forms: no run here ended with these words",
+    }
+    for heading, words in (("What helps", ("verified", "conditional")), ("What doesn't", ("refuted",))):
+        chosen = [fate for fate in fates if fate.word in words]
+        if chosen:
+            console.print()
+            _line(console, Text(heading, style="bold").append(f"  ({place[scope]})", style="not bold dim"))
+        for fate in sorted(chosen, key=lambda fate: (words.index(fate.word), fate.claim.kind != "helps")):
+            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
+            did = "; ".join((count, *fate.instead))
+            what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
+            _line(console, f"  {fate.word:<11}  {what}{fate.claim.text}  [{did}]")
+    console.print()
+    _told(console, "Fix", failure.until)
+    _measured(console, told, match)
+    from faultline.diagnose import commands  # which imports this module
+
+    for command in commands(match):
+        _told(console, "Again", command)
+    _told(console, "More", f"python -m faultline show {failure.name}")
+    for record in failure.records:
+        _told(console, "", record)
+
+
+def _told(console: Console, word: str, text: str) -> None:
+    _line(console, Text(f"{word:<7}", style="bold").append(text, style="not bold"))
+
+
+def _why(console: Console, told: Diagnosis, match: Match) -> None:
+    """How sure the answer is, and the lines that it stands on."""
+    assert told.cause
+    untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
+    missing = " and ".join(option for option, names in untold.items() if not names)
+    reason = f"runs ended with these words under {_run(told)}"
+    if match.sure == "likely":
+        reason = "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
+    _line(console, Text(match.sure, style="bold").append(f"  {reason}", style="not bold"))
+    _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
+    _followed(console, told)
+
+
+def _followed(console: Console, told: Diagnosis) -> None:
+    others = [event for event in told.found.events if event is not told.cause]
+    for event in others[:FOLLOWED]:
+        word = "only followed" if event.follows else "besides"
+        _line(console, Text(f"  {_place(event)}  {word}: {one_line(event.text)[:100]}", style="dim"))
+    more = len(others) - FOLLOWED + told.found.more
+    if more > 0:
+        _line(console, Text(f"  and {more} more", style="dim"))
+
+
+def _measured(console: Console, told: Diagnosis, match: Match) -> None:
+    from faultline.diagnose import happens, then
+
+    if places := happens(match):
+        _told(console, "Today", f"it happens under {'; '.join(places)}")
+    if near := then(told):
+        versions = near["versions"]
+        named = ", ".join(f"{name} {versions[name]}" for name in told.hints.versions if name in versions)
+        did = ", ".join(f"{count} x {outcome}" for outcome, count in near["outcomes"].items())
+        _told(console, "Yours", f"the nearest stack that was measured, {near['date']} ({one_line(named)}): {did}")
+
+
+def _unknown(console: Console, told: Diagnosis) -> None:
+    _line(console, Text("unknown", style="bold").append(_no_answer(told), style="not bold"))
+    if told.cause:
+        console.print()
+        _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
+        _followed(console, told)
+    for match in told.alike:
+        _line(console, f"  It is not taken for {match.failure.name}: {match.against}.")
+    if told.alike:
+        _line(console, "  If you know better, --strategy and --checkpointing say how it was run.")
+    if told.cause and (seen := known.seen(told.cause.text)):
+        cell, stack = seen[-1]
+        more = f" ({len(seen) - 1} more in --json)" if len(seen) > 1 else ""
+        _line(console, f"  Runs of this suite ended so too, without a name for it: {cell}, with {stack}{more}")
+    if told.cause and told.cause.type == "SIGKILL":
+        _line(
+            console, "  No error of the program ended it: the kernel does that when memory runs out, or somebody did."
+        )
+    elif told.cause and not told.cause.follows:
+        console.print()
+        _line(console, Text("Search for", style="bold").append(f"  {told.search}", style="not bold"))
+
+
+def _no_answer(told: Diagnosis) -> str:
+    if not told.cause:
+        return "  no line of this log tells an error"
+    if told.cause.follows:
+        return "  all that this log has are consequences; look for the first cause in what other ranks wrote"
+    return "  this error is none of the catalogue's"
+
+
+def _place(event: Event) -> str:
+    rank = f", rank {event.rank}" if event.rank is not None else ""
+    lines = f"{event.number}" if event.number == event.last else f"{event.number}-{event.last}"
+    return f"{one_line(event.file)}:{lines}{rank}"
+
+
+def _run(told: Diagnosis) -> str:
+    """What is known of the run in words, where the error's words leave it: ``zero2*, checkpointing reentrant``."""
+    where = told.match.where if told.match else frozenset()
+    names = {strategy for strategy, _ in where} or told.hints.strategies
+    modes = {mode for _, mode in where} or told.hints.modes
+    parts = []
+    if told.hints.strategies:
+        parts.append(report.grouped(names, strategies.names()))
+    if modes and len(modes) < len(CHECKPOINTING):
+        parts.append("checkpointing " + " or ".join(mode for mode in CHECKPOINTING if mode in modes))
+    return ", ".join(parts)
+
+
+def _line(console: Console, text: str | Text) -> None:
+    console.print(Text(text) if isinstance(text, str) else text, soft_wrap=True)

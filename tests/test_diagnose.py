@@ -1,0 +1,347 @@
+"""Answers: the failure that a log shows, how sure that is, and never a forced guess."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from faultline import catalogue, diagnose, known, logs, readmes, recorded, report, results, score
+from faultline.diagnose import CERTAIN, LIKELY, UNKNOWN
+from faultline.expectations import Expectation
+from faultline.hints import Hints
+from faultline.matrix import CHECKPOINTING, Cell
+from faultline.oracle import Judgement, Outcome
+from faultline.ranks import Ended, RankEnd
+from faultline.report import diagnosis
+from faultline.results import RunFolder, result
+
+FAILURES = catalogue.failures()
+SAMPLES = list(score.samples())
+PASTED = [sample for sample in SAMPLES if sample.group in (score.PASTED, score.OTHERS)]
+NO_GRAD = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
+TWICE = "AssertionError: The parameter 7 has already been reduced. Gradient computed twice for this partition.\n"
+
+
+def told(text, **how):
+    content = text if isinstance(text, bytes) else text.encode()
+    return diagnose.diagnose(lambda wanted: logs.lines("log", [content], wanted), Hints(**how) if how else None)
+
+
+def unhurried(content, asked=None):
+    """The same with every line looked at."""
+    return diagnose.diagnose(lambda wanted: logs.lines("log", [content], lambda: wanted() and None), asked)
+
+
+def place(strategy, checkpointing):
+    return {"strategies": frozenset([strategy]), "modes": frozenset([checkpointing])}
+
+
+def test_nothing_is_named_wrongly_and_most_is_named():
+    """Breaks when a near miss is taken for a failure of the catalogue, or a real log isn't known any more."""
+    answers = [(sample, score.answered(sample).answer) for sample in SAMPLES]
+    wrong = [(sample.name, said) for sample, said in answers if said not in (UNKNOWN, sample.answer)]
+    assert not wrong
+    by_group = {scored.group: scored for scored in score.score(answers)}
+    assert by_group[score.TOLD].right == by_group[score.TOLD].with_answer, "with its place told, each error is known"
+    assert by_group["all"].right >= 0.9 * by_group["all"].with_answer
+    text = (score.FIXTURES / "README.md").read_text(encoding="utf-8")
+    assert score.table(answers) in text, "fixtures/README.md says otherwise: python -m faultline score"
+
+
+def test_there_are_as_many_fixtures_as_are_needed():
+    names = {sample.name for sample in PASTED if sample.group == score.PASTED}
+    assert len(names) >= 20 and len(score.index(score.NEAR_MISSES)) >= 40
+    for folder in (score.LOGS, score.NEAR_MISSES):
+        index = score.index(folder)
+        assert {file.stem for file in folder.glob("*.log")} == {*index}
+        for entry in index.values():
+            assert entry["source"].startswith("https://") and entry.get("answer", "") in ("", *FAILURES)
+
+
+@pytest.mark.parametrize("sample", PASTED, ids=lambda sample: sample.name)
+def test_prefixes_line_ends_and_noise_change_no_answer(sample):
+    """Breaks when the same log is known from one launcher and not from another."""
+    expected = score.answered(sample).answer
+    lines = sample.log.decode().splitlines()
+    for same in (
+        "\r\n".join(lines),
+        "\n".join(f"[rank3]: {line}" for line in lines),
+        "\n".join(f"2025-04-02T10:11:12.345Z {line}" for line in lines),
+        "\n".join(f"\x1b[31m{line}\x1b[0m" for line in lines),
+        "a healthy line\r 10%|#\n" * 99 + "\n".join(lines) + "\n",
+    ):
+        assert told(same).answer == expected
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.group[-4:]} {sample.name}")
+def test_lines_that_are_passed_over_change_no_answer(sample):
+    """Breaks when the quick look at a log's bytes misses a line that the slow one understands."""
+    assert unhurried(sample.log, sample.asked) == score.answered(replace(sample, name="log"))
+
+
+@given(st.lists(st.sampled_from([line for s in PASTED for line in s.log.splitlines()][:400]), max_size=30))
+def test_any_mixture_of_real_lines_is_read_the_same_either_way(lines):
+    content = b"\n".join(lines)
+    assert unhurried(content) == told(content)
+
+
+def test_words_that_others_share_need_more_than_themselves():
+    """The near miss passes and the same words with what bears them out are found."""
+    alone = told(NO_GRAD)
+    assert alone.answer == UNKNOWN and alone.alike[0].failure.name == "grpo_lora_no_grad"
+    assert told("UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n" + NO_GRAD).match
+    assert told(NO_GRAD, **place("ddp", "reentrant")).match.sure == CERTAIN
+
+
+def test_a_reference_model_on_the_cpu_is_this_failure_only_under_fsdp():
+    words = "    ref_logps = self.ref_model(batch)\nRuntimeError: Expected all tensors to be on the same device\n"
+    assert told(words).answer == UNKNOWN and told("--fsdp full_shard\n" + words).answer == "fsdp_reference_model"
+    assert told(words, strategies=frozenset(["fsdp2"])).answer == "fsdp_reference_model"
+    assert told("--deepspeed zero3\n" + words).answer == UNKNOWN
+
+
+def test_a_place_where_it_never_happened_speaks_against_it():
+    """Breaks when a log that names another strategy or mode gets an answer that no run bears out."""
+    assert told(TWICE).match.sure == LIKELY
+    assert told(TWICE, **place("zero2", "reentrant")).match.sure == CERTAIN
+    for elsewhere in (place("zero2", "non-reentrant"), place("fsdp2", "reentrant")):
+        answer = told(TWICE, **elsewhere)
+        assert answer.answer == UNKNOWN and "no run ended so" in answer.alike[0].against
+    off = told("gradient_checkpointing=False\n" + TWICE)
+    assert off.answer == UNKNOWN
+
+
+def test_unused_parameters_that_ddp_looks_for_are_another_error():
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
+    since = "Since `find_unused_parameters=True` is enabled, this likely means that not all outputs participate.\n"
+    assert told(words).answer == "ddp_unused_vision_tower" and told(words + since).answer == UNKNOWN
+    advice = "passing the keyword argument find_unused_parameters=True to torch.nn.parallel.DistributedDataParallel\n"
+    assert told(words + advice).answer == "ddp_unused_vision_tower", "advice is taken for what was done"
+    assert told("model = DistributedDataParallel(model, find_unused_parameters=True)\n" + words).answer == UNKNOWN
+
+
+def test_a_later_error_is_not_taken_for_the_first():
+    """Breaks when a known error that came of an unknown one is told in its place."""
+    text = 'Traceback (most recent call last):\n  File "x", line 1\ntorch.OutOfMemoryError: CUDA out of memory.\n\n' + (
+        'Traceback (most recent call last):\n  File "x", line 1\nRuntimeError: Expected to have finished reduction in'
+        " the prior iteration\n"
+    )
+    assert told(text).answer == UNKNOWN and "out of memory" in told(text).search
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_the_rules_say_is_what_the_runs_said(name):
+    """Breaks when `diagnose` tells another verdict than the README, which a run wrote."""
+    failure = FAILURES[name]
+    outcomes = known.outcomes(failure)
+    verdicts = {key: known.claims.verdict(failure, claim, outcomes).word for key, claim in failure.claims.items()}
+    text = (catalogue.REPROS / name / "README.md").read_text(encoding="utf-8").split(readmes.BEGIN)[1]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    measured = {row[0]: row[2] for row in rows if len(row) == 4 and row[0] in failure.claims}
+    assert measured == verdicts
+
+
+def test_an_error_without_a_name_is_known_again(asked, log):
+    """Breaks when runs here ended as somebody's did, and nobody says so because no failure is named after it."""
+    text = (
+        "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following tensors "
+    )
+    text += "have different metadata than during the forward pass.\ntensor at position 4:\n"
+    code, out, _ = asked("diagnose", log(text), "--json")
+    seen = json.loads(out)["seen"]
+    assert code == 1 and seen and all("/zero3/non-reentrant/" in entry["cell"] for entry in seen)
+    assert seen[-1]["cell"] in asked("diagnose", log(text))[1]
+    assert not known.seen("ValueError: of nobody")
+
+
+def test_contexts_are_of_signatures_that_there_are():
+    for failure in FAILURES.values():
+        assert {*failure.context} <= {*failure.signatures}
+        for pattern in failure.context.values():
+            re.compile(pattern)
+            assert ".*" not in pattern or pattern.startswith(r"(?s)\A"), "it would be tried at each character of a log"
+
+
+def test_remedies_are_those_of_the_place():
+    failure = FAILURES["zero3_dummy_loss"]
+    fates, scope = known.fates(failure, "empty-gradient", {("zero3", "off")})
+    by_key = {fate.key: fate for fate in fates}
+    assert scope == "there" and by_key["e"].word == "verified" and by_key["c6"].word == "refuted"
+    assert all(fate.cells <= 3 for fate in fates), "cells of other places were counted"
+    fates, scope = known.fates(failure, "empty-gradient", {("ddp", "off")})
+    assert fates and scope == "elsewhere"
+    assert known.fates(FAILURES["fsdp_reference_model"], "two-devices", {("fsdp2", "off")})[1] == "other words"
+
+
+def test_the_nearest_stack_is_none_newer():
+    assert known.nearest({"trl": "0.15.2"}).date == "2025-03-01"
+    assert known.nearest({"trl": "0.1.0"}) is None and known.nearest({}) is None
+    assert known.nearest({"trl": "not a version"}) is not None
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(text, name="train.log"):
+        file = tmp_path / name
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(file)
+
+    return write
+
+
+def test_exit_codes_tell_known_from_unknown_from_unusable(asked, log, tmp_path):
+    assert asked("diagnose", log(TWICE))[0] == 0
+    assert asked("diagnose", log("ValueError: x\n"))[0] == 1
+    assert asked("diagnose", log("nothing\n"))[0] == 1
+    for bad in (log(""), log(bytes(range(32)) * 999, "model.bin"), str(tmp_path / "absent"), str(tmp_path)):
+        code, out, errors = asked("diagnose", bad)
+        assert code == 2 and not out and len(errors) == 1, bad
+    for option in (
+        ("--strategy", "zero9"),
+        ("--checkpointing", "maybe"),
+        ("--stack", "trl=x"),
+        ("--stack", "trl>=1"),
+        ("--stack", "2019-01-01"),
+    ):
+        code, _, errors = asked("diagnose", log(TWICE), *option)
+        assert code == 2 and len(errors) == 1, option
+
+
+def test_standard_input_and_several_files(asked, log, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TWICE.encode())))
+    code, out, _ = asked("diagnose", "-")
+    assert code == 0 and "standard input:1" in out
+    code, out, _ = asked(
+        "diagnose", log("RuntimeError: Connection closed by peer\n", "rank0"), log(TWICE, "rank1"), "--json"
+    )
+    assert code == 0 and json.loads(out)["cause"]["file"].endswith("rank1")
+
+
+def test_a_person_reads_the_name_then_why_then_what_helps(asked, log):
+    """Breaks when somebody with a traceback has to search the output for what to do."""
+    text = "TRL version: 0.15.2\ngradient_checkpointing_kwargs={'use_reentrant': True}\n" + NO_GRAD
+    code, out, _ = asked("diagnose", log(text), "--strategy", "ddp")
+    assert code == 0
+    failure = FAILURES["grpo_lora_no_grad"]
+    parts = (
+        *("grpo_lora_no_grad", "certain", "train.log:3", "What helps", "verified", "What doesn't", "refuted", "Fix"),
+        *("trl 0.16.0", "2025-03-01", "make test-matrix CELL=grpo_lora_no_grad/broken/ddp/reentrant/fp32/w2/cpu"),
+        *("make reproduce FAILURE=grpo_lora_no_grad", *failure.records),
+    )
+    at = [out.index(part) for part in parts]
+    assert at == sorted(at) and len(out.splitlines()) < 40
+
+
+def test_the_readme_shows_what_is_really_printed(asked, monkeypatch):
+    monkeypatch.chdir(catalogue.ROOT)
+    block = (
+        (catalogue.ROOT / "README.md").read_text(encoding="utf-8").split("$ python -m faultline ")[1].split("\n\n`")[0]
+    )
+    command, *lines = (line.removeprefix("    ") for line in block.splitlines())
+    out = asked(*command.split())[1]
+    for line in lines:
+        assert line.removesuffix(" ...") in out, "the README shows what isn't so"
+
+
+def test_json_has_it_all(asked, log):
+    code, out, _ = asked(
+        "diagnose", log("[rank1]: " + TWICE), "--strategy", "zero2", "--checkpointing", "reentrant", "--json"
+    )
+    answer = json.loads(out)
+    assert code == 0 and answer["answer"] == "zero_double_reduction" and answer["sure"] == CERTAIN
+    assert answer["cause"]["rank"] == 1 and answer["cause"]["line"] == 1 and answer["measured"] == "there"
+    assert {claim["verdict"] for claim in answer["claims"]} == {"verified", "refuted"}
+    section = (catalogue.ROOT / "README.md").read_text(encoding="utf-8").split("| in JSON | |")[1].split("\n\n")[0]
+    keys = [row.split(" | ")[0] for row in section.splitlines()]
+    assert {key for row in keys for key in re.findall("`(\\w+)`", row)} == {*answer}, "the README's keys are others"
+    code, out, _ = asked("diagnose", log("ValueError: 12 of /a/b\n"), "--json")
+    assert json.loads(out)["answer"] == UNKNOWN and json.loads(out)["search"] == "ValueError: # of <path>"
+
+
+def test_versions_come_from_the_log_or_from_a_stack(asked, log):
+    text = "trl==0.15.2\n- `transformers` version: 4.49.0\nDeepSpeed info: version=0.16.4, git-hash=x\n"
+    text += "PyTorch version: 2.6.0+cu124\n"
+    versions = told(text + TWICE).hints.versions
+    assert versions == {"trl": "0.15.2", "transformers": "4.49.0", "deepspeed": "0.16.4", "torch": "2.6.0"}
+    for stack in ("trl-0.15.2", "trl==0.15.2", "2025-03-01"):
+        _, out, _ = asked("diagnose", log(TWICE), "--stack", stack, "--json")
+        assert json.loads(out)["versions"]["trl"] == "0.15.2" and json.loads(out)["then"]["date"] == "2025-03-01"
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60))
+def test_no_text_of_a_log_steers_the_terminal(text):
+    """Breaks when a log can clear the screen, set a title or write rich's markup."""
+    hostile = f"\x1b]0;{text}\x07\x1b[2J[bold red]{text}[/]"
+    for content in (f"ValueError: {hostile}\n", f"RuntimeError: has already been reduced {hostile}\n"):
+        for name in ("log", f"log{text}\x1b[2J"):
+            answer = diagnose.diagnose(lambda wanted, c=content, n=name: logs.lines(n, [c.encode()], wanted))
+            shown = io.StringIO()
+            diagnosis.show(Console(file=shown, width=200), answer)
+            assert "\x1b" not in shown.getvalue() and "\x07" not in shown.getvalue()
+            assert report.plain(shown.getvalue()) == shown.getvalue()
+
+
+def entry(failure, cell, message, stack="trl 1.0.0", outcome=Outcome.RAISES):
+    error = {
+        "type": "RuntimeError",
+        "message": message,
+        "traceback": f'  File "/home/me/x/site-packages/a.py"\n{message}',
+    }
+    ended = Ended([RankEnd({"rank": 0, "error": error, "evidence": {}})])
+    judged = Judgement(outcome, "other", f"RuntimeError: {message}", 0)
+    return result(Cell(failure, "broken", cell), judged, ended, stack, Expectation(), "changed")
+
+
+def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
+    """Breaks when the same error fills the file, an old stack's is lost, or a path tells who ran it."""
+    same = [
+        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", f"trl {n}")
+        for n in (1, 2)
+    ]
+    other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
+    trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
+    found = recorded.merged([], [*same, other, trains])
+    assert [e["signature"] for e in found] == ["other", "reduced-twice"]
+    assert found[1]["stacks"] == {"trl 1": same[0]["id"], "trl 2": same[1]["id"]}
+    assert recorded.merged(found, [*same, other]) == found
+    assert "/home" not in json.dumps(found)
+    assert "/home/" not in known.ERRORS.read_text() and "/root/" not in known.ERRORS.read_text()
+
+
+@pytest.fixture
+def nothing_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(known, "ERRORS", tmp_path / "errors" / "errors.jsonl")
+    known.recorded.cache_clear()
+    yield
+    known.recorded.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_recorded")
+def test_record_reads_all_in_a_folder_but_chaos(asked, tmp_path):
+    for kind in ("part", "chaos"):
+        folder = RunFolder(tmp_path / "runs" / kind)
+        folder.path.mkdir(parents=True)
+        folder.describe(kind=kind)
+        folder.cells.write_text(json.dumps(entry("zero_double_reduction", "zero2", f"an error of {kind}")) + "\n")
+    assert asked("record", str(tmp_path / "runs"))[0] == 0
+    text = known.ERRORS.read_text()
+    assert "an error of part" in text and "chaos" not in text
+    assert asked("record", str(tmp_path / "errors"))[0] == 2
+
+
+def test_every_recorded_error_has_a_cell_of_the_catalogue():
+    for told_of in known.recorded():
+        for cell in map(Cell.parse, told_of["stacks"].values()):
+            assert cell.failure == told_of["failure"] in FAILURES and cell.checkpointing in CHECKPOINTING
+    stacks = {stack for told_of in known.recorded() for stack in told_of["stacks"]}
+    assert {"deepspeed 0.14.5", "deepspeed 0.15.4", "trl 0.16.0", "trl 0.17.0"} <= {
+        part for stack in stacks for part in stack.split(", ")
+    }
+    assert results.stack_name(known.pinned()) in stacks, "today's stack is missing: python -m faultline record"

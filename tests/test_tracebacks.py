@@ -1,0 +1,191 @@
+"""Events of a log: what failed first, and what only followed from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from faultline import logs, tracebacks
+
+FRAMES = '  File "train.py", line 3, in <module>\n    trainer.train()\n'
+
+
+def found(text):
+    return tracebacks.read(logs.lines("log", [text.encode()]))
+
+
+def cause(text):
+    event = found(text).cause()
+    return event and (event.text, event.rank)
+
+
+def traceback(last, rank=None):
+    lines = f"Traceback (most recent call last):\n{FRAMES}{last}\n"
+    return lines if rank is None else "".join(f"[rank{rank}]: {line}\n" for line in lines.splitlines())
+
+
+FOLLOWS = [
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:29500",
+    "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+    "KeyboardInterrupt",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+]
+
+
+@pytest.mark.parametrize("victim", FOLLOWS)
+def test_what_only_follows_is_never_the_cause(victim):
+    """Breaks when somebody is told of a broken connection where another rank's error broke it."""
+    own = "ValueError: the cause"
+    for text in (traceback(victim, 0) + traceback(own, 1), traceback(own, 1) + traceback(victim, 0)):
+        assert cause(text) == (own, 1)
+    alone = found(traceback(victim, 0))
+    assert alone.cause().follows, "a log of victims alone has no cause to show"
+
+
+def test_interleaved_ranks_are_read_apart():
+    """Breaks when two ranks that print at once become one traceback with the lines of both."""
+    first = traceback("RuntimeError: Connection reset by peer", 0).splitlines()
+    second = traceback("ValueError: the cause\nover two lines", 1).splitlines()
+    mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
+    assert cause("\n".join(mixed)) == ("ValueError: the cause\nover two lines", 1)
+
+
+def test_ranks_without_prefixes_that_print_at_once_still_name_their_error():
+    lines = traceback("ValueError: both").splitlines()
+    assert cause("\n".join(line for line in lines for _ in range(2))) == ("ValueError: both", None)
+
+
+def test_the_first_of_chained_exceptions_is_the_cause():
+    for link in (
+        "During handling of the above exception, another exception occurred:",
+        "The above exception was the direct",
+    ):
+        assert cause(traceback("KeyError: 'x'") + f"\n{link}\n\n" + traceback("RuntimeError: wrapped")) == (
+            "KeyError: 'x'",
+            None,
+        )
+
+
+def test_torchruns_summary_names_the_rank_that_failed_first():
+    """Breaks when the order in which ranks printed outweighs the order in which they failed."""
+    summary = "Root Cause (first observed failure):\n[0]:\n  time      : x\n  rank      : 1 (local_rank: 1)\n"
+    text = traceback("ValueError: later", 0) + traceback("ValueError: first", 1) + summary
+    assert cause(text) == ("ValueError: first", 1)
+
+
+def test_an_error_that_was_survived_is_not_the_cause():
+    """Breaks when a caught exception of an hour ago is told instead of what ended the run."""
+    text = traceback("ImportError: optional") + "{'loss': 0.1, 'epoch': 1}\n" + traceback("ValueError: the end")
+    assert cause(text) == ("ValueError: the end", None)
+    other = traceback("ValueError: of rank 1", 1) + "[rank0]: {'loss': 0.1}\n"
+    assert cause(other) == ("ValueError: of rank 1", 1) and not found(other).events[0].survived
+
+
+def test_files_are_read_apart():
+    """Breaks when the log of a rank that trains on speaks for one that died."""
+    died, trains = traceback("ValueError: x"), "{'loss': 0.1}\n"
+    lines = [*logs.lines("rank0", [died.encode()]), *logs.lines("rank1", [trains.encode()])]
+    assert not tracebacks.read(lines).cause().survived
+    torn = [*logs.lines("rank0", [died.encode()[:-20]]), *logs.lines("rank1", [traceback("KeyError: 'y'").encode()])]
+    assert tracebacks.read(torn).cause().text == "KeyError: 'y'"
+
+
+def test_an_error_with_a_traceback_outweighs_one_without():
+    text = "WARNING could not import flash_attn: ImportError: no such module\n" + traceback("ValueError: the end")
+    assert cause(text) == ("ValueError: the end", None)
+
+
+SHAPES = {
+    "behind a progress bar": ("  0%|  | 0/10 [00:00<?, ?it/s]" + traceback("ValueError: x"), "ValueError: x"),
+    "cut off at its head": (FRAMES + "ValueError: x\n", "ValueError: x"),
+    "one line alone": ("ValueError: x\n", "ValueError: x"),
+    "its repr": ("uncaught exception: RuntimeError('x and y')\n", "RuntimeError: x and y"),
+    "a type with its message below": (
+        traceback("torch.OutOfMemoryError:\nCUDA out of memory."),
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ),
+    "a bare assert": (
+        traceback("AssertionError").replace("trainer.train()", "assert a == b"),
+        "AssertionError: assert a == b",
+    ),
+    "indented by a launcher": (
+        "  traceback : Traceback (most recent call last):\n"
+        + "".join(f"    {line}\n" for line in f"{FRAMES}ValueError: x".splitlines()),
+        "ValueError: x",
+    ),
+    "rich's box": (
+        "╭───── Traceback (most recent call last) ─────╮\n│ /a/train.py:3 in <module>          │\n"
+        "│ ❱ 3 │   trainer.train()            │\n╰─────────────────╯\nValueError: one two\nthree\n",
+        "ValueError: one two\nthree",
+    ),
+    "a notebook": (
+        "---------------------------------------------------------------------------\n"
+        "ValueError                                Traceback (most recent call last)\n"
+        "Cell In[3], line 1\n----> 1 trainer.train()\n\nFile ~/x.py:12, in train(self)\n---> 12 raise\n\n"
+        "ValueError: x\n",
+        "ValueError: x",
+    ),
+    "spawned": (
+        traceback("torch.multiprocessing.spawn.ProcessRaisedException: ")
+        + "\n-- Process 1 terminated with the following error:\n"
+        + traceback("ValueError: x"),
+        "ValueError: x",
+    ),
+    "C++": (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  out of range\n"
+        "Exception raised from f\n",
+        "c10::Error: out of range\nException raised from f",
+    ),
+    "killed": (
+        "E0402 10:11:12.3 9 x/api.py:8] failed (exitcode: -9) local_rank: 1 (pid: 4) of binary: python\n",
+        "SIGKILL",
+    ),
+    "DeepSpeed's launcher": (
+        "[2025-01-01 00:00:00,000] [ERROR] [launch.py:3:main] exits with return code = -11\n",
+        "SIGSEGV",
+    ),
+    "the kernel": ("[12345.678901] Out of memory: Killed process 4242 (python)\n", "SIGKILL"),
+    "a shell": ("run.sh: line 3: 4242 Killed                  python train.py\n", "SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_errors_are_found_in_whichever_shape(shape):
+    text, expected = SHAPES[shape]
+    told, _ = cause(text)
+    assert told == expected or told.startswith(f"{expected}: "), told
+
+
+def test_a_watchdogs_timeout_follows_and_knows_its_rank():
+    text = "[rank3]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout:\n"
+    [event] = found(text).events
+    assert event.follows and event.rank == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Loading checkpoint shards: 100%|##| 3/3\n",
+        "    raise ValueError('x')\n",
+        "except ValueError:\n",
+        'Exception ignored in: <function f>\nTraceback (most recent call last):\n  File "x", line 1, in f\n',
+        "{'loss': 0.1}\n",
+        "UserWarning: something\n",
+        "",
+    ],
+)
+def test_what_is_no_error_is_none(text):
+    assert not found(text).events
+
+
+def test_a_log_of_errors_alone_ends():
+    """Breaks when each of a million errors is kept, or looked at for ever."""
+    text = "".join(f"[rank{n % 9}]: ValueError: number {'x' * n}\n" for n in range(2000))
+    told = found(text)
+    assert len(told.events) == tracebacks.MOST and told.more > 1000
+    reader = tracebacks.Reader()
+    for number in range(tracebacks.ENOUGH + 3):
+        reader.take(logs.Line("log", number, "ValueError: x"))
+    assert reader.full and not reader.busy
