@@ -37,7 +37,8 @@ def everything() -> None:
     for name in PRELOAD:
         importlib.import_module(name)
     for name in PRELOAD_IF_THERE:
-        with contextlib.suppress(ImportError):
+        # Whatever an experimental module raises: cells that need it will say so, the others can run.
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     for package, names in TOUCH.items():
         for name in names:
