@@ -57,10 +57,9 @@ def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = Fa
 
     It is only the same as long as what is installed here is.
     """
-    pins = "\n".join(stacks.installed())
-    asked = {**request, "installed": hashlib.blake2b(pins.encode(), digest_size=8).hexdigest()}
+    asked = {**request, "installed": _digest("\n".join(stacks.installed()))}
     if resume:
-        folder = next((run for run in results.campaigns(kind) if run.facts().get("request") == asked), None)
+        folder = next((run for run in results.runs(kind=kind) if run.facts().get("request") == asked), None)
         if not folder:
             raise UsageError(f"no {kind} run of these options and packages could go on; start one without --resume")
     else:
@@ -125,7 +124,11 @@ def part(campaign: Campaign, name: str) -> RunFolder:
 def file_name(name: str) -> str:
     """A folder's name for any text: a file system takes 255 bytes, and a bump of the whole stack has more."""
     text = re.sub(r"[^\w.=+-]+", "-", name, flags=re.ASCII)
-    return text if len(text) <= 100 else f"{text[:80]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+    return text if len(text) <= 100 else f"{text[:80]}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def say(text: str) -> None:

@@ -16,8 +16,7 @@ from faultline import known, logs, report, stacks, strategies, tracebacks
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
-from faultline.hints import TELLING as telling
-from faultline.hints import Collector, Hints
+from faultline.hints import TELLING, Collector, Hints
 from faultline.known import Place
 from faultline.logs import Line
 from faultline.matrix import CHECKPOINTING, matches
@@ -82,7 +81,7 @@ class Intake:
 
 @functools.cache
 def _pattern(errors: bool, hints: bool, losses: bool) -> re.Pattern[bytes]:
-    parts = [tracebacks.TELLING] * errors + [telling] * hints + [tracebacks.LOSS] * (losses and errors)
+    parts = [tracebacks.TELLING] * errors + [TELLING] * hints + [tracebacks.LOSS] * (losses and errors)
     return re.compile(b"|".join(parts) or rb"(?!)")
 
 

@@ -98,7 +98,7 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known of a run; an empty axis is not known. `lines` are the texts that told it, by axis."""
+    """What is known of a run; an empty axis is not known. `context` is the text that may tell more, a line each."""
 
     strategies: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()

@@ -224,22 +224,16 @@ def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     return folder
 
 
-def runs(root: Path = RESULTS) -> Iterator[RunFolder]:
-    """All runs, the newest first; not those of another kind."""
-    for file in sorted(root.glob("2*/run.json"), reverse=True):
-        yield RunFolder(file.parent)
-
-
-def campaigns(kind: str, root: Path = RESULTS) -> Iterator[RunFolder]:
-    """The runs of another kind, the newest first."""
-    for file in sorted(root.glob(f"{kind}-*/run.json"), reverse=True):
+def runs(root: Path = RESULTS, *, kind: str = "run") -> Iterator[RunFolder]:
+    """All runs of a kind, the newest first."""
+    for file in sorted(root.glob("2*/run.json" if kind == "run" else f"{kind}-*/run.json"), reverse=True):
         yield RunFolder(file.parent)
 
 
 def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     """The newest run of a kind; raises UsageError where there is none."""
     if kind != "run":
-        folder = next(campaigns(kind, root), None)
+        folder = next(runs(root, kind=kind), None)
         if not folder:
             raise UsageError(f"there is no {kind} run yet that could go on")
         return folder

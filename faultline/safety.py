@@ -183,8 +183,9 @@ def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: It
     changes, compared, unproven = [], 0, 0
     for cell in cells:
         old, new = (side.get(cell.id, []) for side in sides)
-        compared += all(any(r["outcome"] != Outcome.IMPOSSIBLE for r in _proven(s)) for s in (old, new))
-        unproven += not any(map(_proven, (old, new)))
+        proven = [_proven(side) for side in (old, new)]
+        compared += all(any(r["outcome"] != Outcome.IMPOSSIBLE for r in side) for side in proven)
+        unproven += not any(proven)
         change = changed(cell, old, new)
         if change:
             changes.append(change)

@@ -64,7 +64,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(index, "releases", lambda package: RELEASES)
     monkeypatch.setattr(results.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(results.latest_run, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(results.campaigns, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(results.runs, "__defaults__", (tmp_path,))
     return made
 
 

@@ -26,7 +26,7 @@ def lab(tmp_path, monkeypatch):
     root = tmp_path / "results"
     monkeypatch.setattr(results.new_run, "__defaults__", (root,))
     monkeypatch.setattr(results.latest_run, "__defaults__", (root,))
-    monkeypatch.setattr(results.campaigns, "__defaults__", (root,))
+    monkeypatch.setattr(results.runs, "__defaults__", (root,))
     done = []
     does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS]}
 

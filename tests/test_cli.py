@@ -30,7 +30,7 @@ def results_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RESULTS", root)
     monkeypatch.setattr(results.new_run, "__defaults__", (root,))
     monkeypatch.setattr(results.latest_run, "__defaults__", (root,))
-    monkeypatch.setattr(results.campaigns, "__defaults__", (root,))
+    monkeypatch.setattr(results.runs, "__defaults__", (root,))
 
     def run_all(*_):
         raise AssertionError("cells were run although the question was a mistake")
