@@ -1,8 +1,13 @@
 """What several tests of the command line need."""
 
+import hypothesis
 import pytest
 
 from faultline import cli
+
+# A deadline is an assertion about time, which says nothing on a machine that is busy.
+hypothesis.settings.register_profile("timeless", deadline=None)
+hypothesis.settings.load_profile("timeless")
 
 
 @pytest.fixture
