@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from faultline import commands, expectations, matrix, oracle, results, runner
 from faultline.catalogue import ROOT, Failure, Variant
-from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
 from faultline.matrix import Cell
 from faultline.ranks import Ended, RankServer
@@ -71,7 +71,11 @@ def command(args: argparse.Namespace) -> int:
         print(f"faultline: {plain(args.target)}: {plain(failed)}", file=sys.stderr)
         if failed.traceback:
             print(plain(failed.traceback), end="", file=sys.stderr)
-        return 2
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        had = f"{len(folder.results())} of {len(cells)} cells, which are in {folder.shown}/cells.jsonl"
+        print(f"faultline: interrupted after {had}", file=sys.stderr)
+        return EXIT_INTERRUPTED
     folder.describe(finished=True, facts=results.finite(facts))
     if args.json:
         print(json.dumps(results.finite(checked.as_json(facts, found)), indent=2))
@@ -121,7 +125,9 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
         )
     job = {"cell": cell.id, "reference": str(path), "target": target.job(world)}
     ended = server.run(job, world)
-    judged = oracle.judge(cell, CHECKED, ended)
+    # A model that checkpoints by itself does so where nothing was asked for, in one process too.
+    as_is = replace(cell, checkpointing=facts["checkpointing"]) if cell.checkpointing == "off" else cell
+    judged = oracle.judge(as_is, CHECKED, ended)
     versions = results.stack_name(server.greeting.get("versions", {}))
     expected = Expectation(oracle.Outcome.TRAINS)
     verdict = expectations.verdict(expected, judged.outcome, judged.signature)

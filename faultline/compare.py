@@ -155,7 +155,7 @@ def _bad_outputs(mine: Tensors, theirs: Tensors, noisy: Tensors, tolerance: floa
 
 def distance(one: Tensors, other: Tensors) -> float:
     """How far two runs are apart in all tensors together, relative to the larger of them; some may be in one only."""
-    sizes = torch.tensor(list(_norms(sorted({*one, *other}), one, other, other))).norm(dim=0)
+    sizes = torch.tensor(list(_norms(sorted({*one, *other}), one, other, other))).reshape(-1, 4).norm(dim=0)
     return float(sizes[2] / sizes[:2].max()) if sizes[:2].any() else 0.0
 
 
@@ -177,6 +177,8 @@ def _norms(names: list[str], mine: Tensors, theirs: Tensors, noisy: Tensors) -> 
     def column(tensors: Tensors) -> list[torch.Tensor]:
         return [tensors[name] if name in tensors else torch.zeros_like(_any(name, mine, theirs)) for name in names]
 
+    if not names:
+        return []
     a, b, c = column(mine), column(theirs), column(noisy)
     columns = [a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)]
     return zip(*map(_sizes, columns), strict=True)

@@ -45,7 +45,7 @@ def of(model: Any) -> tuple[Batch, list[str]]:
                 tried.append(f"{make.__name__.strip('_').replace('_', ' ')} ({told[:150]})")
                 continue
             if found is not None and found.isfinite():
-                return batch, tried
+                return batch, [told for told in tried if "pictures" in told or "sound" in told]
             tried.append(f"{make.__name__.strip('_').replace('_', ' ')} (no finite loss)")
     what = f"no batch could be made for {type(bare).__name__}; give a function that returns (model, loss, batch)"
     raise NoBatch(f"{what}. Tried: {'; '.join(tried)}")

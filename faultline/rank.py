@@ -178,6 +178,7 @@ def record(run: Run, file: Path, report: dict[str, Any]) -> None:
         _trainer_of(run)(run, trace, report, change)
         traces.append(trace)
     if "facts" in report:
+        report["facts"]["checkpointing"] = report["evidence"]["checkpointing_seen"]
         report["facts"]["noise"] = compare.distance(*(trace.gradients[0] for trace in traces))
     doubts = strategies.family("single").doubts({}, report["evidence"])
     if doubts:

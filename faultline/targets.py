@@ -67,9 +67,10 @@ class Module:
         def mean(model: Any, batch: Any) -> torch.Tensor:
             """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
             found = []
+            dtype = next(model.parameters()).dtype
             for number, part in batch:
                 observer.share = number
-                found.append(scalar(loss(model, to(part, setup.device))))
+                found.append(scalar(loss(model, to(part, setup.device, dtype))))
             if alone_and_plain and not any(part.requires_grad for part in found):
                 raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
             return torch.stack(found).mean()
@@ -219,12 +220,15 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
     return batch
 
 
-def to(batch: Any, device: torch.device) -> Any:
+def to(batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A batch, nested or not, on the device; numbers as bf16 where DeepSpeed made the model so, as Trainer does."""
     if isinstance(batch, Mapping):
-        return {key: to(value, device) for key, value in batch.items()}
+        return {key: to(value, device, dtype) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        return type(batch)(to(value, device) for value in batch)
-    return batch.to(device) if isinstance(batch, torch.Tensor) else batch
+        return type(batch)(to(value, device, dtype) for value in batch)
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, dtype if batch.is_floating_point() and dtype == torch.bfloat16 else batch.dtype)
+    return batch
 
 
 def scalar(loss: Any) -> torch.Tensor:

@@ -104,20 +104,25 @@ def recognised(facts: dict[str, Any], result: Result) -> tuple[Failure | None, s
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
         context = f"{error.get('traceback', '')}\n{result['strategy']}"
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
-        fits = [
-            match
-            for match in diagnose.matching(result["detail"], hints)
-            if match.sure and (not match.failure.found_by or facts.get(match.failure.found_by))
-        ]
-        found = next(iter(fits), None)
-        return (found.failure, found.signature, found.sure) if found else (None, "", "")
+        fits = [match for match in diagnose.matching(result["detail"], hints) if match.sure]
+        for match in fits:
+            if fits_model(match.failure, facts):
+                return match.failure, match.signature, match.sure
+        # Their words, and nothing that the model could be asked for.
+        found = next((match for match in fits if not match.failure.found_by), None)
+        return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
     for failure in failures().values():
-        if not (failure.found_by and facts.get(failure.found_by)):
+        if not fits_model(failure, facts):
             continue
         for cell, told in known.outcomes(failure).items():
             if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
                 return failure, told[1], diagnose.LIKELY
     return None, "", ""
+
+
+def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:
+    """Whether a model has something that a failure needs."""
+    return any(facts.get(fact) for fact in failure.found_by)
 
 
 def show(console: Console, target: str, lora: str, facts: dict[str, Any], results: Sequence[Result]) -> None:
@@ -156,6 +161,8 @@ def remarks(facts: dict[str, Any]) -> list[str]:
     still = [name for key in ("no_gradient", "zero_gradient") for name in facts[key] if "lora_" in name]
     if still:
         told.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
+    if facts["checkpointing"] != "off":
+        told.append(f"checkpoints by itself, {facts['checkpointing']}: that is what `off` stands for below")
     told += [f"{' = '.join(map(one_line, names))}: tied" for names in facts["tied"]]
     told += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts["not_fed"]]
     return told

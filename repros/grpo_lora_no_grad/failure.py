@@ -10,7 +10,7 @@ FAILURE = Failure(
     since="trl 0.15.2",
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
-    found_by="frozen_input",
+    found_by=("frozen_input",),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",
