@@ -44,8 +44,9 @@ class References:
         path = self.folder / (name.replace("/", "+") + ".safetensors")
         failed = path.with_suffix(".failed")
         with FileLock(path.with_suffix(".lock")):
-            # An error is the scenario's and comes again; a rank that died may have been anybody's victim.
-            for _ in range(TRIES):
+            # An error is the scenario's and comes again; a rank that died may have been anybody's victim, unless the
+            # code that it ran is.
+            for _ in range(1 if target else TRIES):
                 if path.exists() or failed.exists():
                     break
                 ended = server.run({"cell": of.id, "reference": str(path), "record": True, **job}, 1)
