@@ -116,9 +116,9 @@ def _with_media(model: Any, makers: list[Callable[[Any], tuple[Batch, list[int]]
 def _seen(model: Any) -> tuple[Batch, list[int]]:
     """Pixels for one picture a row, and the tokens that stand for one."""
     features = getattr(model, "get_image_features", None)
-    token = _token(model.config, "image_token_id", "image_token_index", "image_id")
     if not features:
         raise NotTaken
+    token = _token(model.config, "image_token_id", "image_token_index", "image_id")
     vision = model.config.vision_config
     takes = inspect.signature(features).parameters
     patch = _number(vision, "patch_size", 4)
@@ -146,10 +146,11 @@ def _seen(model: Any) -> tuple[Batch, list[int]]:
 def _heard(model: Any) -> tuple[Batch, list[int]]:
     """A spectrogram a row, and the tokens that stand for it."""
     features = getattr(model, "get_audio_features", None)
-    if not features:
+    tower: Any = getattr(getattr(model, "model", model), "audio_tower", None)
+    if not features and not hasattr(tower, "_get_feat_extract_output_lengths"):
         raise NotTaken
     token = _token(model.config, "audio_token_id", "audio_token_index", "audio_id")
-    takes = inspect.signature(features).parameters
+    takes = inspect.signature(features or model.forward).parameters
     mask = next((name for name in ("feature_attention_mask", "input_features_mask") if name in takes), "")
     errors = []
     for spectrogram, frames in _spectrograms(model.config.audio_config):
@@ -157,7 +158,9 @@ def _heard(model: Any) -> tuple[Batch, list[int]]:
         if mask:
             batch[mask] = torch.ones(ROWS, frames, dtype=torch.long)
         try:
-            return batch, [token] * _count(features(**batch))
+            if features:
+                return batch, [token] * _count(features(**batch))
+            return batch, [token] * int(tower._get_feat_extract_output_lengths(torch.tensor(frames))[1])
         except Exception as error:  # noqa: BLE001 - the other way round, perhaps
             errors.append(error)
     raise errors[0]
@@ -182,7 +185,7 @@ def _token(config: Any, *names: str) -> int:
     for name in names:
         if type(getattr(config, name, None)) is int:
             return getattr(config, name)
-    raise NotTaken
+    raise LookupError(f"its config names no token for it, as {names[0]}")
 
 
 def _number(config: Any, name: str, default: int) -> int:

@@ -32,7 +32,8 @@ MOST: tuple[tuple[re.Pattern[str], int | None], ...] = tuple(
             32,
         ),
         (r".*_hidden_size|.*_hidden_dim|.*_embed_dim|output_dim|projection_dim|.*_projection_dim|out_hidden_size", 32),
-        (r"max_position_embeddings|n_positions|max_sequence_length|max_seq_len|max_source_positions|seq_length", 512),
+        (r"max_position_embeddings|n_positions|max_sequence_length|max_seq_len|seq_length", 512),
+        (r"max_source_positions", 16),
         (r"sliding_window|attention_chunk_size|window_size|local_attention", 8),
         (r"temporal_patch_size|mm_tokens_per_image", 4),
     )

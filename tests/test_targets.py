@@ -86,11 +86,18 @@ DEEPSEEK_V3 = {
     "first_k_dense_replace": 3,
     "num_hidden_layers": 61,
 }
+QWEN2_AUDIO = {
+    "architectures": ["Qwen2AudioForConditionalGeneration"],
+    "model_type": "qwen2_audio",
+    "audio_token_index": 151646,
+    "audio_config": {"model_type": "qwen2_audio_encoder", "d_model": 1280},
+    "text_config": {"model_type": "qwen2", "hidden_size": 4096, "num_hidden_layers": 32},
+}
 WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 512}
 BERT = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "hidden_dropout_prob": 0.1}
 T5 = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 512, "decoder_start_token_id": 0}
 VIT = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
-CONFIGS = [QWEN2, GEMMA3, QWEN2_VL, MIXTRAL, DEEPSEEK_V3, WHISPER, BERT, T5, VIT]
+CONFIGS = [QWEN2, GEMMA3, QWEN2_VL, MIXTRAL, DEEPSEEK_V3, QWEN2_AUDIO, WHISPER, BERT, T5, VIT]
 
 
 def made(tmp_path, config):
@@ -118,6 +125,11 @@ def test_a_config_gives_a_small_model_of_its_class_that_learns(tmp_path, config)
 def test_the_batch_of_a_model_with_eyes_has_pictures(tmp_path):
     batch, _ = inputs.of(made(tmp_path, GEMMA3))
     assert batch["pixel_values"].shape == (4, 3, shrink.IMAGE, shrink.IMAGE)
+
+
+def test_the_batch_of_a_model_with_ears_has_sound(tmp_path):
+    batch, _ = inputs.of(made(tmp_path, QWEN2_AUDIO))
+    assert batch["input_features"].ndim == 3
 
 
 def test_two_builds_are_one_model(tmp_path):
