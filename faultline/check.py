@@ -109,25 +109,28 @@ def measure(
 
 
 def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
-    """One cell's result, with `first` (where it first differs), `worst` parameters and `apart` (once tied weights).
+    """One cell's result, with `first` (where it first differs), `apart` (weights that were tied) and `facts`.
 
     Raises TargetFailed where one process can't train the target.
     """
-    world = cell.world_size
-    path, problem = references.file(server, cell, target.job(world))
-    if problem:
-        raise TargetFailed(*told(problem))
-    facts = json.loads(path.with_suffix(".facts").read_text())
-    if facts["noise"] > CHAOS:
-        raise TargetFailed(
-            f"two runs in one process differ by {facts['noise']:.2g} of their gradients: the model draws random numbers"
-            " of its own (dropout by function?); switch that off, or nothing can be compared"
-        )
-    job = {"cell": cell.id, "reference": str(path), "target": target.job(world)}
-    ended = server.run(job, world)
-    # A model that checkpoints by itself does so where nothing was asked for, in one process too.
-    as_is = replace(cell, checkpointing=facts["checkpointing"]) if cell.checkpointing == "off" else cell
-    judged = oracle.judge(as_is, CHECKED, ended)
+    job, facts = target.job(cell.world_size), {}
+
+    def go() -> tuple[Ended, oracle.Judgement]:
+        path, problem = references.file(server, cell, job)
+        if problem:
+            raise TargetFailed(*told(problem))
+        facts.update(json.loads(path.with_suffix(".facts").read_text()))
+        if facts["noise"] > CHAOS:
+            raise TargetFailed(
+                f"two runs in one process differ by {facts['noise']:.2g} of their gradients: the model draws random"
+                " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
+            )
+        ended = server.run({"cell": cell.id, "reference": str(path), "target": job}, cell.world_size)
+        # A model that checkpoints by itself does so where nothing was asked for, in one process too.
+        as_is = replace(cell, checkpointing=facts["checkpointing"]) if cell.checkpointing == "off" else cell
+        return ended, oracle.judge(as_is, CHECKED, ended)
+
+    ended, judged = runner.surviving(server, go)
     versions = results.stack_name(server.greeting.get("versions", {}))
     expected = Expectation(oracle.Outcome.TRAINS)
     verdict = expectations.verdict(expected, judged.outcome, judged.signature)
@@ -148,10 +151,10 @@ def first(ended: Ended, order: Sequence[str]) -> dict[str, Any]:
     for end in ended.ranks:
         for number, step in enumerate((end.report or {}).get("steps", [])):
             here = {"step": number + 1, "rank": (end.report or {})["rank"]}
-            for index, (name, error) in enumerate(step.get("outputs", {}).items()):
+            for name, error in step.get("outputs", {}).items():
                 module = name.partition(" ")[2].rpartition("#")[0]
-                places.append((number, 0, index, here | {"phase": "forward", "module": module, "error": error}))
-                break
+                place = here | {"phase": "forward", "module": module, "error": error}
+                places.append((number, 0, at.get(module, -1), place))
             for name in (*step["bad"], *step["nan"]):
                 kind, _, parameter = name.partition(":")
                 module = parameter.rpartition(".")[0]

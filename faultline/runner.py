@@ -63,32 +63,41 @@ class References:
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
     """Run one cell and say what it did and whether that was expected.
 
-    A rank server that dies says nothing of the cell: the cell runs once more on
-    a fresh one, unless it was killed on purpose. Raises NeverReady where none
-    can be had. `inject` names a change to make to the run (see `run.injection`).
+    `inject` names a change to make to the run (see `run.injection`). Raises what `surviving` raises.
     """
     failure = failures()[cell.failure]
-    for attempt in (1, 2):
-        try:
-            path, problem = references.file(server, cell)
-            if problem:
-                ended = Ended([])
-                judged = without_reference(problem)
-            else:
-                ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
-                judged = oracle.judge(cell, failure, ended)
-            break
-        except ServerDied as died:
-            if server.killed:
-                raise
-            if attempt == 2 and isinstance(died, NeverReady):
-                raise
-            if attempt == 2:
-                ended, judged = Ended([]), Judgement(Outcome.INVALID, "server", str(died))
+
+    def go() -> tuple[Ended, Judgement]:
+        path, problem = references.file(server, cell)
+        if problem:
+            return Ended([]), without_reference(problem)
+        ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
+        return ended, oracle.judge(cell, failure, ended)
+
+    ended, judged = surviving(server, go)
     versions = server.greeting.get("versions", {})
     expected = expectations.expect(rules(failure), cell, versions)
     verdict = expectations.verdict(expected, judged.outcome, judged.signature)
     return results.result(cell, judged, ended, results.stack_name(versions), expected, verdict)
+
+
+def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:
+    """What a run gives, and how it is judged.
+
+    A rank server that dies says nothing of the cell: it runs once more on a fresh one, unless the server was killed on
+    purpose. Raises NeverReady where none can be had.
+    """
+    try:
+        return go()
+    except ServerDied:
+        if server.killed:
+            raise
+    try:
+        return go()
+    except ServerDied as died:
+        if server.killed or isinstance(died, NeverReady):
+            raise
+        return Ended([]), Judgement(Outcome.INVALID, "server", str(died))
 
 
 def without_reference(problem: str) -> Judgement:
