@@ -1,8 +1,17 @@
-"""What several tests of the command line need."""
+"""What several tests of the command line need, and what is said where there is no browser."""
 
 import pytest
 
-from faultline import cli
+from faultline import browser, cli
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say that the pages were not tested, which a count of skipped tests doesn't."""
+    skipped = [each for each in terminalreporter.stats.get("skipped", ()) if browser.HINT in str(each.longrepr)]
+    if skipped:
+        terminalreporter.write_line(
+            f"the HTML pages were not tested ({len(skipped)} skipped): {browser.HINT}", yellow=True
+        )
 
 
 @pytest.fixture
