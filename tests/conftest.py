@@ -1,8 +1,12 @@
 """What several tests of the command line need, and what is said where there is no browser."""
 
 import pytest
+from hypothesis import settings
 
 from faultline import browser, cli
+
+settings.register_profile("suite", deadline=None)  # a busy machine is no fault
+settings.load_profile("suite")
 
 
 def pytest_terminal_summary(terminalreporter):
