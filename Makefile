@@ -25,7 +25,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick browser bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge
+.PHONY: help setup test test-matrix test-quick browser screenshots bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,9 @@ bisect: setup ## find the release of PACKAGE that introduced or fixed FAILURE
 
 browser: setup ## fetch a headless browser for the tests of the pages, with the system's packages that it needs
 	$(RUN) playwright install --with-deps --only-shell chromium
+
+screenshots: setup ## make the pictures of the README anew, from commands that are run for them
+	$(RUN) faultline.screenshots
 
 lint: setup ## check format, style and types
 	$(RUN) ruff format --check
