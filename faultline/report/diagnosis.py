@@ -140,7 +140,10 @@ def _silent(console: Console, told: Diagnosis) -> None:
     for name, names in alike(told.silence, told.hints).items():
         where = report.grouped(names, strategies.names())
         _line(console, f"  {name} leaves {kinds} without an error, under {where}: python -m faultline show {name}")
-    _line(console, "  To find the parameters and the module: python -m faultline check --help")
+    _line(
+        console,
+        "  To find the parameters and the module: python -m faultline check train.py:build, or the model's folder",
+    )
 
 
 def _no_answer(told: Diagnosis) -> str:
