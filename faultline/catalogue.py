@@ -14,6 +14,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 REPROS = ROOT / "repros"
 KINDS = ("helps", "detects", "changes", "fails", "trains", "shows")
+NEEDS = {
+    "adapter": "an adapter, such as LoRA",
+    "reference model": "a reference model, as `beta` above 0 makes one",
+    "average_tokens_across_devices": "`average_tokens_across_devices`, which is on by default",
+}
+"""What a variant may need of a training beside its place in the matrix, where a project's files can say it."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +29,22 @@ class Variant:
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
+    `needs` are of NEEDS; `look` says what no file of a project shows, and what to look for in its code.
+    `package` is the library in which it goes wrong: TRL in a trainer, else the strategy's engine, unless it is named.
     """
 
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
     second: str = ""
+    needs: tuple[str, ...] = ()
+    look: str = ""
+    package: str = ""
+
+    def __post_init__(self) -> None:
+        for need in self.needs:
+            if need not in NEEDS:
+                raise ValueError(f"a variant needs some of {', '.join(NEEDS)}, not {need!r}")
 
     @property
     def name(self) -> str:
@@ -59,6 +75,19 @@ class Claim:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"a claim's kind is one of {', '.join(KINDS)}, not {self.kind!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Fix:
+    """The first release of a package in which cells don't show the failure any more, chosen by `where` as in a claim.
+
+    `measured` is the command that found it.
+    """
+
+    package: str
+    version: str
+    where: Mapping[str, str]
+    measured: str
 
 
 @dataclass(frozen=True)
@@ -93,6 +122,7 @@ class Failure:
     elsewhere: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
+    fixes: tuple[Fix, ...] = ()
     name: str = ""
 
     def variant(self, name: str) -> Variant:

@@ -21,6 +21,7 @@ VERBS = (
     "list",
     "show",
     "diagnose",
+    "audit",
     "env",
     "bless",
     "readme",

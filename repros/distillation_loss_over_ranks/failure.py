@@ -18,7 +18,7 @@ FAILURE = Failure(
     until="open with trl 1.16.0",
     signatures={},
     variants=(
-        *(Variant("broken", name, ("ddp", "zero3")) for name in TRAINERS),
+        *(Variant("broken", name, ("ddp", "zero3"), needs=("average_tokens_across_devices",)) for name in TRAINERS),
         *(Variant("times_ranks", name, ("ddp", "zero3")) for name in ("gkd", "gold", "iw_opd")),
     ),
     claims={

@@ -1,0 +1,167 @@
+"""Which failures of the catalogue a setup has: their recorded conditions held against what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from faultline import history, known, matrix, report
+from faultline.catalogue import NEEDS, Failure, Variant, failures
+from faultline.matrix import Cell
+from faultline.setups import Setup
+
+PLACES = ("strategy", "checkpointing", "precision")
+MECHANISM = "another trainer, or a loop of your own"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way in which a failure may arise in a setup: the broken variants, and the cells that show it.
+
+    `among` are all cells of the variants in the places that the setup leaves. `holds` are conditions that
+    are known to hold, by what they are about; `open` are those that nobody told.
+    """
+
+    variants: tuple[Variant, ...]
+    shown: tuple[Cell, ...]
+    among: tuple[Cell, ...]
+    holds: tuple[str, ...]
+    open: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failure that a setup has for all that is known; the surest case first."""
+
+    failure: Failure
+    cases: tuple[Case, ...]
+
+    @property
+    def sure(self) -> bool:
+        """Whether every recorded condition is known to hold."""
+        return not self.cases[0].open
+
+
+def findings(setup: Setup) -> list[Finding]:
+    """Every failure that nothing known excludes, the surest first."""
+    found = []
+    for failure in failures().values():
+        cases = [case for variant in _broken(failure, setup) if (case := _case(failure, variant, setup))]
+        if cases:
+            together = sorted(_together(cases), key=lambda case: len(case.open))
+            found.append(Finding(failure, tuple(together)))
+    return sorted(found, key=lambda finding: (len(finding.cases[0].open), finding.failure.name))
+
+
+def _broken(failure: Failure, setup: Setup) -> list[Variant]:
+    """The variants that show the failure in the trainers that the setup leaves.
+
+    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism.
+    """
+    broken = [variant for variant in failure.variants if variant.remedy == "broken"]
+    left = setup.left.get("trainer")
+    if left is None:
+        return broken
+    measured = {variant.trainer for variant in broken}
+    return [v for v in broken if (v.trainer in left if v.trainer else bool(left - measured))]
+
+
+def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
+    """One variant in a setup; None where something known excludes it, or nothing in its places shows the failure."""
+    holds: list[str] = []
+    unknown: list[str] = []
+    trainer = setup.left.get("trainer")
+    measured = {v.trainer for v in failure.variants if v.remedy == "broken" and v.trainer}
+    if measured:
+        only = trainer is not None and (trainer == {variant.trainer} if variant.trainer else not trainer & measured)
+        (holds if only else unknown).append("trainer")
+    for need in variant.needs:
+        told = setup.left.get(need)
+        if told == frozenset(["no"]):
+            return None
+        (holds if told == frozenset(["yes"]) else unknown).append(need)
+    among = [cell for cell in _places(failure, variant, setup) if history.possible(failure, cell)]
+    states = {cell: history.state(failure, cell, setup.versions) for cell in among}
+    if any(shows for shows, _ in states.values()):  # then those say nothing that weren't measured with such versions
+        states = {
+            cell: told for cell, told in states.items() if told[1] not in (history.TODAY_ONLY, history.NOT_BEFORE)
+        }
+    shown = [cell for cell, (shows, _) in states.items() if shows is not False]
+    if not shown:
+        return None
+    holds += [axis for axis in PLACES if axis in setup.left and _matters(axis, failure, variant, shown)]
+    if len(shown) < len(states):
+        unknown.append(f"it trains under {in_words(shown, list(states))}")
+    whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
+    unknown += whys
+    packages = [
+        fix.package for cell in shown if (fix := history.fixed(failure, cell)) and fix.package in setup.versions
+    ]
+    holds += dict.fromkeys(packages) if not whys else []
+    unknown += [variant.look] if variant.look else []
+    return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown))
+
+
+def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
+    """The places of some of many cells; bf16 is named only where it makes a difference."""
+    plain = {replace(cell, precision="fp32") for cell in shown}
+    alike = {p for p in plain if all((c in shown) for c in among if replace(c, precision="fp32") == p)}
+    kept = [*alike, *(cell for cell in shown if replace(cell, precision="fp32") not in alike)]
+    cells = {replace(cell, precision="fp32") for cell in among} | {*kept}
+    return "; ".join(report.places(kept, cells))
+
+
+def _places(failure: Failure, variant: Variant, setup: Setup) -> list[Cell]:
+    """A variant's cells at the default world size where the setup leaves them; in bf16 where that was measured."""
+    mine = [c for c in known.outcomes(failure) if c.variant == variant.name and c.world_size == matrix.default_world(c)]
+    cells = {
+        cell
+        for cell in mine
+        if cell.strategy in setup.left.get("strategy", (cell.strategy,))
+        and cell.checkpointing in setup.left.get("checkpointing", (cell.checkpointing,))
+    }
+    precision = setup.left.get("precision")
+    if precision == frozenset(["bf16"]):
+        cells = {cell for cell in cells if cell.precision == "bf16" or replace(cell, precision="bf16") not in cells}
+    elif precision == frozenset(["fp32"]):
+        cells = {cell for cell in cells if cell.precision == "fp32"}
+    return [cell for cell in mine if cell in cells]
+
+
+def _matters(axis: str, failure: Failure, variant: Variant, shown: Sequence[Cell]) -> bool:
+    """Whether what an axis is makes a difference here: with another value of it, some cell doesn't show the failure."""
+    told = known.outcomes(failure)
+    others = [cell for cell in told if cell.variant == variant.name and history.possible(failure, cell)]
+    if axis == "precision":
+        twins = {replace(cell, precision="bf16" if cell.precision == "fp32" else "fp32") for cell in shown}
+        return any(cell in twins and not history.shows(failure, *told[cell]) for cell in others) and any(
+            history.shows(failure, *told[cell]) for cell in shown
+        )
+    values = {getattr(cell, axis) for cell in shown}
+    return any(getattr(cell, axis) not in values for cell in others)
+
+
+def _together(cases: Sequence[Case]) -> list[Case]:
+    """Cases that only differ in their trainer as one."""
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        places = frozenset((c.strategy, c.checkpointing, c.precision) for c in case.shown)
+        groups.setdefault((case.holds, case.open, places, bool(case.variants[0].trainer)), []).append(case)
+    return [
+        Case(
+            tuple(v for case in own for v in case.variants),
+            tuple(c for case in own for c in case.shown),
+            tuple(c for case in own for c in case.among),
+            own[0].holds,
+            own[0].open,
+        )
+        for own in groups.values()
+    ]
+
+
+def words(case: Case, condition: str) -> str:
+    """An open condition, as the rest of a sentence that begins with ``if``."""
+    if condition == "trainer":
+        names = [variant.trainer for variant in case.variants if variant.trainer]
+        return f"the trainer is TRL's {' or '.join(names)}" if names else f"what trains is {MECHANISM}"
+    return f"there is {NEEDS[condition]}" if condition in NEEDS else condition

@@ -1,0 +1,151 @@
+"""What a cell did over the releases that were measured, and whether it shows its failure with others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.version import InvalidVersion, Version
+
+from faultline import known, ranges
+from faultline.catalogue import Failure, Fix
+from faultline.matrix import Cell, matches
+from faultline.ranges import Range
+from faultline.stacks import TODAY
+
+TODAY_ONLY = "versions as old as these do it, too: it was measured on today's only"
+NOT_BEFORE = "it does it under this strategy: before the fix, others were measured"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a cell did on one stack: whether it showed the failure; None where it couldn't tell."""
+
+    date: str
+    versions: Mapping[str, Version]
+    shows: bool | None
+
+
+def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
+    """Whether a cell shows its failure with these versions; None where that isn't known, with the reason."""
+    fix = fixed(failure, cell)
+    history = samples(failure, cell)
+    if fix and (asked := versions.get(fix.package)):
+        first = Version(fix.version)
+        if asked.reaches(first):
+            return False, ""
+        if not asked.below(first):
+            did = any(sample.shows for sample in history)
+            return (None if did else False), f"{fix.package} older than {fix.version}"
+        history = [sample for sample in history if sample.versions[fix.package] < first]
+        if not history:
+            return None, NOT_BEFORE
+    telling, outside = relevant(history, versions)
+    told = {sample.shows for sample in telling if sample.shows is not None}
+    if True not in told:
+        return False, ""
+    if fix and fix.package not in versions:
+        return None, f"{fix.package} older than {fix.version}"
+    if unmeasured_before(history) and (outside or not versions or any(not r.pinned for r in versions.values())):
+        return None, TODAY_ONLY
+    if outside:
+        return None, f"{outside} than any that was measured ({_named(telling[0], versions)} shows it)"
+    if told == {True}:
+        return True, ""
+    dates = [sample.date for sample in telling if sample.shows]
+    return None, f"measured with the releases of {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "")
+
+
+def unmeasured_before(history: Sequence[Sample]) -> bool:
+    return [sample.date for sample in history] == [TODAY]
+
+
+def _named(sample: Sample, versions: Mapping[str, Range]) -> str:
+    """The versions of a sample, of the packages that are asked about if any is."""
+    names = [name for name in sample.versions if name in versions] or [n for n in sample.versions if n != "torch"]
+    return ", ".join(f"{name} {sample.versions[name]}" for name in names)
+
+
+def fixed(failure: Failure, cell: Cell) -> Fix | None:
+    """The fix of a cell, which doesn't show the failure any more."""
+    if shows(failure, *known.outcomes(failure)[cell]):
+        return None
+    return next(
+        (f for f in failure.fixes if all(matches(getattr(cell, axis), (p,)) for axis, p in f.where.items())), None
+    )
+
+
+@functools.cache
+def samples(failure: Failure, cell: Cell) -> list[Sample]:
+    """What a cell did on each stack of the timeline, or today where it isn't there.
+
+    A cell in bf16 that does today what its twin in fp32 does has the twin's past.
+    """
+    plain = replace(cell, precision="fp32")
+    told = known.outcomes(failure)
+    now = shows(failure, *told[cell])
+    past = known.over_time().cells.get(plain.id)
+    if past is None or shows(failure, *told[plain]) != now:
+        return [Sample(TODAY, _versions(known.pinned()), now)]
+    return [
+        Sample(moment.date, _versions(moment.versions), shows(failure, *f"{outcome} ".split(" ")[:2]))
+        for moment, outcome in zip(known.over_time().moments, past, strict=True)
+        if moment.versions
+    ]
+
+
+def _versions(told: Mapping[str, str]) -> dict[str, Version]:
+    found = {}
+    for name, version in told.items():
+        try:
+            found[name] = ranges.public(version)
+        except InvalidVersion:
+            continue
+    return found
+
+
+@functools.cache
+def _own(failure: Failure) -> frozenset[tuple[str, str]]:
+    """The outcomes that are the failure, in its broken variants today and in its own words."""
+    broken = {told for cell, told in known.outcomes(failure).items() if cell.variant.endswith("broken")}
+    raised = {("raises", name) for name in failure.signatures}
+    silent = {told for told in broken if told[0] in ("diverges", "misplaced", "hangs", "crashes")}
+    return frozenset((raised | silent) - {("raises", name) for name in failure.elsewhere})
+
+
+def shows(failure: Failure, outcome: str, signature: str) -> bool | None:
+    """Whether an outcome is the failure; None for one that says nothing, such as another error."""
+    if (outcome, signature) in _own(failure):
+        return True
+    return False if outcome == "trains" or signature in failure.elsewhere else None
+
+
+def relevant(history: Sequence[Sample], asked: Mapping[str, Range]) -> tuple[list[Sample], str]:
+    """The samples between the newest that isn't newer than any version asked for and the oldest that isn't older.
+
+    torch is the same in all and doesn't count. Where the versions lie outside of all samples, the nearest
+    one, and on which side: ``newer`` or ``older``.
+    """
+    bounds = {name: r for name, r in asked.items() if name != "torch" and (r.low or r.high)}
+
+    def each(sample: Sample) -> list[tuple[Version, Range]]:
+        return [(sample.versions[name], r) for name, r in bounds.items() if name in sample.versions]
+
+    inside = [i for i, s in enumerate(history) if all(r.holds(v) for v, r in each(s))]
+    below = [i for i, s in enumerate(history) if all(r.low is not None and v <= r.low for v, r in each(s))]
+    above = [i for i, s in enumerate(history) if all(r.high is not None and v >= r.high for v, r in each(s))]
+    if not inside and not (below and above):
+        if below:
+            return [history[below[-1]]], "newer"
+        if above:
+            return [history[above[0]]], "older"
+        return list(history), ""
+    first = below[-1] if below else min(inside)
+    last = above[0] if above else max(inside)
+    return list(history[min(first, last) : max(first, last) + 1]), ""
+
+
+def possible(failure: Failure, cell: Cell) -> bool:
+    """Whether a cell can be had today."""
+    return known.outcomes(failure)[cell][0] not in ("impossible", "invalid")
