@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from faultline import history, known, matrix, report
@@ -74,7 +74,10 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     measured = {v.trainer for v in failure.variants if v.remedy == "broken" and v.trainer}
     if measured:
         only = trainer is not None and (trainer == {variant.trainer} if variant.trainer else not trainer & measured)
-        (holds if only else unknown).append("trainer")
+        if not only:
+            unknown.append("trainer")
+        elif variant.trainer:
+            holds.append("trainer")
     for need in variant.needs:
         told = setup.left.get(need)
         if told == frozenset(["no"]):
@@ -89,7 +92,7 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     shown = [cell for cell, (shows, _) in states.items() if shows is not False]
     if not shown:
         return None
-    holds += [axis for axis in PLACES if axis in setup.left and _matters(axis, failure, variant, shown)]
+    holds += [axis for axis in PLACES if axis in setup.left and _holds(axis, failure, shown, states, setup)]
     if len(shown) < len(states):
         unknown.append(f"it trains under {in_words(shown, list(states))}")
     whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
@@ -128,17 +131,15 @@ def _places(failure: Failure, variant: Variant, setup: Setup) -> list[Cell]:
     return [cell for cell in mine if cell in cells]
 
 
-def _matters(axis: str, failure: Failure, variant: Variant, shown: Sequence[Cell]) -> bool:
-    """Whether what an axis is makes a difference here: with another value of it, some cell doesn't show the failure."""
+def _holds(axis: str, failure: Failure, shown: Sequence[Cell], among: Collection[Cell], setup: Setup) -> bool:
+    """Whether what is known of an axis is a condition that holds: whatever is left of it shows the failure, and
+    with something else instead some cell wouldn't."""
+    if {getattr(cell, axis) for cell in shown} != {getattr(cell, axis) for cell in among}:
+        return False
     told = known.outcomes(failure)
-    others = [cell for cell in told if cell.variant == variant.name and history.possible(failure, cell)]
-    if axis == "precision":
-        twins = {replace(cell, precision="bf16" if cell.precision == "fp32" else "fp32") for cell in shown}
-        return any(cell in twins and not history.shows(failure, *told[cell]) for cell in others) and any(
-            history.shows(failure, *told[cell]) for cell in shown
-        )
-    values = {getattr(cell, axis) for cell in shown}
-    return any(getattr(cell, axis) not in values for cell in others)
+    values = {getattr(cell, axis) for cell in told} - {getattr(cell, axis) for cell in among}
+    twins = {replace(cell, **{axis: value}) for cell in shown for value in values} & told.keys()
+    return any(history.possible(failure, c) and history.state(failure, c, setup.versions)[0] is False for c in twins)
 
 
 def _together(cases: Sequence[Case]) -> list[Case]:

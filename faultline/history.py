@@ -14,8 +14,8 @@ from faultline.matrix import Cell, matches
 from faultline.ranges import Range
 from faultline.stacks import TODAY
 
-TODAY_ONLY = "versions as old as these do it, too: it was measured on today's only"
-NOT_BEFORE = "it does it under this strategy: before the fix, others were measured"
+TODAY_ONLY = "your releases do what today's do, as only these were measured"
+NOT_BEFORE = "this strategy does what others did before the fix, which were measured"
 
 
 @dataclass(frozen=True)
@@ -31,30 +31,32 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     """Whether a cell shows its failure with these versions; None where that isn't known, with the reason."""
     fix = fixed(failure, cell)
     history = samples(failure, cell)
-    if fix and (asked := versions.get(fix.package)):
-        first = Version(fix.version)
+    older = ""
+    if fix:
+        asked, first = versions.get(fix.package, Range()), Version(fix.version)
         if asked.reaches(first):
             return False, ""
-        if not asked.below(first):
-            did = any(sample.shows for sample in history)
-            return (None if did else False), f"{fix.package} older than {fix.version}"
+        older = "" if asked.below(first) else f"{fix.package} is older than {fix.version}"
         history = [sample for sample in history if sample.versions[fix.package] < first]
         if not history:
-            return None, NOT_BEFORE
+            return None, older or NOT_BEFORE
     telling, outside = relevant(history, versions)
     told = {sample.shows for sample in telling if sample.shows is not None}
     if True not in told:
         return False, ""
-    if fix and fix.package not in versions:
-        return None, f"{fix.package} older than {fix.version}"
+    if older:
+        return None, older
     if unmeasured_before(history) and (outside or not versions or any(not r.pinned for r in versions.values())):
         return None, TODAY_ONLY
     if outside:
-        return None, f"{outside} than any that was measured ({_named(telling[0], versions)} shows it)"
+        return None, f"your releases, {outside} than any that was measured, do what {_named(telling[0], versions)} does"
     if told == {True}:
         return True, ""
     dates = [sample.date for sample in telling if sample.shows]
-    return None, f"measured with the releases of {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "")
+    return (
+        None,
+        f"your releases do what those of {' and '.join(dict.fromkeys([dates[0], dates[-1]]))} do, not what others did",
+    )
 
 
 def unmeasured_before(history: Sequence[Sample]) -> bool:

@@ -49,14 +49,15 @@ class Document:
         return f"{one_line(self.name)}:{self.text.count(chr(10), 0, offset) + 1}"
 
 
-def files(given: list[str]) -> Iterator[tuple[Path, bool]]:
-    """The files that were asked for, each with whether it was named itself and not found in a folder."""
+def files(given: list[str]) -> Iterator[tuple[Path, str, bool]]:
+    """The files that were asked for, their names, and whether they were named themselves and not found in a folder."""
     for name in given:
         path = Path(name)
         if path.is_dir() and not (path / "pyvenv.cfg").exists():
-            yield from ((file, False) for file in inside(path))
+            found = inside(path)
+            yield from ((file, one_line(file.relative_to(path) if len(given) == 1 else file), False) for file in found)
         else:
-            yield path, True
+            yield path, one_line(path), True
 
 
 def inside(folder: Path) -> list[Path]:
@@ -77,9 +78,9 @@ def inside(folder: Path) -> list[Path]:
     return found[:FILES]
 
 
-def read(path: Path) -> Document:
+def read(path: Path, name: str = "") -> Document:
     """Read a file and parse it as what it is; raises UsageError for what is no text, too long or hostile."""
-    name = one_line(path)
+    name = name or one_line(path)
     try:
         if not path.is_file():  # a pipe would keep us waiting
             raise UsageError(f"{name} is no file" if path.exists() else f"{name} does not exist")

@@ -48,19 +48,19 @@ NAMED = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
 BETA = ("grpo", "rloo")  # where `beta` says whether there is a reference model
 
 
-def told(document: Document) -> list[Told] | None:
-    """What a file says of the training; None where it is no file of settings."""
+def told(document: Document) -> tuple[str, list[Told]] | None:
+    """What a file says of the training, and of which kind it is; None where it is no file of settings."""
     data = document.data
     if not isinstance(data, dict):
         return None
     if "distributed_type" in data or "compute_environment" in data:
-        return [*engines.accelerate(document, data)]
+        return "accelerate", [*engines.accelerate(document, data)]
     if "zero_optimization" in data or {"train_batch_size", "train_micro_batch_size_per_gpu"} & data.keys():
-        return [*engines.deepspeed(document, data, ())]
-    own = [(), *((key,) for key, value in data.items() if isinstance(value, dict))]
+        return "deepspeed", [*engines.deepspeed(document, data, ())]
+    own = [(), *((key,) for key, value in data.items() if isinstance(key, str) and isinstance(value, dict))]
     parts = [path for path in own if ARGUMENTS & {*_inside(data, path)}]
     # The settings are the file itself, or one of its sections.
-    return [*_arguments(document, _inside(data, parts[0]), parts[0])] if parts else None
+    return ("arguments", [*_arguments(document, _inside(data, parts[0]), parts[0])]) if parts else None
 
 
 def trainers() -> frozenset[str]:
@@ -91,7 +91,7 @@ def _arguments(document: Document, data: Mapping[str, Any], path: tuple[str, ...
     yield from found
     left = frozenset.intersection(*(told.values for told in found)) if found else trainers()
     beta = data.get("beta")
-    if isinstance(beta, (int, float)) and not isinstance(beta, bool) and (beta == 0 or left <= {*BETA, OWN}):
+    if isinstance(beta, (int, float)) and not isinstance(beta, bool) and (beta == 0 or left <= {*BETA}):
         yield Told("reference model", YES if beta else NO, place("beta"))
     elif left == {"sft"}:
         yield Told("reference model", NO, found[0].source)

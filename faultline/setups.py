@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from faultline import known, pins, projects, ranges, settings
@@ -12,7 +12,7 @@ from faultline.pins import Pin
 from faultline.ranges import Range
 from faultline.report import one_line
 
-MOST = 5  # files that are named where many are meant
+MOST = 3  # files and places that are named where many are meant
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ def of(given: list[str], environment: bool) -> Setup:
 
     Raises UsageError for a file that says nothing of versions or settings, unless it was only found in a folder.
     """
-    found: list[Told] = []
+    found: list[tuple[str, list[Told]]] = []
     versions: list[Pin] = []
     read, others = [], []
-    for path, named in projects.files(given):
+    for path, name, named in projects.files(given):
         try:
             if (path / "pyvenv.cfg").is_file():
-                versions += pins.environment(pins.in_folder(path), one_line(path))
-                read.append(one_line(path))
+                versions += pins.environment(pins.in_folder(path), name)
+                read.append(name)
                 continue
-            document = projects.read(path)
+            document = projects.read(path, name)
             told, own = settings.told(document), pins.told(document)
         except RecursionError:
-            raise UsageError(f"{one_line(path)} is nested too deeply") from None
+            raise UsageError(f"{name} is nested too deeply") from None
         except UsageError:
             if named:
                 raise
@@ -54,16 +54,16 @@ def of(given: list[str], environment: bool) -> Setup:
         if told is None and own is None:
             if named:
                 raise UsageError(
-                    f"{one_line(path)} is none of: requirements or a lock file, an accelerate config, a DeepSpeed "
+                    f"{name} is none of: requirements or a lock file, an accelerate config, a DeepSpeed "
                     "config, training arguments in YAML or JSON"
                 )
-            others.append(one_line(path))
+            others.append(name)
             continue
-        found += told or []
+        found += [told] if told else []
         versions += own or []
-        read.append(one_line(path))
+        read.append(name)
     if given and not read:
-        raise UsageError(f"there is nothing of a training project in {', '.join(map(one_line, given))}")
+        raise UsageError(f"there is nothing of a training project in {few(given)}")
     if environment or not given:
         versions += pins.environment(pins.installed(), "installed")
         read.append("what is installed")
@@ -72,29 +72,35 @@ def of(given: list[str], environment: bool) -> Setup:
 
 
 def _passed(others: list[str]) -> list[str]:
-    if not others:
-        return []
-    named = ", ".join(others[:MOST]) + (f" and {len(others) - MOST} more" if len(others) > MOST else "")
-    return [f"passed over, as they say nothing of it: {named}"]
+    return [f"passed over, as they say nothing of it: {few(others)}"] if others else []
 
 
-def merged(found: Iterable[Told], versions: Iterable[Pin] = ()) -> Setup:
-    """What several places leave of each axis: what all leave, or where they exclude each other, what any does."""
-    left: dict[str, frozenset[str]] = {}
+def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()) -> Setup:
+    """What files leave of each axis, each of them of a kind.
+
+    Files of one kind are taken for alternatives, of which any may be what runs; what kinds leave must hold together.
+    """
+    kinds: dict[str, list[dict[str, frozenset[str]]]] = {}
     sources: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
-    by_axis: dict[str, list[Told]] = {}
-    for told in found:
-        by_axis.setdefault(told.axis, []).append(told)
-        notes += [f"{told.source}: {told.note}"] if told.note else []
-    for axis, own in by_axis.items():
-        shared = frozenset.intersection(*(told.values for told in own))
-        if not shared and len(own) > 1:
-            shared = frozenset.union(*(told.values for told in own))
-            where = "; ".join(dict.fromkeys(told.source for told in own))
-            notes.append(f"these exclude each other, and either may be what runs: {where}")
+    for kind, found in files:
+        kinds.setdefault(kind, []).append(_by_axis(found))
+        for told in found:
+            sources[told.axis] = (*sources.get(told.axis, ()), told.source)
+            notes += [f"{told.source}: {told.note}"] if told.note else []
+    left: dict[str, frozenset[str]] = {}
+    for axis in sources:
+        alternatives = [own for own in kinds.values() if all(axis in each for each in own)]
+        if not alternatives:
+            notes.append(f"{axis}: not all of several files say it, so it is taken as not known")
+            continue
+        told_by_kind = [frozenset.union(*(each[axis] for each in own)) for own in alternatives]
+        shared = frozenset.intersection(*told_by_kind)
+        if not shared and len(told_by_kind) > 1:
+            shared = frozenset.union(*told_by_kind)
+            notes.append(f"{axis}: these exclude each other, and either may be what runs: {few(sources[axis])}")
         left[axis] = shared
-        sources[axis] = tuple(dict.fromkeys(told.source for told in own))
+    sources = {axis: tuple(dict.fromkeys(own)) for axis, own in sources.items() if axis in left}
     packages: dict[str, list[Pin]] = {}
     for pin in versions:
         packages.setdefault(pin.package, []).append(pin)
@@ -105,12 +111,24 @@ def merged(found: Iterable[Told], versions: Iterable[Pin] = ()) -> Setup:
             range_ = ranges.both(range_, pin.range)
         sources[package] = tuple(dict.fromkeys(pin.source for pin in pinned))
         if range_.empty:
-            notes.append(
-                f"no version of {package} fits all of: {'; '.join(sources[package])}; it is taken as not known"
-            )
+            notes.append(f"no version of {package} fits all of: {few(sources[package])}; it is taken as not known")
         else:
             kept[package] = range_
     torch = kept.get("torch")
     if torch and not torch.holds(ranges.public(known.pinned()["torch"])):
         notes.append(f"everything was measured with torch {known.pinned()['torch']}, not with torch{torch.text}")
     return Setup(left, kept, sources, tuple(dict.fromkeys(notes)))
+
+
+def _by_axis(found: Iterable[Told]) -> dict[str, frozenset[str]]:
+    """What one file leaves of each axis: what all of its places leave, or where these exclude each other, any."""
+    axes: dict[str, list[frozenset[str]]] = {}
+    for told in found:
+        axes.setdefault(told.axis, []).append(told.values)
+    return {axis: frozenset.intersection(*own) or frozenset.union(*own) for axis, own in axes.items()}
+
+
+def few(texts: Sequence[str]) -> str:
+    """Some texts in a line, the first of many."""
+    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
+    return one_line("; ".join(texts[:MOST]) + more)

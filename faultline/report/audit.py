@@ -13,22 +13,21 @@ from faultline.conditions import Case, Finding
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
 from faultline.server import STACK
-from faultline.setups import Setup
+from faultline.setups import Setup, few
 
 ORDER = ("verified", "conditional", "refuted")
-PLACES = 3  # that are named for one axis
 PLACE = re.compile(r"(?<=\d) [^:]*(?::.*)?$")  # what stands behind a file and its line
 
 
 def show(console: Console, setup: Setup, found: list[Finding]) -> None:
     """Print an audit; every text of a file goes through `one_line`."""
-    _line(console, Text("Known", style="bold").append(f"  from {_few(setup.read)}", style="not bold dim"))
+    _line(console, Text("Known", style="bold").append(f"  from {few(setup.read)}", style="not bold dim"))
     for key in ("strategy", "checkpointing", "precision", "trainer", *NEEDS):
         if key in setup.left:
-            _told(console, f"  {key}", f"{_values(setup, key)}  ({_few(setup.sources[key])})")
+            _told(console, f"  {key}", f"{_values(setup, key)}  ({few(setup.sources[key])})")
     for name in STACK:
         if name in setup.versions:
-            _told(console, f"  {name}", f"{setup.versions[name].text or 'any'}  ({_few(setup.sources[name])})")
+            _told(console, f"  {name}", f"{setup.versions[name].text or 'any'}  ({few(setup.sources[name])})")
     from faultline.audit import unknown  # which imports this module
 
     _told(console, "  not said", ", ".join(unknown(setup)) or "nothing that failures depend on")
@@ -39,16 +38,12 @@ def show(console: Console, setup: Setup, found: list[Finding]) -> None:
     rest = [finding for finding in found if not finding.sure]
     if not found:
         _line(console, Text("No failure of the catalogue has its recorded conditions here.", style="bold green"))
-    for heading, own in (("Every condition holds", sure), ("What is known leaves", rest)):
+    for heading, own in (("Every recorded condition holds", sure), ("Depends on what the files don't say", rest)):
         for number, finding in enumerate(own):
             if not number:
                 _line(console, Text(f"{heading}: {len(own)}", style="bold"))
             console.print()
             _finding(console, setup, finding)
-    if rest:
-        console.print()
-        told = "each depends on what stands behind `if`: what no file shows, or these don't say"
-        _line(console, Text(told, style="dim"))
 
 
 def _finding(console: Console, setup: Setup, finding: Finding) -> None:
@@ -97,7 +92,7 @@ def _holds(console: Console, setup: Setup, conditions: list[str]) -> None:
     for condition in conditions:
         values = setup.versions[condition].text if condition in setup.versions else f" {_values(setup, condition)}"
         places = dict.fromkeys(PLACE.sub("", source) for source in setup.sources[condition])
-        told.append(f"{condition}{values} ({', '.join(places)})")
+        told.append(f"{condition}{values} ({few([*places])})")
     if told:
         _told(console, "  holds", "; ".join(told))
 
@@ -113,13 +108,8 @@ def _cells(count: int) -> str:
     return f"{count} {'cell' if count == 1 else 'cells'}"
 
 
-def _few(texts: tuple[str, ...]) -> str:
-    more = f" and {len(texts) - PLACES} more" if len(texts) > PLACES else ""
-    return one_line("; ".join(texts[:PLACES]) + more)
-
-
 def _told(console: Console, word: str, text: str) -> None:
-    _line(console, Text(f"{word:<17}", style="bold").append(one_line(text), style="not bold"))
+    _line(console, Text(f"{word:<16} ", style="bold").append(one_line(text), style="not bold"))
 
 
 def _line(console: Console, text: Text) -> None:
