@@ -118,15 +118,8 @@ def affected(failure: Failure, broken: Collection[Cell]) -> list[dict[str, Any]]
     for cell in broken:
         fix = history.fixed(failure, cell)
         if any(sample.shows for sample in _samples(failure, cell)):
-            groups.setdefault((fix.package if fix else package(failure, cell), fix), []).append(cell)
+            groups.setdefault((fix.package if fix else history.package(failure, cell), fix), []).append(cell)
     return [_affected(failure, name, fix, cells) for (name, fix), cells in groups.items()]
-
-
-def package(failure: Failure, cell: Cell) -> str:
-    """The library in which a cell goes wrong."""
-    variant = failure.variant(cell.variant)
-    engine = "deepspeed" if cell.strategy.startswith("zero") else "torch"
-    return variant.package or ("trl" if variant.trainer else engine)
 
 
 def _affected(failure: Failure, name: str, fix: Fix | None, cells: Collection[Cell]) -> dict[str, Any]:

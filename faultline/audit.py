@@ -24,7 +24,8 @@ from faultline.stacks import TODAY
 
 @dataclass(frozen=True)
 class Evidence:
-    """What stands behind a case: cells that show it today, of how many; and on how many of the timeline's stacks.
+    """What stands behind a case: cells that show it today, of how many; and on how many of the timeline's stacks,
+    the last of them as of `last`.
 
     `remedies` are those that cells of the case tested, or the bare mechanism's in the same places.
     """
@@ -33,6 +34,7 @@ class Evidence:
     of: int
     stacks: int
     of_stacks: int
+    last: str
     outcomes: tuple[str, ...]
     remedies: tuple[Fate, ...]
     upgrade: tuple[str, ...]
@@ -68,6 +70,7 @@ def evidence(failure: Failure, case: Case) -> Evidence:
         len(case.among),
         len(did),
         len(dates),
+        max(did, default=""),
         tuple(sorted(report.named(*each) for each in seen)),
         tuple(known.remedies(failure, twins or _mechanism(failure, case.shown))),
         tuple(dict.fromkeys(_upgrade(fix) for cell in case.shown if (fix := history.fixed(failure, cell)))),
@@ -161,7 +164,7 @@ def _case(setup: Setup, failure: Failure, case: Case) -> dict[str, Any]:
         "if": [conditions.words(case, condition) for condition in case.open],
         "outcomes": list(shown.outcomes),
         "today": {"cells": shown.today, "of": shown.of},
-        "stacks": {"shown": shown.stacks, "of": shown.of_stacks},
+        "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last},
         "upgrade": list(shown.upgrade),
         "remedies": [
             {

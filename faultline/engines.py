@@ -63,8 +63,9 @@ def accelerate(document: Document, data: Mapping[str, Any]) -> Iterator[Told]:
         yield from precision(document, data["mixed_precision"], ("mixed_precision",))
 
 
-def precision(document: Document, value: Any, keys: tuple[str, ...]) -> Iterator[Told]:
-    source = source_of(document, *keys, value=value)
+def precision(document: Document, value: Any, keys: tuple[str, ...], shown: Any = None) -> Iterator[Told]:
+    """What a precision's name says; `shown` is what stands at its place, where that isn't the name."""
+    source = source_of(document, *keys, value=value if shown is None else shown)
     text = str(value).lower()
     if text in ("no", "none", "false", "bf16"):
         yield Told("precision", frozenset(["bf16" if text == "bf16" else "fp32"]), source)
@@ -171,7 +172,7 @@ def deepspeed(document: Document, data: Mapping[str, Any], path: tuple[str, ...]
         yield Told("strategy", family("zero*"), source)
     for name in ("bf16", "fp16"):
         if truth(table(data, name).get("enabled")):
-            yield from precision(document, name, (*path, name))
+            yield from precision(document, name, (*path, name, "enabled"), True)
 
 
 def table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

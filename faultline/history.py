@@ -31,36 +31,42 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     """Whether a cell shows its failure with these versions; None where that isn't known, with the reason."""
     fix = fixed(failure, cell)
     history = samples(failure, cell)
+    # torch was the same in all runs, which tell nothing of another one.
+    asked = {name: range_ for name, range_ in versions.items() if name != "torch" and (range_.low or range_.high)}
     older = ""
     if fix:
-        asked, first = versions.get(fix.package, Range()), Version(fix.version)
-        if asked.reaches(first):
+        own, first = asked.get(fix.package, Range()), Version(fix.version)
+        if own.reaches(first):
             return False, ""
-        older = "" if asked.below(first) else f"{fix.package} is older than {fix.version}"
+        older = "" if own.below(first) else f"{fix.package} is older than {fix.version}"
         history = [sample for sample in history if sample.versions[fix.package] < first]
         if not history:
             return None, older or NOT_BEFORE
-    telling, outside = relevant(history, versions)
+    telling, outside = relevant(history, asked)
     told = {sample.shows for sample in telling if sample.shows is not None}
     if True not in told:
         return False, ""
     if older:
         return None, older
-    if unmeasured_before(history) and (outside or not versions or any(not r.pinned for r in versions.values())):
+    pinned = bool(asked) and all(each.pinned for each in asked.values())
+    if [sample.date for sample in history] == [TODAY] and (
+        outside or not pinned or package(failure, cell) not in (*asked, "torch")
+    ):
         return None, TODAY_ONLY
+    did = [sample for sample in telling if sample.shows]
     if outside:
-        return None, f"your releases, {outside} than any that was measured, do what {_named(telling[0], versions)} does"
+        return None, f"your releases, {outside} than any that was measured, do what {_named(did[0], asked)} does"
     if told == {True}:
         return True, ""
-    dates = [sample.date for sample in telling if sample.shows]
-    return (
-        None,
-        f"your releases do what those of {' and '.join(dict.fromkeys([dates[0], dates[-1]]))} do, not what others did",
-    )
+    dates = " and ".join(dict.fromkeys([did[0].date, did[-1].date]))
+    return None, f"your releases do what those of {dates} do, not what others did"
 
 
-def unmeasured_before(history: Sequence[Sample]) -> bool:
-    return [sample.date for sample in history] == [TODAY]
+def package(failure: Failure, cell: Cell) -> str:
+    """The library in which a cell goes wrong."""
+    variant = failure.variant(cell.variant)
+    engine = "deepspeed" if cell.strategy.startswith("zero") else "torch"
+    return variant.package or ("trl" if variant.trainer else engine)
 
 
 def _named(sample: Sample, versions: Mapping[str, Range]) -> str:
@@ -126,13 +132,12 @@ def shows(failure: Failure, outcome: str, signature: str) -> bool | None:
 def relevant(history: Sequence[Sample], asked: Mapping[str, Range]) -> tuple[list[Sample], str]:
     """The samples between the newest that isn't newer than any version asked for and the oldest that isn't older.
 
-    torch is the same in all and doesn't count. Where the versions lie outside of all samples, the nearest
-    one, and on which side: ``newer`` or ``older``.
+    Where the versions lie outside of all samples, the nearest one, and on which side: ``newer`` or ``older``;
+    all of them and ``other`` where some packages are newer and some older.
     """
-    bounds = {name: r for name, r in asked.items() if name != "torch" and (r.low or r.high)}
 
     def each(sample: Sample) -> list[tuple[Version, Range]]:
-        return [(sample.versions[name], r) for name, r in bounds.items() if name in sample.versions]
+        return [(sample.versions[name], r) for name, r in asked.items() if name in sample.versions]
 
     inside = [i for i, s in enumerate(history) if all(r.holds(v) for v, r in each(s))]
     below = [i for i, s in enumerate(history) if all(r.low is not None and v <= r.low for v, r in each(s))]
@@ -142,7 +147,7 @@ def relevant(history: Sequence[Sample], asked: Mapping[str, Range]) -> tuple[lis
             return [history[below[-1]]], "newer"
         if above:
             return [history[above[0]]], "older"
-        return list(history), ""
+        return list(history), "other"
     first = below[-1] if below else min(inside)
     last = above[0] if above else max(inside)
     return list(history[min(first, last) : max(first, last) + 1]), ""

@@ -20,6 +20,7 @@ from faultline.report import one_line
 from faultline.server import STACK
 
 DEEP = 5  # files that include each other
+LONG = 5000  # characters of a requirement with its hashes
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def _lines(document: Document, depth: int = 0) -> list[Pin] | None:
     for raw in _joined(document.text):
         line, lines = raw
         number, source = number + lines, f"{one_line(document.name)}:{number + 1}"
+        if len(line) > LONG and "--hash" not in line:
+            return None
         words = line.split()
         if not words or line.startswith("#"):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tomllib
@@ -14,7 +15,8 @@ from faultline.errors import UsageError
 from faultline.report import one_line
 
 LONGEST = 8_000_000  # bytes of a file; uv.lock of a large project has a tenth of it
-LONGEST_YAML = 200_000  # bytes, for PyYAML takes seconds for more
+LONGEST_YAML = 100_000  # characters, for PyYAML takes seconds for more
+DEEPEST = 50  # brackets within brackets, for which PyYAML takes minutes
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
 FILES = 300  # that are looked at in a folder
 USUAL = re.compile(
@@ -140,12 +142,16 @@ def _yaml(text: str, name: str) -> Any:
         return None
     if len(text) > LONGEST_YAML:
         raise UsageError(f"{name} is longer than {LONGEST_YAML // 1000} kB, which is too much YAML for settings")
+    depth = itertools.accumulate((bracket in "[{") * 2 - 1 for bracket in re.findall(r"[\[\]{}]", text))
+    if max(depth, default=0) > DEEPEST or re.search(rf"^(?:[-?] *){{{DEEPEST}}}", text.lstrip(), re.MULTILINE):
+        raise UsageError(f"{name} is nested too deeply")
     import yaml  # here, as only this needs it, and it brings a library in C
 
     try:
-        aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
-        if aliases > ALIASES:
-            raise UsageError(f"{name} has {aliases} YAML aliases, and more than {ALIASES} are not followed")
+        if len(re.findall(r"\*\w", text)) > ALIASES:
+            aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
+            if aliases > ALIASES:
+                raise UsageError(f"{name} has {aliases} YAML aliases, and more than {ALIASES} are not followed")
         found = yaml.load(text, yaml.SafeLoader)
     except yaml.YAMLError:
         return None

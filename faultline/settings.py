@@ -11,6 +11,7 @@ from faultline.catalogue import failures
 from faultline.engines import Told
 from faultline.matrix import CHECKPOINTING
 from faultline.projects import Document
+from faultline.report import one_line
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
 OWN = "another"  # a trainer that is none of those that the catalogue runs
@@ -81,13 +82,14 @@ def _arguments(document: Document, data: Mapping[str, Any], path: tuple[str, ...
     yield from _distribution(document, data, path)
     yield from _checkpointing(document, data, path)
     if engines.truth(data.get("bf16")):
-        yield from engines.precision(document, "bf16", (*path, "bf16"))
+        yield from engines.precision(document, "bf16", (*path, "bf16"), True)
     elif engines.truth(data.get("fp16")):
-        yield from engines.precision(document, "fp16", (*path, "fp16"))
+        yield from engines.precision(document, "fp16", (*path, "fp16"), True)
     elif engines.truth(data.get("bf16")) is False and "fp16" in data:
         yield Told("precision", frozenset(["fp32"]), place("bf16"))
     yield from _adapter(data, place)
     found = [*_trainer(data, place)]
+    found += [*_named_file(document, found)]
     yield from found
     left = frozenset.intersection(*(told.values for told in found)) if found else trainers()
     beta = data.get("beta")
@@ -175,6 +177,15 @@ def _trainer(data: Mapping[str, Any], place: Any) -> Iterator[Told]:
     for key, names in TELLING.items():
         if key in data:
             yield Told("trainer", _called(names.replace("_", "").split()), place(key))
+
+
+def _named_file(document: Document, found: list[Told]) -> Iterator[Told]:
+    """Where settings leave several trainers, the one of them that the file or its folder is named after."""
+    if found:
+        left = frozenset.intersection(*(told.values for told in found))
+        named = left & _called(re.findall(r"[a-z0-9]+", document.name.lower()))
+        if named and named != left:
+            yield Told("trainer", named, f"{one_line(document.name)}:1 by its name")
 
 
 def _called(words: Iterable[str]) -> frozenset[str]:

@@ -42,8 +42,9 @@ def show(console: Console, setup: Setup, found: list[Finding]) -> None:
         for number, finding in enumerate(own):
             if not number:
                 _line(console, Text(f"{heading}: {len(own)}", style="bold"))
-            console.print()
+                console.print()
             _finding(console, setup, finding)
+            console.print()
 
 
 def _finding(console: Console, setup: Setup, finding: Finding) -> None:
@@ -71,8 +72,9 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
     shown = evidence(failure, case)
     for condition in case.open:
         _told(console, "  if", conditions.words(case, condition))
-    today = f"{shown.today} of {_cells(shown.of)} today" if shown.today else "no cell today"
-    past = f", on {shown.stacks} of {shown.of_stacks} monthly stacks" if shown.of_stacks else ""
+    today = f"{shown.today or 'none'} of {_cells(shown.of)} today"
+    past = f", {shown.stacks} of {shown.of_stacks} monthly stacks" if shown.of_stacks else ""
+    past += f", the last as of {shown.last}" if past and not shown.today else ""
     _told(console, "  measured", f"{', '.join(shown.outcomes)}: {today}{past}")
     for upgrade in shown.upgrade:
         _told(console, "  verified", f"{upgrade}  [first release with the fix]")
