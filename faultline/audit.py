@@ -27,7 +27,7 @@ class Evidence:
     """What stands behind a case: cells that show it today, of how many; and on how many of the timeline's stacks,
     the last of them as of `last`.
 
-    `remedies` are those that cells of the case tested, or the bare mechanism's in the same places.
+    `remedies` are those that cells of the case tested; if it is `fixed` today, the bare mechanism's in the same places.
     """
 
     today: int
@@ -37,6 +37,7 @@ class Evidence:
     last: str
     outcomes: tuple[str, ...]
     remedies: tuple[Fate, ...]
+    fixed: bool
     upgrade: tuple[str, ...]
     commands: tuple[str, ...]
 
@@ -73,6 +74,7 @@ def evidence(failure: Failure, case: Case) -> Evidence:
         max(did, default=""),
         tuple(sorted(report.named(*each) for each in seen)),
         tuple(known.remedies(failure, twins or _mechanism(failure, case.shown))),
+        not twins,
         tuple(dict.fromkeys(_upgrade(fix) for cell in case.shown if (fix := history.fixed(failure, cell)))),
         commands(failure, case),
     )
@@ -166,6 +168,7 @@ def _case(setup: Setup, failure: Failure, case: Case) -> dict[str, Any]:
         "today": {"cells": shown.today, "of": shown.of},
         "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last},
         "upgrade": list(shown.upgrade),
+        "measured": "the bare mechanism today" if shown.fixed else "these cells today",
         "remedies": [
             {
                 "claim": fate.claim.text,

@@ -79,7 +79,8 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
     for upgrade in shown.upgrade:
         _told(console, "  verified", f"{upgrade}  [first release with the fix]")
     for fate in sorted(shown.remedies, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps")):
-        did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}", *fate.instead))
+        whose = " of the bare mechanism" if shown.fixed else ""
+        did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}{whose}", *fate.instead))
         what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
         if (line := f"{fate.word} {what}{fate.claim.text}") not in told:
             _told(console, f"  {fate.word}", f"{what}{fate.claim.text}  [{did}]")
@@ -90,13 +91,10 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
 
 def _holds(console: Console, setup: Setup, conditions: list[str]) -> None:
     """Conditions that hold, each with the places that it stands on."""
-    told = []
     for condition in conditions:
         values = setup.versions[condition].text if condition in setup.versions else f" {_values(setup, condition)}"
         places = dict.fromkeys(PLACE.sub("", source) for source in setup.sources[condition])
-        told.append(f"{condition}{values} ({few([*places])})")
-    if told:
-        _told(console, "  holds", "; ".join(told))
+        _told(console, "  holds", f"{condition}{values} ({few([*places])})")
 
 
 def _values(setup: Setup, key: str) -> str:
