@@ -98,7 +98,9 @@ def parser() -> argparse.ArgumentParser:
     hit.add_argument("--json", action="store_true", help="for machines")
 
     project = verb(verbs, "audit", audit.command, "list the failures whose conditions hold in a training project")
-    project.add_argument("files", nargs="*", metavar="FILE", help="requirements, locks, configs; or folders with some")
+    project.add_argument(
+        "files", nargs="*", metavar="FILE", help="requirements, lock files, configs; folders with some; -"
+    )
     project.add_argument("--env", action="store_true", help="what is installed here, as without any file")
     project.add_argument("--json", action="store_true", help="for machines")
     project.add_argument("--advisories", action="store_true", help="write advisories/, a file in OSV for each failure")

@@ -63,6 +63,22 @@ def accelerate(document: Document, data: Mapping[str, Any]) -> Iterator[Told]:
         yield from precision(document, data["mixed_precision"], ("mixed_precision",))
 
 
+def accelerate_named(document: Document, value: str, path: tuple[str, ...]) -> Iterator[Told]:
+    """An accelerate config that TRL's command line is given: one of its own by name, or a file."""
+    source = source_of(document, *path, value=value)
+    own = {"multi_gpu": family("ddp*"), "single_gpu": family("single"), "fsdp1": family("fsdp1-full")}
+    own |= {"fsdp2": family("fsdp2"), **{f"zero{stage}": _zero(stage, [], None) for stage in (1, 2, 3)}}
+    if value in own:
+        yield Told("strategy", own[value], source)
+        return
+    for place in (document.path.parent / value, Path(value)):
+        if place.is_file():
+            found = projects.read(place)
+            if isinstance(found.data, dict):
+                yield from accelerate(found, found.data)
+            return
+
+
 def precision(document: Document, value: Any, keys: tuple[str, ...], shown: Any = None) -> Iterator[Told]:
     """What a precision's name says; `shown` is what stands at its place, where that isn't the name."""
     source = source_of(document, *keys, value=value if shown is None else shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.errors import UsageError
+from faultline.logs import STDIN
 from faultline.report import one_line
 
 LONGEST = 8_000_000  # bytes of a file; uv.lock of a large project has a tenth of it
@@ -83,6 +85,9 @@ def inside(folder: Path) -> list[Path]:
 def read(path: Path, name: str = "") -> Document:
     """Read a file and parse it as what it is; raises UsageError for what is no text, too long or hostile."""
     name = name or one_line(path)
+    if str(path) == STDIN:
+        content = sys.stdin.buffer.read(LONGEST + 1)
+        return document(content, "standard input", Path())
     try:
         if not path.is_file():  # a pipe would keep us waiting
             raise UsageError(f"{name} is no file" if path.exists() else f"{name} does not exist")
@@ -90,6 +95,11 @@ def read(path: Path, name: str = "") -> Document:
             content = file.read(LONGEST + 1)
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror or error}") from None
+    return document(content, name, path)
+
+
+def document(content: bytes, name: str, path: Path) -> Document:
+    """The content of a file as text, and parsed."""
     if len(content) > LONGEST:
         raise UsageError(f"{name} is longer than {LONGEST // 1_000_000} MB, and no file of settings or versions")
     text = decoded(content)

@@ -22,8 +22,12 @@ ARGUMENTS = frozenset(
     "lr_scheduler_type gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing fsdp fsdp_config "
     "deepspeed ddp_find_unused_parameters ddp_static_graph bf16 fp16 use_peft lora_r lora_rank lora_target_modules "
     "lora_target average_tokens_across_devices num_generations reward_funcs teacher_model_name_or_path lmbda "
-    "micro_batch_size base_model adapter finetuning_type stage rlhf_type disable_gradient_checkpointing "
-    "use_reentrant_gc".split()
+    "micro_batch_size base_model adapter finetuning_type accelerate_config stage rlhf_type "
+    "disable_gradient_checkpointing use_reentrant_gc".split()
+)
+# Keys that only DeepSpeed's configs have.
+DEEPSPEED = frozenset(
+    ["zero_optimization", "train_micro_batch_size_per_gpu", "steps_per_print", "wall_clock_breakdown"]
 )
 LORA = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules", "lora_target", "peft_config")
 # Settings that only some of TRL's trainers have.
@@ -56,7 +60,7 @@ def told(document: Document) -> tuple[str, list[Told]] | None:
         return None
     if "distributed_type" in data or "compute_environment" in data:
         return "accelerate", [*engines.accelerate(document, data)]
-    if "zero_optimization" in data or {"train_batch_size", "train_micro_batch_size_per_gpu"} & data.keys():
+    if DEEPSPEED & data.keys():
         return "deepspeed", [*engines.deepspeed(document, data, ())]
     own = [(), *((key,) for key, value in data.items() if isinstance(key, str) and isinstance(value, dict))]
     parts = [path for path in own if ARGUMENTS & {*_inside(data, path)}]
@@ -108,6 +112,8 @@ def _distribution(document: Document, data: Mapping[str, Any], path: tuple[str, 
         yield from engines.deepspeed(document, deepspeed, (*path, "deepspeed"))
     elif deepspeed and isinstance(deepspeed, str):
         yield from engines.deepspeed_file(document, deepspeed, (*path, "deepspeed"))
+    if isinstance(data.get("accelerate_config"), str):  # of TRL's command line
+        yield from engines.accelerate_named(document, data["accelerate_config"], (*path, "accelerate_config"))
     config = engines.table(data, "fsdp_config")
     config = {**config, **({"version": data["fsdp_version"]} if "fsdp_version" in data else {})}
     words = fsdp.split() if isinstance(fsdp, str) else [str(each) for each in fsdp] if isinstance(fsdp, list) else []
