@@ -110,7 +110,7 @@ class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
     are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored."""
+    so one that looks ahead is anchored. `fixes` are the first releases without it, where a search found them."""
 
     title: str
     records: tuple[str, ...]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline import hints, projects, strategies
+from faultline.errors import UsageError
 from faultline.matrix import PRECISIONS, matches
 from faultline.projects import Document
 from faultline.report import one_line
@@ -71,12 +72,20 @@ def accelerate_named(document: Document, value: str, path: tuple[str, ...]) -> I
     if value in own:
         yield Told("strategy", own[value], source)
         return
-    for place in (document.path.parent / value, Path(value)):
-        if place.is_file():
-            found = projects.read(place)
-            if isinstance(found.data, dict):
-                yield from accelerate(found, found.data)
-            return
+    if found := beside(document, value):
+        yield from accelerate(found, found.data)
+
+
+def beside(document: Document, name: str) -> Document | None:
+    """A file of settings that another one names, from its own folder or from here; None where there is none."""
+    for place in (document.path.parent / name, Path(name)):
+        try:
+            found = projects.read(place) if place.is_file() else None
+        except (OSError, ValueError, UsageError):  # a name that no system takes, or a file that is none of settings
+            continue
+        if found and isinstance(found.data, dict):
+            return found
+    return None
 
 
 def precision(document: Document, value: Any, keys: tuple[str, ...], shown: Any = None) -> Iterator[Told]:
@@ -145,13 +154,9 @@ def _deepspeed_plugin(document: Document, config: Mapping[str, Any], source: str
 def deepspeed_file(document: Document, value: Any, path: tuple[str, ...]) -> Iterator[Told]:
     """A DeepSpeed config that another file names; where it isn't there, its name may say the stage."""
     source = source_of(document, *path, value=value)
-    file = document.path.parent / str(value)
-    for place in (file, Path(str(value))):
-        if place.is_file():
-            found = projects.read(place)
-            if isinstance(found.data, dict):
-                yield from deepspeed(found, found.data, ())
-                return
+    if found := beside(document, str(value)):
+        yield from deepspeed(found, found.data, ())
+        return
     named = hints.asked_for([str(value)])
     yield Told("strategy", family(*(named if named and named[0].startswith("zero") else ("zero*",))), source)
 

@@ -114,14 +114,18 @@ def _distribution(document: Document, data: Mapping[str, Any], path: tuple[str, 
         yield from engines.deepspeed_file(document, deepspeed, (*path, "deepspeed"))
     if isinstance(data.get("accelerate_config"), str):  # of TRL's command line
         yield from engines.accelerate_named(document, data["accelerate_config"], (*path, "accelerate_config"))
-    config = engines.table(data, "fsdp_config")
+    config, keys = engines.table(data, "fsdp_config"), (*path, "fsdp_config")
+    place = document
+    if isinstance(data.get("fsdp_config"), str):
+        place = engines.beside(document, data["fsdp_config"]) or document
+        config, keys = (place.data, ()) if place is not document else ({}, keys)
     config = {**config, **({"version": data["fsdp_version"]} if "fsdp_version" in data else {})}
     words = fsdp.split() if isinstance(fsdp, str) else [str(each) for each in fsdp] if isinstance(fsdp, list) else []
     asked = bool(words) and engines.truth(fsdp) is not False
     if asked or engines.truth(fsdp) or "fsdp_version" in data:
         kind = next((w for w in words if w.endswith("shard") or w.startswith(("shard_", "hybrid"))), "")
         source = engines.source_of(document, *path, "fsdp" if "fsdp" in data else "fsdp_version", value=fsdp)
-        yield from engines.fsdp(document, config, (*path, "fsdp_config"), source, None, kind)
+        yield from engines.fsdp(place, config, keys, source, None, kind)
     # Both leave open whether DDP is what runs.
     others = engines.family("*") - engines.family("ddp*")
     for key, name in (("ddp_find_unused_parameters", "ddp-find-unused"), ("ddp_static_graph", "ddp-static-graph")):

@@ -287,3 +287,9 @@ def test_the_environment_here_is_todays_stack():
     """Breaks when what is installed is not read as what requirements.txt pins."""
     found = setups.merged([], pins.environment(pins.installed(), "installed")).versions
     assert {name: asked.low for name, asked in found.items()} == {name: asked.low for name, asked in TODAY.items()}
+
+
+def test_a_need_that_there_is_not_is_refused():
+    """Breaks when a slip in a failure.py makes a condition that no project ever meets."""
+    with pytest.raises(ValueError, match="needs some of adapter"):
+        catalogue.Variant("broken", needs=("adaptor",))

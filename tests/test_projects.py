@@ -280,3 +280,24 @@ def test_any_text_is_read_or_refused(text):
 def test_any_bytes_are_text_or_not(content):
     text = projects.decoded(content)
     assert text is None or "\x00" not in text
+
+
+KEYS = (
+    "packages package name version lock-version project dependencies optional-dependencies dependency-groups tool "
+    "poetry _meta default develop channels pip trl"
+).split()
+PLAIN = st.one_of(
+    st.none(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(["trl==1", "^1", "1.0", "trl=1"])
+)
+SHAPES = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=5)),
+    max_leaves=15,
+)
+
+
+@given(st.one_of(st.dictionaries(st.sampled_from(KEYS), SHAPES, max_size=6), st.lists(SHAPES, max_size=3)))
+def test_lock_files_of_any_shape_are_read_or_passed_over(data):
+    """Breaks when a lock file of a version to come ends in a traceback."""
+    for pin in pins.told(projects.Document("x", ROOT / "x", "", data)) or ():
+        assert pin.package == "trl" and pin.source.startswith("x:")

@@ -6,8 +6,11 @@ import ast
 import importlib.util
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faultline import projects, settings, setups, strategies
 from faultline.catalogue import ROOT
@@ -250,3 +253,32 @@ def test_files_of_one_kind_are_alternatives(tmp_path):
 def test_document_lines_count_from_one():
     document = projects.Document("x", Path("x"), "a: 1\nb: 2\n")
     assert (document.at("a"), document.at("b"), document.at("missing")) == ("x:1", "x:2", "x:1")
+
+
+KEYS = sorted(
+    {*settings.ARGUMENTS, *settings.DEEPSPEED, *settings.TELLING, *settings.NAMED, *settings.LORA, "use_reentrant"}
+    | {"distributed_type", "deepspeed_config", "zero_stage", "version", "beta", "stage", "offload_param", "enabled"}
+    | {"mixed_precision", "fsdp_sharding_strategy", "reduce_bucket_size", "deepspeed_config_file", "accelerate_config"}
+)
+PLAIN = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.dates(), st.just("x\x00/../y" * 99)
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@hypothesis.settings(max_examples=300)
+@given(st.dictionaries(st.one_of(st.sampled_from(KEYS), PLAIN), VALUES, max_size=6))
+def test_any_values_are_taken_or_passed_over(data):
+    """Breaks when a value of a kind that nobody expected there ends in a traceback."""
+    found = settings.told(projects.Document("x", Path("x"), "", data))
+    for told in found[1] if found else ():
+        assert told.source.startswith("x:") and told.axis
+
+
+def test_fsdp_from_a_file_of_its_own(tmp_path):
+    (tmp_path / "fsdp.json").write_text('{"version": 2, "reshard_after_forward": false}')
+    assert left(tmp_path, "fsdp: true\nfsdp_config: fsdp.json")["strategy"] == {"fsdp2-no-reshard"}
