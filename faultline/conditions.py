@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from faultline import history, known, matrix, report
+from faultline import history, known, matrix, report, strategies
 from faultline.catalogue import NEEDS, Failure, Variant, failures
 from faultline.matrix import Cell
 from faultline.setups import Setup
@@ -111,7 +112,9 @@ def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
     alike = {p for p in plain if all((c in shown) for c in among if replace(c, precision="fp32") == p)}
     kept = [*alike, *(cell for cell in shown if replace(cell, precision="fp32") not in alike)]
     cells = {replace(cell, precision="fp32") for cell in among} | {*kept}
-    return "; ".join(report.places(kept, cells))
+    names = {cell.strategy for cell in cells}
+    every = "any strategy" if len(names) == len(strategies.names()) else report.grouped(names, ())
+    return re.sub(r"all \d+ strategies", every, "; ".join(report.places(kept, cells)))
 
 
 def _places(failure: Failure, variant: Variant, setup: Setup) -> list[Cell]:

@@ -45,8 +45,6 @@ def of(given: list[str], environment: bool) -> Setup:
                 continue
             document = projects.read(path, name)
             told, own = settings.told(document), pins.told(document)
-        except RecursionError:
-            raise UsageError(f"{name} is nested too deeply") from None
         except UsageError:
             if named:
                 raise
@@ -96,7 +94,7 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
             continue
         told_by_kind = [frozenset.union(*(each[axis] for each in own)) for own in alternatives]
         shared = frozenset.intersection(*told_by_kind)
-        if not shared and len(told_by_kind) > 1:
+        if not shared and all(told_by_kind):
             shared = frozenset.union(*told_by_kind)
             notes.append(f"{axis}: these exclude each other, and either may be what runs: {few(sources[axis])}")
         left[axis] = shared
@@ -125,7 +123,11 @@ def _by_axis(found: Iterable[Told]) -> dict[str, frozenset[str]]:
     axes: dict[str, list[frozenset[str]]] = {}
     for told in found:
         axes.setdefault(told.axis, []).append(told.values)
-    return {axis: frozenset.intersection(*own) or frozenset.union(*own) for axis, own in axes.items()}
+    # Nothing is left by a way to train that was not measured, and what else is told changes nothing of that.
+    return {
+        axis: frozenset.intersection(*own) or (frozenset.union(*own) if all(own) else frozenset())
+        for axis, own in axes.items()
+    }
 
 
 def few(texts: Sequence[str]) -> str:

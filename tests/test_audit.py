@@ -265,7 +265,8 @@ def test_releases_outside_of_what_was_measured_are_not_claimed():
 
 def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):
     """Breaks when Megatron, or hybrid sharding, is taken for a strategy that was measured."""
-    code, out, _ = asked("audit", project(tmp_path, accelerate="distributed_type: MEGATRON_LM\n"))
+    train = PROJECT["grpo.yaml"] + "ddp_find_unused_parameters: false\n"
+    code, out, _ = asked("audit", project(tmp_path, accelerate="distributed_type: MEGATRON_LM\n", grpo=train))
     assert code == 0 and "MEGATRON_LM was not measured" in out and "none that was measured" in out
 
 
