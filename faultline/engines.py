@@ -48,9 +48,10 @@ def truth(value: Any) -> bool | None:
 
 
 def accelerate(document: Document, data: Mapping[str, Any]) -> Iterator[Told]:
+    """A config of `accelerate launch`."""
     kind = str(data.get("distributed_type", "")).upper().rpartition(".")[2]
     source = source_of(document, "distributed_type", value=kind)
-    if kind == "NO":
+    if kind in ("NO", "FALSE"):  # YAML takes a NO without quotes for false
         yield Told("strategy", frozenset(["single"]), source)
     elif kind.startswith("MULTI_"):
         yield Told("strategy", family("ddp*"), source)

@@ -116,6 +116,8 @@ def test_what_accelerate_itself_writes(tmp_path):
             "ddp_find_unused_parameters: false",
             {name for name in strategies.names() if name != "ddp-find-unused"},
         ),
+        ("distributed_type: NO\nmixed_precision: no", {"single"}),
+        ("distributed_type: DistributedType.MULTI_XPU", {"ddp", "ddp-find-unused", "ddp-static-graph"}),
         ("accelerate_config: zero3\nmodel_name_or_path: x", {"zero3", "zero3-small"}),
         ("train_batch_size: 8\nlearning_rate: 1.0e-5", None),  # of diffusers' scripts, and no DeepSpeed config
         ("fsdp: ''\noutput_dir: x", None),
