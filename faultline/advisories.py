@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from faultline import conditions, history, known, ranges, report, strategies
-from faultline.catalogue import NEEDS, REPROS, ROOT, Failure, Fix, Variant, failures
+from faultline.catalogue import NEEDS, REPROS, ROOT, Failure, Turn, Variant, failures
 from faultline.errors import EXIT_AS_EXPECTED
 from faultline.history import Sample
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell, default_world
@@ -114,15 +114,19 @@ def _conditions(variant: Variant) -> dict[str, Any]:
 
 def affected(failure: Failure, broken: Collection[Cell]) -> list[dict[str, Any]]:
     """The packages in which the failure was measured, one entry for each fix and for what has none."""
-    groups: dict[tuple[str, Fix | None], list[Cell]] = {}
+    groups: dict[tuple[str, Turn | None, Turn | None], list[Cell]] = {}
     for cell in broken:
         fix = history.fixed(failure, cell)
         if any(sample.shows for sample in _samples(failure, cell)):
-            groups.setdefault((fix.package if fix else history.package(failure, cell), fix), []).append(cell)
-    return [_affected(failure, name, fix, cells) for (name, fix), cells in groups.items()]
+            began = history.turn(failure.began, cell)
+            name = fix.package if fix else history.package(failure, cell)
+            groups.setdefault((name, began, fix), []).append(cell)
+    return [_affected(failure, name, began, fix, cells) for (name, began, fix), cells in groups.items()]
 
 
-def _affected(failure: Failure, name: str, fix: Fix | None, cells: Collection[Cell]) -> dict[str, Any]:
+def _affected(
+    failure: Failure, name: str, began: Turn | None, fix: Turn | None, cells: Collection[Cell]
+) -> dict[str, Any]:
     samples = [sample for cell in cells for sample in _samples(failure, cell) if name in sample.versions]
     shown = sorted({sample.versions[name] for sample in samples if sample.shows})
     entry: dict[str, Any] = {"package": {"ecosystem": "PyPI", "name": name, "purl": f"pkg:pypi/{name}"}}
@@ -142,7 +146,7 @@ def _affected(failure: Failure, name: str, fix: Fix | None, cells: Collection[Ce
         "strategies": report.ordered((c.strategy for c in cells), strategies.names()),
         "checkpointing": report.ordered((c.checkpointing for c in cells), CHECKPOINTING),
         "precision": report.ordered((c.precision for c in cells), PRECISIONS),
-        "measured": _measured(name, samples, shown, fix),
+        "measured": _measured(name, samples, shown, began, fix),
         **({"ended_otherwise": otherwise} if otherwise else {}),
     }
     return entry
@@ -154,12 +158,16 @@ def _at(samples: Collection[Sample], name: str, version: Version) -> bool:
     return True in told or not told
 
 
-def _measured(name: str, samples: Collection[Sample], shown: Sequence[Version], fix: Fix | None) -> str:
+def _measured(
+    name: str, samples: Collection[Sample], shown: Sequence[Version], began: Turn | None, fix: Turn | None
+) -> str:
     """How far the versions of an entry are what was run, in a sentence."""
     first = "the first that is named is the oldest that was run, which need not be the one that brought it"
+    if began:
+        first = f"{began.version} is the first release with it, found by `{began.measured}`"
     if fix:
         return f"{fix.version} is the first release without it, found by `{fix.measured}`; {first}"
-    if {sample.date for sample in samples} <= {TODAY, ""}:
+    if not began and {sample.date for sample in samples} <= {TODAY, ""}:
         return f"only {name} {shown[-1]} was run, with today's other packages; of older and newer ones nothing is known"
     if len(shown) == 1:
         return f"only {name} {shown[0]} was run, with the other packages of many months; of others nothing is known"

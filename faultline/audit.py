@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from faultline import advisories, conditions, history, known, report, setups, strategies
-from faultline.catalogue import NEEDS, Failure, Fix
+from faultline.catalogue import NEEDS, Failure, Turn
 from faultline.conditions import Case, Finding
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.known import Fate
@@ -61,7 +61,9 @@ def evidence(failure: Failure, case: Case) -> Evidence:
     """What was measured of a case."""
     told = known.outcomes(failure)
     today = [cell for cell in case.shown if history.shows(failure, *told[cell])]
-    past = [sample for cell in case.shown for sample in history.samples(failure, cell) if sample.date != TODAY]
+    past = [
+        sample for cell in case.shown for sample in history.samples(failure, cell) if sample.date not in (TODAY, "")
+    ]
     dates = {sample.date for sample in past}
     did = {sample.date for sample in past if sample.shows}
     seen = {told[cell] for cell in today} or _once(failure, case.shown)
@@ -80,7 +82,7 @@ def evidence(failure: Failure, case: Case) -> Evidence:
     )
 
 
-def _upgrade(fix: Fix) -> str:
+def _upgrade(fix: Turn) -> str:
     return f"{fix.package} {fix.version} or newer"
 
 

@@ -78,8 +78,8 @@ class Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Fix:
-    """The first release of a package in which cells don't show the failure any more, chosen by `where` as in a claim.
+class Turn:
+    """The first release that shows a failure, or doesn't any more, in cells that `where` chooses as in a claim.
 
     `measured` is the command that found it.
     """
@@ -110,7 +110,8 @@ class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
     are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored. `fixes` are the first releases without it, where a search found them."""
+    so one that looks ahead is anchored. `began` and `fixes`
+    are the first releases with it and without it, where a search found them."""
 
     title: str
     records: tuple[str, ...]
@@ -122,7 +123,8 @@ class Failure:
     elsewhere: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
-    fixes: tuple[Fix, ...] = ()
+    began: tuple[Turn, ...] = ()
+    fixes: tuple[Turn, ...] = ()
     name: str = ""
 
     def variant(self, name: str) -> Variant:

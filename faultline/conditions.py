@@ -98,9 +98,8 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
         unknown.append(f"it trains under {in_words(shown, list(states))}")
     whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
     unknown += whys
-    packages = [
-        fix.package for cell in shown if (fix := history.fixed(failure, cell)) and fix.package in setup.versions
-    ]
+    turns = [t for cell in shown for t in (history.fixed(failure, cell), history.turn(failure.began, cell)) if t]
+    packages = [turn.package for turn in turns if turn.package in setup.versions]
     holds += dict.fromkeys(packages) if not whys else []
     unknown += [variant.look] if variant.look else []
     return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown))

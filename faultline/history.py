@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
 from faultline import known, ranges
-from faultline.catalogue import Failure, Fix
+from faultline.catalogue import Failure, Turn
 from faultline.matrix import Cell, matches
 from faultline.ranges import Range
 from faultline.stacks import TODAY
@@ -33,21 +33,27 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     history = samples(failure, cell)
     # torch was the same in all runs, which tell nothing of another one.
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and (range_.low or range_.high)}
-    older = ""
-    if fix:
-        own, first = asked.get(fix.package, Range()), Version(fix.version)
-        if own.reaches(first):
+    first = turn(failure.began, cell)
+    later, older = "", ""
+    if first:
+        version = Version(first.version)
+        if asked.get(first.package, Range()).below(version):
             return False, ""
-        older = "" if own.below(first) else f"{fix.package} is older than {fix.version}"
-        history = [sample for sample in history if sample.versions[fix.package] < first]
+        later = "" if asked.get(first.package, Range()).reaches(version) else f"{first.package} is {version} or newer"
+    if fix:
+        own, version = asked.get(fix.package, Range()), Version(fix.version)
+        if own.reaches(version):
+            return False, ""
+        older = "" if own.below(version) else f"{fix.package} is older than {version}"
+        history = [sample for sample in history if sample.versions.get(fix.package, version) < version]
         if not history:
             return None, older or NOT_BEFORE
     telling, outside = relevant(history, asked)
     told = {sample.shows for sample in telling if sample.shows is not None}
     if True not in told:
         return False, ""
-    if older:
-        return None, older
+    if later or older:
+        return None, " and ".join(filter(None, (later, older)))
     pinned = bool(asked) and all(each.pinned for each in asked.values())
     if [sample.date for sample in history] == [TODAY] and (
         outside or not pinned or package(failure, cell) not in (*asked, "torch")
@@ -75,18 +81,19 @@ def _named(sample: Sample, versions: Mapping[str, Range]) -> str:
     return ", ".join(f"{name} {sample.versions[name]}" for name in names)
 
 
-def fixed(failure: Failure, cell: Cell) -> Fix | None:
+def fixed(failure: Failure, cell: Cell) -> Turn | None:
     """The fix of a cell, which doesn't show the failure any more."""
-    if shows(failure, *known.outcomes(failure)[cell]):
-        return None
-    return next(
-        (f for f in failure.fixes if all(matches(getattr(cell, axis), (p,)) for axis, p in f.where.items())), None
-    )
+    return None if shows(failure, *known.outcomes(failure)[cell]) else turn(failure.fixes, cell)
+
+
+def turn(turns: Iterable[Turn], cell: Cell) -> Turn | None:
+    """The first of several turns that is about a cell."""
+    return next((t for t in turns if all(matches(getattr(cell, axis), (p,)) for axis, p in t.where.items())), None)
 
 
 @functools.cache
 def samples(failure: Failure, cell: Cell) -> list[Sample]:
-    """What a cell did on each stack of the timeline, or today where it isn't there.
+    """What a cell did on each stack of the timeline; where it isn't there, when it began if that is known, and today.
 
     A cell in bf16 that does today what its twin in fp32 does has the twin's past.
     """
@@ -95,7 +102,9 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
     now = shows(failure, *told[cell])
     past = known.over_time().cells.get(plain.id)
     if past is None or shows(failure, *told[plain]) != now:
-        return [Sample(TODAY, _versions(known.pinned()), now)]
+        first = turn(failure.began, cell)
+        began = [Sample("", {first.package: Version(first.version)}, True)] if first else []
+        return [*began, Sample(TODAY, _versions(known.pinned()), now)]
     return [
         Sample(moment.date, _versions(moment.versions), shows(failure, *f"{outcome} ".split(" ")[:2]))
         for moment, outcome in zip(known.over_time().moments, past, strict=True)

@@ -267,7 +267,7 @@ PLAIN = st.one_of(
 )
 VALUES = st.recursive(
     PLAIN,
-    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 

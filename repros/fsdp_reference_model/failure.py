@@ -1,6 +1,6 @@
 """GRPO's reference model is neither sharded nor moved to the accelerator under FSDP."""
 
-from faultline.catalogue import Claim, Failure, Fix, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3348"
 
@@ -21,7 +21,7 @@ FAILURE = Failure(
         note="on a CPU there is no second device for the error to arise; under FSDP1, sampling fails before it",
     ),
     fixes=(
-        Fix(
+        Turn(
             "trl",
             "0.29.0",
             {"variant": "grpo-broken", "strategy": "fsdp2*"},

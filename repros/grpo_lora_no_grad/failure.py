@@ -1,6 +1,6 @@
 """GRPO with a LoRA adapter and gradient checkpointing cannot run backward."""
 
-from faultline.catalogue import Claim, Failure, Fix, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3150"
 BISECT = "make bisect FAILURE=grpo_lora_no_grad PACKAGE=trl STRATEGY=ddp BLAME=1"
@@ -13,8 +13,8 @@ FAILURE = Failure(
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     fixes=(
-        Fix("trl", "0.16.0", {"variant": "grpo-broken", "checkpointing": "reentrant"}, f"{BISECT} TO=0.19.0"),
-        Fix(
+        Turn("trl", "0.16.0", {"variant": "grpo-broken", "checkpointing": "reentrant"}, f"{BISECT} TO=0.19.0"),
+        Turn(
             "trl",
             "0.20.0",
             {"variant": "sft-broken", "checkpointing": "reentrant"},

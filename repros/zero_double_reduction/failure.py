@@ -1,6 +1,6 @@
 """A parameter's gradient is reduced twice in one backward pass."""
 
-from faultline.catalogue import Claim, Failure, Fix, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 ISSUE = "https://github.com/OpenBMB/MiniCPM-V/issues/423"
 
@@ -16,7 +16,7 @@ FAILURE = Failure(
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
     reported=Reported("deepspeed-0.14.5", "broken", "zero2", "reentrant"),
     fixes=(
-        Fix(
+        Turn(
             "transformers",
             "5.23.0",
             {"variant": "broken", "strategy": "fsdp2*", "checkpointing": "reentrant"},
