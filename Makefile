@@ -93,6 +93,7 @@ lint: setup ## check format, style and types
 	$(RUN) mypy faultline
 	$(RUN) check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(RUN) check_jsonschema --builtin-schema vendor.renovate renovate.json
+	$(RUN) check_jsonschema --schemafile advisories/schema/osv.json advisories/*.json
 
 reproduce: setup ## show FAILURE on the stack that it was reported on and, next to it, on today's
 	$(RUN) faultline reproduce $(call quote,$(FAILURE)) $(DEVICE_OPTION)

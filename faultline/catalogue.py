@@ -14,6 +14,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 REPROS = ROOT / "repros"
 KINDS = ("helps", "detects", "changes", "fails", "trains", "shows")
+NEEDS = {
+    "adapter": "an adapter, such as LoRA",
+    "reference model": "a reference model, as `beta` above 0 makes one",
+    "average_tokens_across_devices": "`average_tokens_across_devices`, which is on by default",
+}
+"""What a variant may need of a training beside its place in the matrix, where a project's files can say it."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +29,22 @@ class Variant:
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
+    `needs` are of NEEDS; `look` says what no file of a project shows, and what to look for in its code.
+    `package` is the library in which it goes wrong: TRL in a trainer, else the strategy's engine, unless it is named.
     """
 
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
     second: str = ""
+    needs: tuple[str, ...] = ()
+    look: str = ""
+    package: str = ""
+
+    def __post_init__(self) -> None:
+        for need in self.needs:
+            if need not in NEEDS:
+                raise ValueError(f"a variant needs some of {', '.join(NEEDS)}, not {need!r}")
 
     @property
     def name(self) -> str:
@@ -61,6 +77,19 @@ class Claim:
             raise ValueError(f"a claim's kind is one of {', '.join(KINDS)}, not {self.kind!r}")
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """The first release that shows a failure, or doesn't any more, in cells that `where` chooses as in a claim.
+
+    `measured` is the command that found it.
+    """
+
+    package: str
+    version: str
+    where: Mapping[str, str]
+    measured: str
+
+
 @dataclass(frozen=True)
 class Reported:
     """The failure as it was reported: a stack of stacks/, and the place in the matrix, in fp32 on two ranks.
@@ -81,8 +110,8 @@ class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
     are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored. `found_by` are facts about a model (see `observe.Observer.facts`) of which the
-    failure needs one."""
+    so one that looks ahead is anchored. `began` and `fixes` are the first releases with it and without it, where a
+    search found them. `found_by` are facts about a model (see `observe.Observer.facts`) of which it needs one."""
 
     title: str
     records: tuple[str, ...]
@@ -95,6 +124,8 @@ class Failure:
     context: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
     found_by: tuple[str, ...] = ()
+    began: tuple[Turn, ...] = ()
+    fixes: tuple[Turn, ...] = ()
     name: str = ""
 
     def variant(self, name: str) -> Variant:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from faultline import (
+    audit,
     bisect,
     candidates,
     check,
@@ -105,6 +106,14 @@ def parser() -> argparse.ArgumentParser:
     own.set_defaults(failure="", variant="", cell="")
     own.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
     own.add_argument("--json", action="store_true", help="for machines")
+
+    project = verb(verbs, "audit", audit.command, "list the failures whose conditions hold in a training project")
+    project.add_argument(
+        "files", nargs="*", metavar="FILE", help="requirements, lock files, configs; folders with some; -"
+    )
+    project.add_argument("--env", action="store_true", help="what is installed here, as without any file")
+    project.add_argument("--json", action="store_true", help="for machines")
+    project.add_argument("--advisories", action="store_true", help="write advisories/, a file in OSV for each failure")
 
     env = verb(verbs, "env", commands.env, "versions, devices and effective settings")
     env.add_argument("--json", action="store_true")

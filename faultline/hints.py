@@ -120,7 +120,7 @@ class Collector:
     def hints(self, error: str) -> Hints:
         """What the lines and an error's text with its traceback tell; a traceback outranks settings."""
         own = error.splitlines()
-        ran, asked = _narrowed(own, RAN) or _narrowed(self.lines, RAN[:1]), _asked(self.lines)
+        ran, asked = _narrowed(own, RAN) or _narrowed(self.lines, RAN[:1]), asked_for(self.lines)
         if not ran or (asked and _within(asked, ran)):
             ran = asked
         modes = _narrowed(own, MODES) or _narrowed(self.lines, MODES)
@@ -135,7 +135,7 @@ def _narrowed(texts: Iterable[str], table: Iterable[tuple[re.Pattern[str], tuple
     return next((names for pattern, names in table if any(pattern.search(text) for text in kept)), ())
 
 
-def _asked(texts: Iterable[str]) -> tuple[str, ...]:
+def asked_for(texts: Iterable[str]) -> tuple[str, ...]:
     """The strategies that settings name; nothing where they name several."""
     found: set[tuple[str, ...]] = set()
     for text in texts:

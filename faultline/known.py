@@ -137,14 +137,18 @@ def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[l
         ("elsewhere", [c for c, told in known.items() if told[1] == signature]),
         ("other words", list(known)),
     ):
-        found = [
-            fate
-            for key, claim in failure.claims.items()
-            if claim.kind in ("helps", "detects") and (fate := _fate(failure, key, claim, known, set(chosen)))
-        ]
-        if found:
+        if found := remedies(failure, chosen):
             return found, scope
     return [], ""
+
+
+def remedies(failure: Failure, chosen: Collection[Cell]) -> list[Fate]:
+    """Each remedy that some of these cells put to the test today, and how it did in them."""
+    return [
+        fate
+        for key, claim in failure.claims.items()
+        if claim.kind in ("helps", "detects") and (fate := _fate(failure, key, claim, outcomes(failure), set(chosen)))
+    ]
 
 
 def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:

@@ -22,6 +22,7 @@ VERBS = (
     "show",
     "diagnose",
     "check",
+    "audit",
     "env",
     "bless",
     "readme",

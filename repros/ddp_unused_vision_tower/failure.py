@@ -3,6 +3,7 @@
 from faultline.catalogue import Claim, Failure, Reported, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3207"
+TEXT_ALONE = "a model with a vision tower that isn't frozen, such as Gemma3, trained on text alone"
 
 FAILURE = Failure(
     title="Gemma3 supervised fine-tuning on text dies in DDP because the vision tower is unused",
@@ -17,11 +18,11 @@ FAILURE = Failure(
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
-        Variant("broken"),
+        Variant("broken", look=TEXT_ALONE),
         Variant("touch_everything"),
         Variant("freeze_unused"),
         Variant("images_on_one_rank"),
-        Variant("broken", trainer="sft"),
+        Variant("broken", trainer="sft", look=TEXT_ALONE, package="torch"),
         Variant("freeze_unused", trainer="sft"),
         Variant("config_under_torchrun", trainer="sft", strategies=("ddp",)),
         Variant("accelerate_launch", trainer="sft", strategies=("zero2", "zero3")),

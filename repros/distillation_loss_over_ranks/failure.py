@@ -1,6 +1,6 @@
 """Distillation trainers divide their gradients by the number of ranks once too often."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Turn, Variant
 
 CAUSE = "https://github.com/huggingface/trl/pull/6006"
 
@@ -14,11 +14,20 @@ TRAINERS = {  # their names in TRL, and their settings; SFT's own loss is the co
 FAILURE = Failure(
     title="Distillation trainers divide their gradients by the number of ranks once too often",
     records=(CAUSE, "https://github.com/huggingface/trl/issues/4719"),
-    since="the release that has pull request 6006 (2026-06)",
+    since="trl 1.7.0 (2026-06-25), which has pull request 6006",
     until="open with trl 1.16.0",
+    began=(
+        Turn(
+            "trl",
+            "1.7.0",
+            {"variant": "gkd-broken"},
+            "make bisect FAILURE=distillation_loss_over_ranks VARIANT=gkd-broken STRATEGY=ddp CHECKPOINTING=off"
+            " PACKAGE=trl DIRECTION=introduced FROM=1.4.0 TO=1.9.2",
+        ),
+    ),
     signatures={},
     variants=(
-        *(Variant("broken", name, ("ddp", "zero3")) for name in TRAINERS),
+        *(Variant("broken", name, ("ddp", "zero3"), needs=("average_tokens_across_devices",)) for name in TRAINERS),
         *(Variant("times_ranks", name, ("ddp", "zero3")) for name in ("gkd", "gold", "iw_opd")),
     ),
     claims={

@@ -1,6 +1,6 @@
 """GRPO's reference model is neither sharded nor moved to the accelerator under FSDP."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3348"
 
@@ -20,6 +20,14 @@ FAILURE = Failure(
         "fsdp2",
         note="on a CPU there is no second device for the error to arise; under FSDP1, sampling fails before it",
     ),
+    fixes=(
+        Turn(
+            "trl",
+            "0.29.0",
+            {"variant": "grpo-broken", "strategy": "fsdp2*"},
+            "make bisect FAILURE=fsdp_reference_model PACKAGE=trl DIRECTION=fixed BAD=misplaced,raises BLAME=1",
+        ),
+    ),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "two-devices": r"Expected all tensors to be on the same device",
@@ -33,11 +41,15 @@ FAILURE = Failure(
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
-        Variant("broken"),
+        Variant(
+            "broken",
+            look="a second model given to `accelerator.prepare_model(..., evaluation_mode=True)`",
+            package="accelerate",
+        ),
         Variant("prepare_then_eval"),
         Variant("evaluation_mode_false"),
         Variant("helper"),
-        Variant("broken", trainer="grpo", second="ref_model"),
+        Variant("broken", trainer="grpo", second="ref_model", needs=("reference model",)),
     ),
     claims={
         "a": Claim(

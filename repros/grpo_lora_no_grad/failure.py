@@ -1,8 +1,10 @@
 """GRPO with a LoRA adapter and gradient checkpointing cannot run backward."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3150"
+BISECT = "make bisect FAILURE=grpo_lora_no_grad PACKAGE=trl STRATEGY=ddp BLAME=1"
+ADAPTER = ("adapter",)
 
 FAILURE = Failure(
     title="GRPO with a LoRA adapter and gradient checkpointing cannot run backward",
@@ -11,6 +13,15 @@ FAILURE = Failure(
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     found_by=("frozen_input",),
+    fixes=(
+        Turn("trl", "0.16.0", {"variant": "grpo-broken", "checkpointing": "reentrant"}, f"{BISECT} TO=0.19.0"),
+        Turn(
+            "trl",
+            "0.20.0",
+            {"variant": "sft-broken", "checkpointing": "reentrant"},
+            f"{BISECT} VARIANT=sft-broken CHECKPOINTING=reentrant TO=1.0.0 DIRECTION=fixed",
+        ),
+    ),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",
@@ -28,13 +39,18 @@ FAILURE = Failure(
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
-        Variant("broken"),
+        Variant(
+            "broken",
+            needs=ADAPTER,
+            look="layers of a frozen model checkpointed by hand, without `enable_input_require_grads()`",
+            package="torch",
+        ),
         Variant("enable_input_require_grads"),
         Variant("check_trainable_parameters"),
         Variant("check_graph"),
-        Variant("broken", trainer="grpo"),
+        Variant("broken", trainer="grpo", needs=ADAPTER),
         Variant("enable_input_require_grads", trainer="grpo"),
-        Variant("broken", trainer="sft"),
+        Variant("broken", trainer="sft", needs=ADAPTER),
     ),
     claims={
         "a": Claim(

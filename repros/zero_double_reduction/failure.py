@@ -1,6 +1,6 @@
 """A parameter's gradient is reduced twice in one backward pass."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 ISSUE = "https://github.com/OpenBMB/MiniCPM-V/issues/423"
 
@@ -16,6 +16,14 @@ FAILURE = Failure(
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
     reported=Reported("deepspeed-0.14.5", "broken", "zero2", "reentrant"),
     found_by=("several_calls",),
+    fixes=(
+        Turn(
+            "transformers",
+            "5.23.0",
+            {"variant": "broken", "strategy": "fsdp2*", "checkpointing": "reentrant"},
+            "make replay",
+        ),
+    ),
     signatures={
         "reduced-twice": r"has already been reduced",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
@@ -28,7 +36,12 @@ FAILURE = Failure(
         "freed-too-early": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing",
         "marked-ready-twice": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing|use_reentrant",
     },
-    variants=(Variant("broken"), Variant("two_calls"), Variant("smaller_batch"), Variant("one_call")),
+    variants=(
+        Variant("broken", look="a module that one forward pass calls several times, such as once for each image"),
+        Variant("two_calls"),
+        Variant("smaller_batch"),
+        Variant("one_call"),
+    ),
     claims={
         "a": Claim(
             '`gradient_checkpointing_kwargs={"use_reentrant": False}`',

@@ -1,0 +1,191 @@
+"""Advisories: what was measured of each failure as a file in the OSV schema, for tools that read such."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from faultline import conditions, history, known, ranges, report, strategies
+from faultline.catalogue import NEEDS, REPROS, ROOT, Failure, Turn, Variant, failures
+from faultline.errors import EXIT_AS_EXPECTED
+from faultline.history import Sample
+from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell, default_world
+from faultline.readmes import BEGIN
+from faultline.stacks import TODAY
+
+FOLDER = ROOT / "advisories"
+VERSION = "1.7.5"  # of the schema, whose later state in advisories/schema/ allows the ids of local databases
+PREFIX = "x_FAULTLINE-"
+DATES = ("modified", "published")
+
+
+def command() -> int:
+    """Write the advisory of every failure; one that says the same as before keeps its dates."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    wanted = {f"{PREFIX}{name}.json": advisory(failure) for name, failure in failures().items()}
+    for name, content in wanted.items():
+        file = FOLDER / name
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        same = undated(before) == content
+        dates = {"modified": before["modified"] if same else now, "published": before.get("published", now)}
+        file.write_text(text({**content, **dates}), encoding="utf-8")
+        print(f"{file.relative_to(ROOT)}: {'unchanged' if same else 'written'}")
+    for file in sorted(FOLDER.glob("*.json")):
+        if file.name not in wanted:
+            file.unlink()
+            print(f"{file.relative_to(ROOT)}: removed, as there is no such failure")
+    return EXIT_AS_EXPECTED
+
+
+def text(content: Mapping[str, Any]) -> str:
+    first = ("schema_version", "id", *DATES)
+    ordered = {key: content[key] for key in (*first, *(k for k in content if k not in first)) if key in content}
+    return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
+
+
+def undated(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in DATES}
+
+
+def advisory(failure: Failure) -> dict[str, Any]:
+    """A failure in OSV, without dates: only what is in its record, its rules and the committed runs."""
+    told = known.outcomes(failure)
+    broken = [cell for cell in told if cell.variant.endswith("broken") and cell.world_size == default_world(cell)]
+    today = [cell for cell in broken if history.shows(failure, *told[cell])]
+    return {
+        "schema_version": VERSION,
+        "id": f"{PREFIX}{failure.name}",
+        "summary": failure.title,
+        "details": story(failure),
+        "affected": affected(failure, broken),
+        "references": [{"type": _kind(record), "url": record} for record in failure.records],
+        "database_specific": {
+            "since": failure.since,
+            "until": failure.until,
+            "measured_with": known.pinned(),
+            "today": {
+                "happens_under": conditions.in_words(
+                    today, [cell for cell in broken if history.possible(failure, cell)]
+                ),
+                "outcomes": sorted({report.named(*told[cell]) for cell in today}),
+                "cells": len(today),
+                "of": sum(history.possible(failure, cell) for cell in broken),
+            },
+            "conditions": [_conditions(v) for v in failure.variants if v.remedy == "broken" and (v.needs or v.look)],
+            "remedies": [
+                {
+                    "claim": fate.claim.text,
+                    "kind": fate.claim.kind,
+                    "verdict": fate.word,
+                    "for": fate.speak_for,
+                    "cells": fate.cells,
+                    "against": list(fate.instead),
+                }
+                for fate in known.remedies(failure, list(told))
+            ],
+            "repeat": [f"make test-matrix FAILURE={failure.name}"]
+            + ([f"make reproduce FAILURE={failure.name}"] if failure.reported else []),
+        },
+    }
+
+
+def story(failure: Failure) -> str:
+    """What the failure's README tells a person, without its title and without what was measured."""
+    readme = (REPROS / failure.name / "README.md").read_text(encoding="utf-8")
+    return readme.partition(BEGIN)[0].partition("\n")[2].strip()
+
+
+def _kind(record: str) -> str:
+    return "REPORT" if "/issues/" in record else "WEB"
+
+
+def _conditions(variant: Variant) -> dict[str, Any]:
+    return {
+        "variant": variant.name,
+        **({"needs": [NEEDS[need] for need in variant.needs]} if variant.needs else {}),
+        **({"look_for": variant.look} if variant.look else {}),
+    }
+
+
+def affected(failure: Failure, broken: Collection[Cell]) -> list[dict[str, Any]]:
+    """The packages in which the failure was measured, one entry for each fix and for what has none."""
+    groups: dict[tuple[str, Turn | None, Turn | None], list[Cell]] = {}
+    for cell in broken:
+        fix = history.fixed(failure, cell)
+        if any(sample.shows for sample in _samples(failure, cell)):
+            began = history.turn(failure.began, cell)
+            name = fix.package if fix else history.package(failure, cell)
+            groups.setdefault((name, began, fix), []).append(cell)
+    return [_affected(failure, name, began, fix, cells) for (name, began, fix), cells in groups.items()]
+
+
+def _affected(
+    failure: Failure, name: str, began: Turn | None, fix: Turn | None, cells: Collection[Cell]
+) -> dict[str, Any]:
+    samples = [sample for cell in cells for sample in _samples(failure, cell) if name in sample.versions]
+    shown = sorted({sample.versions[name] for sample in samples if sample.shows})
+    entry: dict[str, Any] = {"package": {"ecosystem": "PyPI", "name": name, "purl": f"pkg:pypi/{name}"}}
+    if fix:
+        ends = {"introduced": str(shown[0])}, {"fixed": fix.version}
+        entry["ranges"] = [{"type": "ECOSYSTEM", "events": [*ends]}]
+    elif len(shown) > 1 and not any(
+        shown[0] < s.versions[name] < shown[-1] and not _at(samples, name, s.versions[name]) for s in samples
+    ):
+        ends = {"introduced": str(shown[0])}, {"last_affected": str(shown[-1])}
+        entry["ranges"] = [{"type": "ECOSYSTEM", "events": [*ends]}]
+    entry["versions"] = [str(version) for version in shown]
+    inside = {s.versions[name] for s in samples if shown[0] < s.versions[name] < Version(fix.version if fix else "0")}
+    otherwise = [str(version) for version in sorted(inside - {*shown})]
+    entry["database_specific"] = {
+        "variants": report.ordered((c.variant for c in cells), [v.name for v in failure.variants]),
+        "strategies": report.ordered((c.strategy for c in cells), strategies.names()),
+        "checkpointing": report.ordered((c.checkpointing for c in cells), CHECKPOINTING),
+        "precision": report.ordered((c.precision for c in cells), PRECISIONS),
+        "measured": _measured(name, samples, shown, began, fix),
+        **({"ended_otherwise": otherwise} if otherwise else {}),
+    }
+    return entry
+
+
+def _at(samples: Collection[Sample], name: str, version: Version) -> bool:
+    """Whether any cell that could tell showed the failure with a version."""
+    told = [sample.shows for sample in samples if sample.versions[name] == version and sample.shows is not None]
+    return True in told or not told
+
+
+def _measured(
+    name: str, samples: Collection[Sample], shown: Sequence[Version], began: Turn | None, fix: Turn | None
+) -> str:
+    """How far the versions of an entry are what was run, in a sentence."""
+    first = "the first that is named is the oldest that was run, which need not be the one that brought it"
+    if began:
+        first = f"{began.version} is the first release with it, found by `{began.measured}`"
+    if fix:
+        return f"{fix.version} is the first release without it, found by `{fix.measured}`; {first}"
+    if not began and {sample.date for sample in samples} <= {TODAY, ""}:
+        return f"only {name} {shown[-1]} was run, with today's other packages; of older and newer ones nothing is known"
+    if len(shown) == 1:
+        return f"only {name} {shown[0]} was run, with the other packages of many months; of others nothing is known"
+    return f"the releases under `versions` were run, and those between them are taken to do the same; {first}"
+
+
+def _samples(failure: Failure, cell: Cell) -> list[Sample]:
+    """What a cell did on the stacks of the timeline, today, and on those whose errors are recorded."""
+    told = []
+    for entry in known.recorded():
+        shows = history.shows(failure, entry["outcome"], entry["signature"])
+        if entry["failure"] == failure.name and shows:
+            stacks = [stack for stack, name in entry["stacks"].items() if name == cell.id]
+            told += [Sample("", _versions(stack), True) for stack in stacks]
+    return [*history.samples(failure, cell), *told]
+
+
+def _versions(stack: str) -> dict[str, Version]:
+    """A stack in one line, such as ``torch 2.13.0, trl 1.16.0``, by package."""
+    found = (re.fullmatch(r"(\S+) (\d\S*)", part.strip()) for part in stack.split(","))
+    return {match[1]: ranges.public(match[2]) for match in found if match}

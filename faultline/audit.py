@@ -1,0 +1,187 @@
+"""Which failures of the catalogue a training project has, by what its files say; nothing of it is run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from faultline import advisories, conditions, history, known, report, setups, strategies
+from faultline.catalogue import NEEDS, Failure, Turn
+from faultline.conditions import Case, Finding
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.known import Fate
+from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
+from faultline.report import audit
+from faultline.server import STACK
+from faultline.setups import Setup
+from faultline.stacks import TODAY
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What stands behind a case: cells that show it today, of how many; and on how many of the timeline's stacks,
+    the last of them as of `last`.
+
+    `remedies` are those that cells of the case tested; if it is `fixed` today, the bare mechanism's in the same places.
+    """
+
+    today: int
+    of: int
+    stacks: int
+    of_stacks: int
+    last: str
+    outcomes: tuple[str, ...]
+    remedies: tuple[Fate, ...]
+    fixed: bool
+    upgrade: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+def command(args: argparse.Namespace) -> int:
+    """Audit a project: exit code 0 where no failure of the catalogue is found, 1 where one is."""
+    if args.advisories:
+        if args.files or args.env or args.json:
+            raise UsageError("--advisories writes what is known of every failure: it goes without anything else")
+        return advisories.command()
+    setup = setups.of(args.files, args.env)
+    found = conditions.findings(setup)
+    if args.json:
+        print(json.dumps(as_json(setup, found), indent=2))
+    else:
+        audit.show(Console(), setup, found)
+    return EXIT_UNEXPECTED if found else EXIT_AS_EXPECTED
+
+
+def evidence(failure: Failure, case: Case) -> Evidence:
+    """What was measured of a case."""
+    told = known.outcomes(failure)
+    today = [cell for cell in case.shown if history.shows(failure, *told[cell])]
+    past = [
+        sample for cell in case.shown for sample in history.samples(failure, cell) if sample.date not in (TODAY, "")
+    ]
+    dates = {sample.date for sample in past}
+    did = {sample.date for sample in past if sample.shows}
+    seen = {told[cell] for cell in today} or _once(failure, case.shown)
+    twins = [cell for cell in dict.fromkeys(map(_plain, today)) if history.shows(failure, *told[cell])]
+    return Evidence(
+        len(today),
+        len(case.among),
+        len(did),
+        len(dates),
+        max(did, default=""),
+        tuple(sorted(report.named(*each) for each in seen)),
+        tuple(known.remedies(failure, twins or _mechanism(failure, case.shown))),
+        not twins,
+        tuple(dict.fromkeys(_upgrade(fix) for cell in case.shown if (fix := history.fixed(failure, cell)))),
+        commands(failure, case),
+    )
+
+
+def _upgrade(fix: Turn) -> str:
+    return f"{fix.package} {fix.version} or newer"
+
+
+def _once(failure: Failure, cells: Collection[Cell]) -> set[tuple[str, str]]:
+    """The failure's outcomes in the past of cells that don't show it any more."""
+    past = known.over_time().cells
+    texts = {text for cell in cells for text in past.get(_plain(cell).id, ())}
+    pairs = {(outcome, signature) for outcome, _, signature in (text.partition(" ") for text in texts)}
+    return {pair for pair in pairs if history.shows(failure, *pair)}
+
+
+def _plain(cell: Cell) -> Cell:
+    return replace(cell, precision="fp32")
+
+
+def _mechanism(failure: Failure, cells: Collection[Cell]) -> list[Cell]:
+    """The bare mechanism's cells in the places of others, which show today what these showed before a fix."""
+    places = {(cell.strategy, cell.checkpointing) for cell in cells}
+    told = known.outcomes(failure)
+    return [
+        cell
+        for cell in told
+        if cell.variant == "broken"
+        and (cell.strategy, cell.checkpointing) in places
+        and history.shows(failure, *told[cell])
+    ]
+
+
+def commands(failure: Failure, case: Case) -> tuple[str, ...]:
+    """What repeats one cell of a case, on the last stack that showed it, and the failure as it was reported."""
+    told = known.outcomes(failure)
+    usual = sorted(case.shown, key=lambda cell: (cell.precision != "fp32", case.shown.index(cell)))
+    now = next((cell for cell in usual if history.shows(failure, *told[cell])), None)
+    own = [report.command(now.id)] if now else []
+    for cell in usual if not now else ():
+        dates = [sample.date for sample in history.samples(failure, cell) if sample.shows]
+        if dates:
+            own = [report.command(_plain(cell).id, dates[-1])]
+            break
+    return (*own, *([f"make reproduce FAILURE={failure.name}"] if failure.reported else []))
+
+
+def as_json(setup: Setup, found: Collection[Finding]) -> dict[str, Any]:
+    """The answer for machines; README.md has the table of its keys."""
+    axes = {"strategy": strategies.names(), "checkpointing": CHECKPOINTING, "precision": PRECISIONS}
+    return {
+        "read": list(setup.read),
+        "known": {
+            key: {"values": report.ordered(values, axes.get(key, ())), "from": list(setup.sources[key])}
+            for key, values in setup.left.items()
+        },
+        "versions": {name: {"range": r.text, "from": list(setup.sources[name])} for name, r in setup.versions.items()},
+        "unknown": unknown(setup),
+        "notes": list(setup.notes),
+        "findings": [_finding(setup, finding) for finding in found],
+    }
+
+
+def unknown(setup: Setup) -> list[str]:
+    """What the files say nothing of and failures depend on, in a stable order."""
+    axes = ("strategy", "checkpointing", "precision", "trainer", *NEEDS)
+    absent = [name for name in STACK if name not in setup.versions]
+    return [axis for axis in axes if axis not in setup.left] + absent
+
+
+def _finding(setup: Setup, finding: Finding) -> dict[str, Any]:
+    failure = finding.failure
+    return {
+        "failure": failure.name,
+        "title": failure.title,
+        "sure": finding.sure,
+        "cases": [_case(setup, failure, case) for case in finding.cases],
+        "fixed": failure.until,
+        "records": list(failure.records),
+    }
+
+
+def _case(setup: Setup, failure: Failure, case: Case) -> dict[str, Any]:
+    shown = evidence(failure, case)
+    return {
+        "variants": [variant.name for variant in case.variants],
+        "holds": {condition: list(setup.sources.get(condition, ())) for condition in case.holds},
+        "if": [conditions.words(case, condition) for condition in case.open],
+        "outcomes": list(shown.outcomes),
+        "today": {"cells": shown.today, "of": shown.of},
+        "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last},
+        "upgrade": list(shown.upgrade),
+        "measured": "the bare mechanism today" if shown.fixed else "these cells today",
+        "remedies": [
+            {
+                "claim": fate.claim.text,
+                "kind": fate.claim.kind,
+                "verdict": fate.word,
+                "for": fate.speak_for,
+                "cells": fate.cells,
+                "instead": list(fate.instead),
+                "source": fate.claim.source,
+            }
+            for fate in shown.remedies
+        ],
+        "repeat": list(shown.commands),
+    }

@@ -1,0 +1,167 @@
+"""What a cell did over the releases that were measured, and whether it shows its failure with others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.version import InvalidVersion, Version
+
+from faultline import known, ranges
+from faultline.catalogue import Failure, Turn
+from faultline.matrix import Cell, matches
+from faultline.ranges import Range
+from faultline.stacks import TODAY
+
+TODAY_ONLY = "your releases do what today's do, as only these were measured"
+NOT_BEFORE = "this strategy does what others did before the fix, which were measured"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a cell did on one stack: whether it showed the failure; None where it couldn't tell."""
+
+    date: str
+    versions: Mapping[str, Version]
+    shows: bool | None
+
+
+def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
+    """Whether a cell shows its failure with these versions; None where that isn't known, with the reason."""
+    fix = fixed(failure, cell)
+    history = samples(failure, cell)
+    # torch was the same in all runs, which tell nothing of another one.
+    asked = {name: range_ for name, range_ in versions.items() if name != "torch" and (range_.low or range_.high)}
+    first = turn(failure.began, cell)
+    later, older = "", ""
+    if first:
+        version = Version(first.version)
+        if asked.get(first.package, Range()).below(version):
+            return False, ""
+        later = "" if asked.get(first.package, Range()).reaches(version) else f"{first.package} is {version} or newer"
+    if fix:
+        own, version = asked.get(fix.package, Range()), Version(fix.version)
+        if own.reaches(version):
+            return False, ""
+        older = "" if own.below(version) else f"{fix.package} is older than {version}"
+        history = [sample for sample in history if sample.versions.get(fix.package, version) < version]
+        if not history:
+            return None, older or NOT_BEFORE
+    telling, outside = relevant(history, asked)
+    told = {sample.shows for sample in telling if sample.shows is not None}
+    if True not in told:
+        return False, ""
+    if later or older:
+        return None, " and ".join(filter(None, (later, older)))
+    pinned = bool(asked) and all(each.pinned for each in asked.values())
+    if [sample.date for sample in history] == [TODAY] and (
+        outside or not pinned or package(failure, cell) not in (*asked, "torch")
+    ):
+        return None, TODAY_ONLY
+    did = [sample for sample in telling if sample.shows]
+    if outside:
+        return None, f"your releases, {outside} than any that was measured, do what {_named(did[0], asked)} does"
+    if told == {True}:
+        return True, ""
+    dates = " and ".join(dict.fromkeys([did[0].date, did[-1].date]))
+    return None, f"your releases do what those of {dates} do, not what others did"
+
+
+def package(failure: Failure, cell: Cell) -> str:
+    """The library in which a cell goes wrong."""
+    variant = failure.variant(cell.variant)
+    engine = "deepspeed" if cell.strategy.startswith("zero") else "torch"
+    return variant.package or ("trl" if variant.trainer else engine)
+
+
+def _named(sample: Sample, versions: Mapping[str, Range]) -> str:
+    """The versions of a sample, of the packages that are asked about if any is."""
+    names = [name for name in sample.versions if name in versions] or [n for n in sample.versions if n != "torch"]
+    return ", ".join(f"{name} {sample.versions[name]}" for name in names)
+
+
+def fixed(failure: Failure, cell: Cell) -> Turn | None:
+    """The fix of a cell, which doesn't show the failure any more."""
+    return None if shows(failure, *known.outcomes(failure)[cell]) else turn(failure.fixes, cell)
+
+
+def turn(turns: Iterable[Turn], cell: Cell) -> Turn | None:
+    """The first of several turns that is about a cell."""
+    return next((t for t in turns if all(matches(getattr(cell, axis), (p,)) for axis, p in t.where.items())), None)
+
+
+@functools.cache
+def samples(failure: Failure, cell: Cell) -> list[Sample]:
+    """What a cell did on each stack of the timeline; where it isn't there, when it began if that is known, and today.
+
+    A cell in bf16 that does today what its twin in fp32 does has the twin's past.
+    """
+    plain = replace(cell, precision="fp32")
+    told = known.outcomes(failure)
+    now = shows(failure, *told[cell])
+    past = known.over_time().cells.get(plain.id)
+    if past is None or shows(failure, *told[plain]) != now:
+        first = turn(failure.began, cell)
+        began = [Sample("", {first.package: Version(first.version)}, True)] if first else []
+        return [*began, Sample(TODAY, _versions(known.pinned()), now)]
+    return [
+        Sample(moment.date, _versions(moment.versions), shows(failure, *f"{outcome} ".split(" ")[:2]))
+        for moment, outcome in zip(known.over_time().moments, past, strict=True)
+        if moment.versions
+    ]
+
+
+def _versions(told: Mapping[str, str]) -> dict[str, Version]:
+    found = {}
+    for name, version in told.items():
+        try:
+            found[name] = ranges.public(version)
+        except InvalidVersion:
+            continue
+    return found
+
+
+@functools.cache
+def _own(failure: Failure) -> frozenset[tuple[str, str]]:
+    """The outcomes that are the failure, in its broken variants today and in its own words."""
+    broken = {told for cell, told in known.outcomes(failure).items() if cell.variant.endswith("broken")}
+    raised = {("raises", name) for name in failure.signatures}
+    silent = {told for told in broken if told[0] in ("diverges", "misplaced", "hangs", "crashes")}
+    return frozenset((raised | silent) - {("raises", name) for name in failure.elsewhere})
+
+
+def shows(failure: Failure, outcome: str, signature: str) -> bool | None:
+    """Whether an outcome is the failure; None for one that says nothing, such as another error."""
+    if (outcome, signature) in _own(failure):
+        return True
+    return False if outcome == "trains" or signature in failure.elsewhere else None
+
+
+def relevant(history: Sequence[Sample], asked: Mapping[str, Range]) -> tuple[list[Sample], str]:
+    """The samples between the newest that isn't newer than any version asked for and the oldest that isn't older.
+
+    Where the versions lie outside of all samples, the nearest one, and on which side: ``newer`` or ``older``;
+    all of them and ``other`` where some packages are newer and some older.
+    """
+
+    def each(sample: Sample) -> list[tuple[Version, Range]]:
+        return [(sample.versions[name], r) for name, r in asked.items() if name in sample.versions]
+
+    inside = [i for i, s in enumerate(history) if all(r.holds(v) for v, r in each(s))]
+    below = [i for i, s in enumerate(history) if all(r.low is not None and v <= r.low for v, r in each(s))]
+    above = [i for i, s in enumerate(history) if all(r.high is not None and v >= r.high for v, r in each(s))]
+    if not inside and not (below and above):
+        if below:
+            return [history[below[-1]]], "newer"
+        if above:
+            return [history[above[0]]], "older"
+        return list(history), "other"
+    first = below[-1] if below else min(inside)
+    last = above[0] if above else max(inside)
+    return list(history[min(first, last) : max(first, last) + 1]), ""
+
+
+def possible(failure: Failure, cell: Cell) -> bool:
+    """Whether a cell can be had today."""
+    return known.outcomes(failure)[cell][0] not in ("impossible", "invalid")

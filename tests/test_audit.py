@@ -1,0 +1,317 @@
+"""Audits: a failure is listed where nothing known excludes it, and not where something does."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline import audit, catalogue, conditions, history, known, pins, ranges, setups, strategies
+from faultline.catalogue import NEEDS
+from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
+from faultline.settings import OWN, trainers
+from faultline.setups import Setup
+
+README = (catalogue.ROOT / "README.md").read_text(encoding="utf-8")
+FAILURES = catalogue.failures()
+PROJECT = {
+    "requirements.txt": "torch==2.13.0\ntransformers==4.49.0\ntrl==0.15.2\npeft==0.14.0\naccelerate==1.4.0\n"
+    "deepspeed==0.16.4\n",
+    "accelerate.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n"
+    "  zero_stage: 2\n  offload_optimizer_device: none\nmixed_precision: bf16\nnum_processes: 8\n",
+    "grpo.yaml": "model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\nreward_funcs: [accuracy]\nnum_generations: 8\n"
+    "use_peft: true\ngradient_checkpointing: true\ngradient_checkpointing_kwargs:\n  use_reentrant: true\n",
+}
+TODAY = {name: ranges.exactly(version) for name, version in known.pinned().items()}
+
+
+def project(folder, **changes):
+    """The project above in a folder, with some files' texts replaced, by the file's name without its ending."""
+    for name, text in PROJECT.items():
+        (folder / name).write_text(changes.get(name.partition(".")[0], text))
+    return str(folder)
+
+
+def setup(versions=None, **left):
+    """What is known, as values with spaces between them; underscores for the spaces of a need's name."""
+    axes = {
+        key.replace("_", " ") if key.startswith("reference") else key: frozenset(v.split()) for key, v in left.items()
+    }
+    asked = {name: ranges.parse(text) for name, text in (versions or {}).items()}
+    return Setup(axes, asked, {key: (f"x:1 {key}",) for key in (*axes, *asked)})
+
+
+def names(of):
+    return {finding.failure.name for finding in conditions.findings(of)}
+
+
+def cases(of, name):
+    return [case for found in conditions.findings(of) if found.failure.name == name for case in found.cases]
+
+
+def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
+    """Breaks when the record's own setting, in files as people have them, isn't the surest answer."""
+    code, out, errors = asked("audit", project(tmp_path))
+    assert code == 1 and not errors
+    assert out.index("Every recorded condition holds: 1") < out.index("grpo_lora_no_grad") < out.index("Depends on")
+    for told in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
+        assert told in out
+    [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
+    assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "2025-03-01"
+
+
+def test_the_example_of_the_readme_is_what_is_printed(tmp_path, asked):
+    """Breaks when README.md shows an answer that nobody gets."""
+    _, out, _ = asked("audit", project(tmp_path))
+    shown = README.split("\n## Does it hit us\n")[1].split("\n    ...\n")[1].split("\n      ...\n")[0]
+    assert len(shown.splitlines()) > 3 and "".join(shown.split()) in "".join(out.split())
+
+
+def test_the_table_of_keys_is_the_answers(tmp_path, asked):
+    """Breaks when whoever reads the JSON is misled."""
+    code, out, _ = asked("audit", project(tmp_path), "--json")
+    told = json.loads(out)
+    assert code == 1
+    keys = {*told, *told["findings"][0], *told["findings"][0]["cases"][0]}
+    table = README.split("\n## Does it hit us\n")[1].split("\n## ")[0]
+    assert keys - {"if"} <= set(re.findall(r"`(\w+)`", table)) and "each `if`" in table
+    best = told["findings"][0]
+    assert best["sure"] and best["failure"] == "grpo_lora_no_grad" and not best["cases"][0]["if"]
+    assert best["cases"][0]["holds"]["checkpointing"] == [
+        "grpo.yaml:5 gradient_checkpointing: true",
+        "grpo.yaml:7 use_reentrant: true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out"),
+    [
+        ({"requirements": PROJECT["requirements.txt"].replace("0.15.2", "0.16.0")}, "grpo_lora_no_grad"),
+        ({"requirements": "trl>=0.16\n"}, "grpo_lora_no_grad"),
+        ({"grpo": PROJECT["grpo.yaml"].replace("use_peft: true", "use_peft: false")}, "grpo_lora_no_grad"),
+        ({"grpo": PROJECT["grpo.yaml"].replace("reentrant: true", "reentrant: false")}, "grpo_lora_no_grad"),
+        ({"grpo": PROJECT["grpo.yaml"].replace("reentrant: true", "reentrant: false")}, "zero_double_reduction"),
+        ({"accelerate": "distributed_type: 'NO'\n"}, "zero_double_reduction"),
+        ({"accelerate": PROJECT["accelerate.yaml"].replace("zero_stage: 2", "zero_stage: 1")}, "zero_double_reduction"),
+        ({}, "ddp_unused_vision_tower"),
+        ({}, "fsdp_reference_model"),
+        ({}, "distillation_loss_over_ranks"),
+    ],
+)
+def test_what_is_known_not_to_hold_leaves_a_failure_out(tmp_path, asked, changes, left_out):
+    """Breaks when a project is told of what it can't have: another strategy, a release with the fix, no adapter."""
+    _, out, _ = asked("audit", project(tmp_path, **changes), "--json")
+    assert left_out not in {finding["failure"] for finding in json.loads(out)["findings"]}
+
+
+def test_nothing_found_is_said_and_exits_with_0(tmp_path, asked):
+    files = project(
+        tmp_path,
+        accelerate="distributed_type: 'NO'\n",
+        grpo=PROJECT["grpo.yaml"].replace("use_peft: true", "use_peft: false"),
+    )
+    code, out, errors = asked("audit", files)
+    assert code == 0 and not errors and "No failure of the catalogue has its recorded conditions here." in out
+
+
+def test_mistakes_are_one_line(asked, tmp_path):
+    for words in (("--advisories", "x"), ("--advisories", "--json"), (str(tmp_path),), (str(tmp_path / "no"),)):
+        code, out, errors = asked("audit", *words)
+        assert code == 2 and not out and len(errors) == 1 and errors[0].startswith("faultline: ")
+
+
+AXES = {
+    "strategy": strategies.names(),
+    "checkpointing": CHECKPOINTING,
+    "precision": PRECISIONS,
+    "trainer": sorted(trainers()),
+    **dict.fromkeys(NEEDS, ("yes", "no")),
+}
+VERSIONS = {
+    name: sorted({moment.versions[name] for moment in known.over_time().moments}) for name in history.known.pinned()
+}
+
+
+@st.composite
+def known_setups(draw):
+    left = {
+        axis: draw(st.frozensets(st.sampled_from(values), min_size=1))
+        for axis, values in AXES.items()
+        if draw(st.booleans())
+    }
+    versions = {}
+    for name, released in VERSIONS.items():
+        if draw(st.booleans()):
+            operator = draw(st.sampled_from(["==", ">=", "<", "<=", "~="]))
+            versions[name] = ranges.parse(operator + draw(st.sampled_from(released)))
+    return Setup(left, versions)
+
+
+@settings(max_examples=30, deadline=None)
+@given(known_setups(), st.data())
+def test_knowing_less_never_removes_a_failure(full, data):
+    """Breaks when something that no file says excludes a failure, or when being told more adds one."""
+    keep = data.draw(st.frozensets(st.sampled_from([*AXES, *VERSIONS])))
+    less = replace(
+        full,
+        left={axis: values for axis, values in full.left.items() if axis in keep},
+        versions={name: asked for name, asked in full.versions.items() if name in keep},
+    )
+    assert names(full) <= names(less)
+
+
+@settings(max_examples=25, deadline=None)
+@given(known_setups(), st.sampled_from([*FAILURES]))
+def test_a_contradicted_condition_always_removes_a_failure(full, name):
+    """Breaks when a failure is told although one of its conditions is known not to hold, whatever else is known."""
+    failure = FAILURES[name]
+    needs = {need for v in failure.variants if v.remedy == "broken" for need in v.needs}
+    for need in needs:
+        if all(need in v.needs for v in failure.variants if v.remedy == "broken"):
+            assert name not in names(replace(full, left={**full.left, need: frozenset(["no"])}))
+    if all(v.trainer for v in failure.variants if v.remedy == "broken"):
+        assert name not in names(replace(full, left={**full.left, "trainer": frozenset([OWN])}))
+    ever = {cell.strategy for cell in known.outcomes(failure) if any(s.shows for s in history.samples(failure, cell))}
+    never = set(strategies.names()) - ever
+    others = replace(full, left={**full.left, "strategy": frozenset(never)})
+    others = replace(others, versions=TODAY)
+    assert name not in names(others)
+
+
+@settings(max_examples=30, deadline=None)
+@given(known_setups())
+def test_what_is_listed_was_measured(full):
+    """Breaks when a failure is listed for cells that never showed it on any stack, or whose places are excluded."""
+    for finding in conditions.findings(full):
+        for case in finding.cases:
+            assert set(case.shown) <= set(case.among)
+            for cell in case.shown:
+                assert cell.strategy in full.left.get("strategy", (cell.strategy,))
+                assert cell.checkpointing in full.left.get("checkpointing", (cell.checkpointing,))
+            variants = {cell.variant for cell in case.shown}
+            assert variants == {variant.name for variant in case.variants}
+            shown = audit.evidence(finding.failure, case)
+            assert shown.today or shown.stacks or history.NOT_BEFORE in case.open or "older than" in str(case.open)
+            assert all(f"FAILURE={finding.failure.name}" in c or finding.failure.name in c for c in shown.commands)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_todays_cells_are_found_again(name):
+    """Breaks when a place in which the matrix shows a failure today isn't told to who trains just there."""
+    failure = FAILURES[name]
+    told = known.outcomes(failure)
+    broken = [c for c in told if c.variant.endswith("broken") and c.world_size == 2]
+    for cell in (c for c in broken if history.shows(failure, *told[c])):
+        variant = failure.variant(cell.variant)
+        left = {
+            "strategy": frozenset([cell.strategy]),
+            "checkpointing": frozenset([cell.checkpointing]),
+            "precision": frozenset([cell.precision]),
+            "trainer": frozenset([variant.trainer or OWN]),
+            **{need: frozenset(["yes"]) for need in variant.needs},
+        }
+        own = [case for case in cases(Setup(left, TODAY), name) if variant in case.variants]
+        assert own and not set(own[0].open) - {variant.look}, f"{cell.id} is not told as certain"
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_cells_that_train_are_not_found(name):
+    """The near misses of the test above: breaks when a place in which a variant trains today is told of."""
+    failure = FAILURES[name]
+    told = known.outcomes(failure)
+    for cell in told:
+        variant = failure.variant(cell.variant)
+        if not cell.variant.endswith("broken") or told[cell][0] != "trains" or cell.world_size != 2:
+            continue
+        left = {axis: frozenset([getattr(cell, axis)]) for axis in ("strategy", "checkpointing", "precision")}
+        left["trainer"] = frozenset([variant.trainer or OWN])
+        assert not [c for c in cases(Setup(left, TODAY), name) if variant in c.variants], cell.id
+
+
+def test_a_range_over_a_fix_is_an_if():
+    """Breaks when a range that reaches over the fix is taken for either side of it."""
+    place = {"strategy": "ddp", "checkpointing": "reentrant", "trainer": "grpo", "adapter": "yes"}
+    for asked, wanted in (("==0.15.2", []), (">=0.15,<0.16", []), (">=0.15,<0.17", ["trl is older than 0.16.0"])):
+        [case] = cases(setup({"trl": asked}, **place), "grpo_lora_no_grad")
+        assert [*case.open] == wanted, asked
+    assert not cases(setup({"trl": ">=0.16"}, **place), "grpo_lora_no_grad")
+    [case] = cases(setup(**place), "grpo_lora_no_grad")
+    assert [*case.open] == ["trl is older than 0.16.0"]
+
+
+def test_releases_outside_of_what_was_measured_are_not_claimed():
+    """Breaks when a release that nobody ran is said to have a failure for certain."""
+    place = {"strategy": "zero2", "checkpointing": "reentrant", "trainer": OWN}
+    look = FAILURES["zero_double_reduction"].variant("broken").look
+    for asked, sure in (
+        ("==0.16.4", True),
+        ("==0.17.0", True),
+        ("==0.19.8", True),
+        ("==99.0", False),
+        ("==0.1", False),
+    ):
+        [case] = cases(setup({"deepspeed": asked}, **place), "zero_double_reduction")
+        assert (case.open == (look,)) == sure, f"deepspeed{asked}: {case.open}"
+    place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OWN}  # in no month's runs
+    [case] = cases(setup({"deepspeed": "==0.17.0"}, **place), "zero_double_reduction")
+    assert history.TODAY_ONLY in case.open
+    [case] = cases(Setup(setup(**place).left, TODAY), "zero_double_reduction")
+    assert case.open == (look,)
+
+
+def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):
+    """Breaks when Megatron, or hybrid sharding, is taken for a strategy that was measured."""
+    train = PROJECT["grpo.yaml"] + "ddp_find_unused_parameters: false\n"
+    code, out, _ = asked("audit", project(tmp_path, accelerate="distributed_type: MEGATRON_LM\n", grpo=train))
+    assert code == 0 and "MEGATRON_LM was not measured" in out and "none that was measured" in out
+
+
+def test_fixes_are_what_the_timeline_shows():
+    """Breaks when a first fixed release that is stated isn't what the months show on both sides of it."""
+    for failure in FAILURES.values():
+        for fix in failure.fixes:
+            cells = [c for c in known.outcomes(failure) if c.id in known.over_time().cells]
+            own = [c for c in cells if history.fixed(failure, c) is fix]
+            samples = [sample for cell in own for sample in history.samples(failure, cell)]
+            first = ranges.public(fix.version)
+            before = [s for s in samples if s.versions[fix.package] < first]
+            after = [s for s in samples if s.versions[fix.package] >= first]
+            assert any(s.shows for s in before), f"no month before {fix.package} {fix.version} shows {failure.name}"
+            assert after and not any(s.shows for s in after), f"{failure.name} is there after {fix.version}"
+
+
+def test_what_began_with_a_release_is_left_out_before_it(monkeypatch):
+    """Breaks when a release before the first that shows a failure is told of it, or one in between isn't."""
+    failure = FAILURES["distillation_loss_over_ranks"]
+    first = catalogue.Turn("trl", "1.2.0", {"variant": "gkd-broken"}, "make bisect")
+    began = replace(failure, began=(first,))
+    monkeypatch.setattr(conditions, "failures", lambda: {failure.name: began})
+    place = {"strategy": "ddp", "checkpointing": "off", "trainer": "gkd", "average_tokens_across_devices": "yes"}
+    for asked, wanted in (
+        ("==1.1.9", None),
+        ("<1.2", None),
+        ("==1.2.0", []),
+        ("==1.9.0", []),
+        ("==1.16.0", []),
+        (">=1.0", ["trl is 1.2.0 or newer"]),
+        ("==99.0", ["your releases, newer than any that was measured, do what trl 1.16.0 does"]),
+    ):
+        found = cases(setup({"trl": asked}, **place), failure.name)
+        assert [[*case.open] for case in found] == ([] if wanted is None else [wanted]), asked
+    assert "trl is 1.2.0 or newer" in cases(setup(**place), failure.name)[0].open
+
+
+def test_the_environment_here_is_todays_stack():
+    """Breaks when what is installed is not read as what requirements.txt pins."""
+    found = setups.merged([], pins.environment(pins.installed(), "installed")).versions
+    assert {name: asked.low for name, asked in found.items()} == {name: asked.low for name, asked in TODAY.items()}
+
+
+def test_a_need_that_there_is_not_is_refused():
+    """Breaks when a slip in a failure.py makes a condition that no project ever meets."""
+    with pytest.raises(ValueError, match="needs some of adapter"):
+        catalogue.Variant("broken", needs=("adaptor",))
