@@ -15,6 +15,7 @@ from faultline.ranges import Range
 from faultline.stacks import TODAY
 
 TODAY_ONLY = "your releases do what today's do, as only these were measured"
+TOGETHER = "your releases show it with others of their time, and were never measured together"
 NOT_BEFORE = "this strategy does what others did before the fix, which were measured"
 
 
@@ -49,6 +50,9 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
         if not history:
             return None, older or NOT_BEFORE
     telling, outside = relevant(history, asked)
+    if not telling:
+        alone = [state(failure, cell, {n: r for n, r in asked.items() if n != name})[0] for name in asked]
+        return (False, "") if False in alone else (None, TOGETHER)
     told = {sample.shows for sample in telling if sample.shows is not None}
     if True not in told:
         return False, ""
@@ -139,27 +143,34 @@ def shows(failure: Failure, outcome: str, signature: str) -> bool | None:
 
 
 def relevant(history: Sequence[Sample], asked: Mapping[str, Range]) -> tuple[list[Sample], str]:
-    """The samples between the newest that isn't newer than any version asked for and the oldest that isn't older.
+    """The samples that fit every package asked for, and on which side of all samples one lies: ``newer``, ``older`` or
+    ``other``, if one does. None fits where releases of different times are asked for.
 
-    Where the versions lie outside of all samples, the nearest one, and on which side: ``newer`` or ``older``;
-    all of them and ``other`` where some packages are newer and some older.
+    Each package leaves fewer, so that whoever tells less is never told less.
     """
+    left, sides = set(range(len(history))), []
+    for name, range_ in asked.items():
+        known_there = {i: s.versions[name] for i, s in enumerate(history) if name in s.versions}
+        if not known_there:
+            continue
+        fit, side = _fitting(known_there, range_)
+        left &= fit | (set(range(len(history))) - set(known_there))
+        sides += [side] if side else []
+    return [history[i] for i in sorted(left)], sides[0] if len(set(sides)) == 1 else "other" if sides else ""
 
-    def each(sample: Sample) -> list[tuple[Version, Range]]:
-        return [(sample.versions[name], r) for name, r in asked.items() if name in sample.versions]
 
-    inside = [i for i, s in enumerate(history) if all(r.holds(v) for v, r in each(s))]
-    below = [i for i, s in enumerate(history) if all(r.low is not None and v <= r.low for v, r in each(s))]
-    above = [i for i, s in enumerate(history) if all(r.high is not None and v >= r.high for v, r in each(s))]
+def _fitting(versions: Mapping[int, Version], asked: Range) -> tuple[set[int], str]:
+    """The samples from the newest that isn't newer than what is asked for to the oldest that isn't older."""
+    inside = [i for i, version in versions.items() if asked.holds(version)]
+    below = [i for i, version in versions.items() if asked.low is not None and version <= asked.low]
+    above = [i for i, version in versions.items() if asked.high is not None and version >= asked.high]
     if not inside and not (below and above):
         if below:
-            return [history[below[-1]]], "newer"
-        if above:
-            return [history[above[0]]], "older"
-        return list(history), "other"
+            return {below[-1]}, "newer"
+        return ({above[0]}, "older") if above else (set(versions), "other")
     first = below[-1] if below else min(inside)
     last = above[0] if above else max(inside)
-    return list(history[min(first, last) : max(first, last) + 1]), ""
+    return set(range(min(first, last), max(first, last) + 1)), ""
 
 
 def possible(failure: Failure, cell: Cell) -> bool:
