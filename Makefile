@@ -25,7 +25,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge
+.PHONY: help setup test test-matrix test-quick browser screenshots bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,12 @@ bisect: setup ## find the release of PACKAGE that introduced or fixed FAILURE
 	  $(call option,--workers,WORKERS) \
 	  $(if $(filter-out 0,$(BLAME)),--blame) \
 	  $(if $(filter-out 0,$(RESUME)),--resume)
+
+browser: setup ## fetch a headless browser for the tests of the pages, with the system's packages that it needs
+	$(RUN) playwright install --with-deps --only-shell chromium
+
+screenshots: setup ## make the pictures of the README anew, from commands that are run for them
+	$(RUN) faultline.screenshots
 
 lint: setup ## check format, style and types
 	$(RUN) ruff format --check

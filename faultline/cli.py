@@ -13,6 +13,7 @@ from faultline import (
     audit,
     bisect,
     candidates,
+    check,
     commands,
     diagnose,
     environments,
@@ -96,6 +97,15 @@ def parser() -> argparse.ArgumentParser:
         "--stack", default="", metavar="STACK", help="a name from stacks/, a month, or trl==0.15.2 and such"
     )
     hit.add_argument("--json", action="store_true", help="for machines")
+
+    own = verb(verbs, "check", check.command, "train your own model under the strategies and compare with one process")
+    own.add_argument("target", metavar="TARGET", help="train.py:build, a config.json, or a model's folder")
+    own.add_argument("--lora", default="", metavar="r=8,target=all-linear", help="with an adapter of PEFT")
+    for axis in ("strategy", "checkpointing", "precision", "world", "device"):
+        own.add_argument(f"--{axis}", default="", metavar="NAMES")
+    own.set_defaults(failure="", variant="", cell="")
+    own.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
+    own.add_argument("--json", action="store_true", help="for machines")
 
     project = verb(verbs, "audit", audit.command, "list the failures whose conditions hold in a training project")
     project.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,20 @@ EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 
 @dataclass(frozen=True)
 class Trace:
-    """One run: initial weights, then gradients and weights after each step, whole and by name, in fp32."""
+    """One run: initial weights, then gradients and weights after each step, whole and by name, in fp32.
+
+    `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them.
+    """
 
     initial: Tensors
     gradients: list[Tensors]
     weights: list[Tensors]
+    outputs: list[Tensors] = field(default_factory=list)
 
-    def add(self, gradients: Tensors | None, weights: Tensors) -> None:
+    def add(self, gradients: Tensors | None, weights: Tensors, outputs: Tensors | None = None) -> None:
         self.gradients.append(copy(gradients or {}))
         self.weights.append(copy(weights))
+        self.outputs.append(copy(outputs or {}))
 
 
 def copy(tensors: dict[str, Any]) -> Tensors:
@@ -59,11 +64,12 @@ def load(file: Path) -> dict[str, Trace]:
         shapes = saved.metadata()
         for key in sorted(shapes):
             parts.setdefault(key.split()[0], []).append(_unflat(json.loads(shapes[key]), saved.get_tensor(key)))
-    return {name: Trace(initial, rest[0::2], rest[1::2]) for name, (initial, *rest) in parts.items()}
+    return {name: Trace(initial, rest[0::3], rest[1::3], rest[2::3]) for name, (initial, *rest) in parts.items()}
 
 
 def _parts(trace: Trace) -> list[Tensors]:
-    steps = zip(trace.gradients, trace.weights, strict=True)
+    outputs = trace.outputs or [{} for _ in trace.weights]
+    steps = zip(trace.gradients, trace.weights, outputs, strict=True)
     return [trace.initial, *(part for step in steps for part in step)]
 
 
@@ -99,7 +105,8 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     what rounding does explain is in `rounding`, with how many times the noise it
     is. A weight can't show a movement below its own last place, so that much is
     rounding whatever the noise is. Gradients that were not read are not compared.
-    A reference that is not finite proves nothing, so that counts as `nan` too.
+    A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
+    observed: those that are bad, in the order of their calls.
     """
     tolerance, margin = TOLERANCE[precision], MARGIN[precision]
     size = dict(zip(reference.initial, _sizes(list(reference.initial.values())), strict=True))
@@ -129,8 +136,27 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
                 elif error > tolerance:
                     found["rounding"][f"{kind}:{name}"] = difference / rounding
                 found[kind][name] = error
+        if trace.outputs and trace.outputs[index]:
+            seen = [run.outputs[index] for run in (trace, reference, noise)]
+            found["outputs"] = _bad_outputs(seen[0], seen[1], seen[2], tolerance, margin)
         steps.append(found)
     return steps
+
+
+def _bad_outputs(mine: Tensors, theirs: Tensors, noisy: Tensors, tolerance: float, margin: float) -> dict[str, float]:
+    """Outputs that are not the reference's, with their relative errors; one of another shape is off by infinity."""
+    same = [name for name in mine if name in theirs and mine[name].shape == theirs[name].shape]
+    bad = {name: float("inf") for name in mine if name not in same}
+    for name, (_, want, difference, rounding) in zip(same, _norms(same, mine, theirs, noisy), strict=True):
+        if not difference <= max(tolerance * want, margin * rounding):  # what is not a number is bad
+            bad[name] = difference / want if want else float("inf")
+    return {name: bad[name] for name in mine if name in bad}
+
+
+def distance(one: Tensors, other: Tensors) -> float:
+    """How far two runs are apart in all tensors together, relative to the larger of them; some may be in one only."""
+    sizes = torch.tensor(list(_norms(sorted({*one, *other}), one, other, other))).reshape(-1, 4).norm(dim=0)
+    return float(sizes[2] / sizes[:2].max()) if sizes[:2].any() else 0.0
 
 
 def movement(trace: Trace, index: int) -> Tensors:
@@ -151,6 +177,8 @@ def _norms(names: list[str], mine: Tensors, theirs: Tensors, noisy: Tensors) -> 
     def column(tensors: Tensors) -> list[torch.Tensor]:
         return [tensors[name] if name in tensors else torch.zeros_like(_any(name, mine, theirs)) for name in names]
 
+    if not names:
+        return []
     a, b, c = column(mine), column(theirs), column(noisy)
     columns = [a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)]
     return zip(*map(_sizes, columns), strict=True)

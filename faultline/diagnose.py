@@ -81,7 +81,7 @@ class Intake:
 
 @functools.cache
 def _pattern(errors: bool, hints: bool, losses: bool) -> re.Pattern[bytes]:
-    parts = [tracebacks.TELLING] * errors + [TELLING] * hints + [tracebacks.LOSS] * (losses and errors)
+    parts = [tracebacks.TELLING] * errors + [TELLING.encode()] * hints + [tracebacks.LOSS] * (losses and errors)
     return re.compile(b"|".join(parts) or rb"(?!)")
 
 

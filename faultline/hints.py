@@ -67,29 +67,13 @@ _LINE = re.compile(
     r"prepare_model"
 )
 TELLING = (
-    rb"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|distributed|"
-    rb"Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|LoRA|lora|Lora|peft|PEFT|Peft|ref_model|Teacher|teacher|"
-    rb"generate|torch|Torch|transformers|Transformers|trl|TRL|accelerate|Accelerate|prepare_model|find_unused|Distill|"
-    rb"distill|GKD|gkd|GOLD"
+    r"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|"
+    r"distributed|Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|LoRA|lora|Lora|peft|PEFT|Peft|ref_model|"
+    r"Teacher|teacher|generate|torch|Torch|transformers|Transformers|trl|TRL|accelerate|Accelerate|prepare_model|"
+    r"find_unused|Distill|distill|GKD|gkd|GOLD"
 )
-"""What a line's bytes have, in any of the usual spellings, if the line is of interest."""
-# The same in lower case.
-_WORDS = (
-    *("deepspeed", "zero", "stage", "ds_z", "fsdp", "ddp", "distributed", "fully", "checkpoint", "reentrant"),
-    *(
-        "requires_grad",
-        "lora",
-        "peft",
-        "ref_model",
-        "teacher",
-        "generate",
-        "torch",
-        "transformers",
-        "trl",
-        "accelerate",
-    ),
-    *("prepare_model", "find_unused", "distill", "gkd", "gold"),
-)
+"""What a line has, in any of the usual spellings, if it is of interest."""
+_TELLS = re.compile(TELLING)
 _NAME = re.compile(r"\b(py)?(torch|transformers|trl|peft|accelerate|deepspeed)\b(?!/)", re.IGNORECASE)
 _VERSION = re.compile(
     r"(?:_version)?[`'\"\])]{0,2}(?: info| version)?[ .=:@\"'v]{1,60}(?:version=)?(\d{1,3}\.\d{1,3}(?:\.\w{1,8}){0,3})"
@@ -123,8 +107,7 @@ class Collector:
         if self.full:
             return
         text = line.text[:2000]
-        lower = text.lower()
-        if not any(word in lower for word in _WORDS):
+        if not _TELLS.search(text):
             return
         self._left -= 1
         if len(self.lines) < MOST and _LINE.search(text):

@@ -18,12 +18,16 @@ CHUNK = 1 << 18  # bytes that are read at a time
 WIDTH = 1 << 16  # bytes of a line that are kept; the rest is read and dropped
 LAYERS = 6  # prefixes that may stand before a line, one behind the other
 
+WINDOW = 1 << 15  # bytes of lines that are looked at together, one of each kind
+
 GZIP = b"\x1f\x8b"
 STDIN = "-"
 TRACEBACK = "Traceback (most recent call last)"
 
 _BOX = "╭╮╰╯┌┐└┘├┤│┃║─━═┏┓┗┛"
 
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x08\x1b"})
 
 # What stands before a line: who wrote it (a rank or another name), when, and how grave it is. Every repetition is
@@ -68,7 +72,8 @@ class Line(NamedTuple):  # of which there may be many millions
 
 
 Wanted = Callable[[], "re.Pattern[bytes] | None"]
-"""What a line must have for anybody to care, at the moment when it is asked; None where every line counts."""
+"""What a line must have for anybody to care, at the moment when it is asked; None where every line counts. A pattern
+stays within a line, takes all digits for the same, and finds a word also with colours in it."""
 
 
 def everything() -> None:
@@ -167,12 +172,13 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
     returns overwrite. Lines without what is `wanted` at that moment are passed over as fast as they are read."""
     kept, returned, number = b"", False, 0
     for part in content:
-        at = 0
+        at = stop = 0  # where the next line begins, and where the stretch ends that has wanted lines
         while part:
             pattern = wanted()
             if pattern and not kept and not returned:  # at the beginning of a line
-                match = pattern.search(part, at)
-                passed = part.rfind(b"\n", at, match.start() if match else len(part)) + 1
+                start, stop = (at, stop) if at < stop else _telling(pattern, part, at)
+                match = pattern.search(part, start, stop)
+                passed = part.rfind(b"\n", at, match.start() if match else stop) + 1
                 if passed:
                     number += part.count(b"\n", at, passed)
                     at = passed
@@ -195,6 +201,20 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
             kept, returned = b"", False
     if kept and (not (pattern := wanted()) or pattern.search(kept)):
         yield number + 1, kept
+
+
+def _telling(pattern: re.Pattern[bytes], part: bytes, at: int) -> tuple[int, int]:
+    """Where the next stretch of about `WINDOW` bytes begins and ends that has a wanted line; else the end, twice.
+
+    Most lines of a log differ from others in digits and colours alone: one of each kind is searched.
+    """
+    stop = at
+    while stop < len(part):
+        start, stop = stop, part.find(b"\n", stop + WINDOW) + 1 or len(part)
+        kinds = b"\n".join({*part[start:stop].translate(_ONE_DIGIT).split(b"\n")})
+        if pattern.search(_COLOUR.sub(b"", kinds)):
+            return start, stop
+    return stop, stop
 
 
 def decoded(raw: bytes) -> str:

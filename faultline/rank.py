@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from faultline import accelerated, catalogue, checkpointing, compare, scenario, strategies, trainer
+from faultline import accelerated, catalogue, checkpointing, compare, scenario, strategies, targets, trainer
 from faultline.matrix import STEPS, Cell
 from faultline.run import Injection, Run, injection, show
 
@@ -22,7 +22,8 @@ def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
     """Run one rank of a job and return its report; an exception becomes part of it.
 
     A job has the keys cell, folder, reference, and optionally `at_fork` (what the
-    server says of itself), `inject` (see `run.injection`), `record` (write a
+    server says of itself), `target` (somebody's own model, see `targets.Module`,
+    instead of the catalogue's), `inject` (see `run.injection`), `record` (write a
     reference instead of comparing with one) and `times` (do it all again in the
     same ranks and report the last time: how long the bare work takes).
     """
@@ -46,8 +47,11 @@ def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
 def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
     cell = Cell.parse(job["cell"])
     setup = _set_up(cell, rank, job, report)
-    module = catalogue.load_module(catalogue.REPROS / cell.failure)
-    run = Run(module, module.FAILURE.variant(cell.variant), cell, setup)
+    if "target" in job:
+        run = Run(targets.Module(job["target"]), catalogue.Variant(cell.variant), cell, setup)
+    else:
+        module = catalogue.load_module(catalogue.REPROS / cell.failure)
+        run = Run(module, module.FAILURE.variant(cell.variant), cell, setup)
     if job.get("record"):
         return record(run, Path(job["reference"]), report)
     saved = compare.load(job["reference"])
@@ -138,17 +142,19 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
         for step in range(STEPS):
             with scenario.building():  # an image processor may need what the stack doesn't have
                 batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
-            with (built.around or nullcontext)():
+            with (built.around or nullcontext)(), built.observer.step() if built.observer else nullcontext():
                 with watch.training(), autocast(cell, setup):
                     loss = built.loss(wrapped.model, batch)
                 report["losses"].append(loss.item())
                 wrapped.backward(loss)
             gradients = strategy.gradients(wrapped.model) if wrapped.gradients_remain else None
             wrapped.step()
-            trace.add(gradients, strategy.parameters(wrapped.model))
+            trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
     finally:
         watch.close()
         report["evidence"] |= watch.evidence()
+        if built.observer:
+            report["facts"] = built.observer.facts()
 
 
 def autocast(cell: Cell, setup: Any) -> Any:
@@ -171,6 +177,9 @@ def record(run: Run, file: Path, report: dict[str, Any]) -> None:
         trace = compare.Trace({}, [], [])
         _trainer_of(run)(run, trace, report, change)
         traces.append(trace)
+    if "facts" in report:
+        report["facts"]["checkpointing"] = report["evidence"]["checkpointing_seen"]
+        report["facts"]["noise"] = compare.distance(*(trace.gradients[0] for trace in traces))
     doubts = strategies.family("single").doubts({}, report["evidence"])
     if doubts:
         raise RuntimeError(f"not a run in one process: {'; '.join(doubts)}")

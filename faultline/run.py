@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from faultline.catalogue import Variant
@@ -17,9 +16,9 @@ from faultline.strategies import Setup
 
 @dataclass(frozen=True)
 class Run:
-    """A failure's module and the variant of it that this rank runs."""
+    """A failure's module, or what stands for it, and the variant of it that this rank runs."""
 
-    module: ModuleType
+    module: Any  # has `scenario` or `trainer`, as a failure's file
     variant: Variant
     cell: Cell
     setup: Setup

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -31,18 +33,26 @@ class References:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def file(self, server: RankServer, cell: Cell) -> tuple[Path, str]:
-        """The reference for a cell and, where it could not be made, why."""
+    def file(self, server: RankServer, cell: Cell, target: Mapping[str, Any] | None = None) -> tuple[Path, str]:
+        """The reference for a cell and, where it could not be made, why.
+
+        That of a `target` (see `targets.Module`) is one for each world size; what was seen of it is in `.facts` beside.
+        """
         of = replace(cell, strategy="single", checkpointing="off", world_size=1)
-        path = self.folder / (of.id.replace("/", "+") + ".safetensors")
+        job = {"target": target} if target else {}
+        name = f"{of.id}/{target['world_size']}" if target else of.id
+        path = self.folder / (name.replace("/", "+") + ".safetensors")
         failed = path.with_suffix(".failed")
         with FileLock(path.with_suffix(".lock")):
-            # An error is the scenario's and comes again; a rank that died may have been anybody's victim.
-            for _ in range(TRIES):
+            # An error is the scenario's and comes again; a rank that died may have been anybody's victim, unless the
+            # code that it ran is.
+            for _ in range(1 if target else TRIES):
                 if path.exists() or failed.exists():
                     break
-                ended = server.run({"cell": of.id, "reference": str(path), "record": True}, 1)
+                ended = server.run({"cell": of.id, "reference": str(path), "record": True, **job}, 1)
                 report = ended.ranks[0].report
+                if report and "facts" in report:
+                    path.with_suffix(".facts").write_text(json.dumps(report["facts"]))
                 if report and report["error"]:
                     failed.write_text(report["error"]["traceback"])
         if path.exists():
@@ -53,32 +63,41 @@ class References:
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
     """Run one cell and say what it did and whether that was expected.
 
-    A rank server that dies says nothing of the cell: the cell runs once more on
-    a fresh one, unless it was killed on purpose. Raises NeverReady where none
-    can be had. `inject` names a change to make to the run (see `run.injection`).
+    `inject` names a change to make to the run (see `run.injection`). Raises what `surviving` raises.
     """
     failure = failures()[cell.failure]
-    for attempt in (1, 2):
-        try:
-            path, problem = references.file(server, cell)
-            if problem:
-                ended = Ended([])
-                judged = without_reference(problem)
-            else:
-                ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
-                judged = oracle.judge(cell, failure, ended)
-            break
-        except ServerDied as died:
-            if server.killed:
-                raise
-            if attempt == 2 and isinstance(died, NeverReady):
-                raise
-            if attempt == 2:
-                ended, judged = Ended([]), Judgement(Outcome.INVALID, "server", str(died))
+
+    def go() -> tuple[Ended, Judgement]:
+        path, problem = references.file(server, cell)
+        if problem:
+            return Ended([]), without_reference(problem)
+        ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
+        return ended, oracle.judge(cell, failure, ended)
+
+    ended, judged = surviving(server, go)
     versions = server.greeting.get("versions", {})
     expected = expectations.expect(rules(failure), cell, versions)
     verdict = expectations.verdict(expected, judged.outcome, judged.signature)
     return results.result(cell, judged, ended, results.stack_name(versions), expected, verdict)
+
+
+def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:
+    """What a run gives, and how it is judged.
+
+    A rank server that dies says nothing of the cell: it runs once more on a fresh one, unless the server was killed on
+    purpose. Raises NeverReady where none can be had.
+    """
+    try:
+        return go()
+    except ServerDied:
+        if server.killed:
+            raise
+    try:
+        return go()
+    except ServerDied as died:
+        if server.killed or isinstance(died, NeverReady):
+            raise
+        return Ended([]), Judgement(Outcome.INVALID, "server", str(died))
 
 
 def without_reference(problem: str) -> Judgement:
@@ -111,8 +130,11 @@ def run_all(
     workers: int,
     done: Callable[[results.Result], None],
     python: str = sys.executable,
+    run: Callable[[RankServer, References, Cell], results.Result] | None = None,
 ) -> None:
-    """Run cells on `workers` rank servers; `done` is called with each result, one at a time.
+    """Run cells on `workers` rank servers, with `run_cell` or what takes its place.
+
+    `done` is called with each result, one at a time.
 
     Returns when all are done. An exception in a worker or in `done`, and
     KeyboardInterrupt, end all servers before they go on; `done` still gets what
@@ -128,7 +150,10 @@ def run_all(
         servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
         # In a server's own folder: if this process is killed, the server removes it.
         references = References(servers[0].folder)
-        threads = [threading.Thread(target=_work, args=(server, references, waiting, finished)) for server in servers]
+        threads = [
+            threading.Thread(target=_work, args=(server, references, waiting, finished, run or run_cell))
+            for server in servers
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -161,6 +186,7 @@ def _work(
     references: References,
     waiting: queue.SimpleQueue[Cell],
     finished: queue.SimpleQueue[results.Result | BaseException | None],
+    run: Callable[[RankServer, References, Cell], results.Result],
 ) -> None:
     """A worker: run waiting cells one after the other; None says that it has come to its end."""
     try:
@@ -169,7 +195,7 @@ def _work(
                 cell = waiting.get_nowait()
             except queue.Empty:
                 break
-            finished.put(run_cell(server, references, cell))
+            finished.put(run(server, references, cell))
         finished.put(None)
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread
         finished.put(error)

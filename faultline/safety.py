@@ -141,7 +141,7 @@ class Comparison:
         lost = sum(c.kind is Kind.IMPOSSIBLE and _trained(c.before) for c in self.changes)
         hidden = sum(change.hides for change in self.changes)
         told = [
-            (Safety.NOT_SAFE, counts[Kind.DIVERGES], "train wrongly now, without an error"),
+            (Safety.NOT_SAFE, counts[Kind.DIVERGES], "went wrong without an error"),
             (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),

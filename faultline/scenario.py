@@ -25,7 +25,8 @@ class Scenario:
     `around()` is held open from a step's forward pass until its backward pass has ended.
     `second(accelerator)` prepares a model that is only read and gives it back;
     the scenario then trains through accelerate. `deepspeed` changes the config
-    that a ZeRO strategy takes from its file.
+    that a ZeRO strategy takes from its file. `observer` (see `observe.Observer`)
+    sees what the model's modules do.
     """
 
     model: torch.nn.Module
@@ -36,6 +37,7 @@ class Scenario:
     around: Callable[[], AbstractContextManager[Any]] | None = None
     second: Callable[[Any], torch.nn.Module] | None = None
     deepspeed: dict[str, Any] = field(default_factory=dict)
+    observer: Any = None
 
 
 class Impossible(Exception):

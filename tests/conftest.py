@@ -1,8 +1,27 @@
-"""What several tests of the command line need."""
+"""What several tests of the command line need, and what is said where there is no browser."""
 
+import hypothesis
 import pytest
+from hypothesis import settings
 
-from faultline import cli
+from faultline import browser, cli
+
+settings.register_profile("suite", deadline=None)  # a busy machine is no fault
+settings.load_profile("suite")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say that the pages were not tested, which a count of skipped tests doesn't."""
+    skipped = [each for each in terminalreporter.stats.get("skipped", ()) if browser.HINT in str(each.longrepr)]
+    if skipped:
+        terminalreporter.write_line(
+            f"the HTML pages were not tested ({len(skipped)} skipped): {browser.HINT}", yellow=True
+        )
+
+
+# A deadline is an assertion about time, which says nothing on a machine that is busy.
+hypothesis.settings.register_profile("timeless", deadline=None)
+hypothesis.settings.load_profile("timeless")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ VERBS = (
     "list",
     "show",
     "diagnose",
+    "check",
     "audit",
     "env",
     "bless",

@@ -154,8 +154,10 @@ def test_json_of_notebooks_and_log_collectors_is_unpacked():
     assert len(texts(deep)) == 1, "brackets are no reason to fail"
 
 
-def test_what_is_not_wanted_is_passed_over_and_still_counted():
+@pytest.mark.parametrize("window", [1, 50, logs.WINDOW])
+def test_what_is_not_wanted_is_passed_over_and_still_counted(monkeypatch, window):
     """Breaks when gigabytes of a healthy log are looked at line by line, or line numbers stop being true."""
+    monkeypatch.setattr(logs, "WINDOW", window)
     random.seed(0)
     content = b"".join(random.choice([b"fine\n", b"\r\n", b"\n", b"an Error\n", b"x\rError\n"]) for _ in range(999))
     pattern = re.compile(b"Error")
@@ -163,3 +165,25 @@ def test_what_is_not_wanted_is_passed_over_and_still_counted():
     for size in (1, 7, 100, 10**6):
         pieces = (content[at : at + size] for at in range(0, len(content), size))
         assert list(logs.lines("log", pieces, lambda: pattern)) == every
+
+
+LINES = st.sampled_from(
+    [
+        *(b"step 1\n", b"step 23\n", b"\n", b"\r 7%\r", b"z3_\n", b"zero\n", b"E1r\n", b"\x1b[32mstep\x1b[0m 4\n"),
+        *(b"Er\x1b[1mror\n", b"Error 5\n", b"\x1b[2Kx\n", b"an Err", b"or\n"),
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=60).map(b"".join), st.integers(1, 99), st.integers(1, 200))
+def test_law_lines_that_are_alike_are_looked_at_once_and_none_is_missed(content, window, size):
+    """Breaks when a line is taken for one of those that differ from it in digits and colours alone, and isn't."""
+    wanted = re.compile(rb"Error|z\d_|\x1b")
+    usual, logs.WINDOW = logs.WINDOW, window
+    try:
+        pieces = [content[at : at + size] for at in range(0, len(content), size)]
+        found = list(logs.lines("log", pieces, lambda: wanted))
+    finally:
+        logs.WINDOW = usual
+    telling = [line for line in logs.lines("log", [content]) if re.search(r"Error|z\d_", line.text)]
+    assert [line for line in found if line in telling] == telling, "a line that tells something was passed over"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from faultline import catalogue, expectations, runner, server, strategies
+from faultline import catalogue, expectations, runner, screenshots, server, strategies
 from faultline.cli import parser
+from faultline.commands import selection
 from faultline.expectations import Expectation
 from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell, Selection, select
 from faultline.oracle import Judgement, Outcome
@@ -106,3 +109,42 @@ def test_cells_that_are_shown_exist():
     inside = re.findall(r"repros/(\w+)/failure.py::([^\"]+)", TEXT)
     ids = [*shown, *(f"{failure}/{name}" for failure, name in inside)]
     assert ids and [cell.id for cell in select(catalogue.failures(), Selection(cells=tuple(ids)))] == ids
+
+
+def test_the_diagnosis_that_is_shown_is_what_is_printed(monkeypatch, asked):
+    """Breaks when a reader is shown an answer that the command doesn't give; dots stand for what is left out."""
+    monkeypatch.chdir(catalogue.ROOT)
+    monkeypatch.setenv("COLUMNS", "300")
+    command, *lines = [line.strip() for line in section("What hit me").split("\n\nIt takes")[0].strip().splitlines()]
+    code, printed, _ = asked(*command.removeprefix("$ python -m faultline ").split())
+    assert code == 0
+    parts = [re.escape(part.rstrip()) for part in "\n".join(lines).split("...")]
+    told = "\n".join(line.strip() for line in printed.splitlines())
+    assert re.search(r"\A" + r"[^\0]*?".join(parts) + r"\s*\Z", told), "the README shows what diagnose doesn't print"
+
+
+def test_pictures_are_there_small_and_ask_nobody():
+    """Breaks when the README shows a picture that isn't there, or one that loads a font from a stranger."""
+    shown = {*re.findall(r'(?:src|srcset)="([^"]+)"', TEXT), *re.findall(r"!\[[^]]*\]\((screenshots/[^)]+)\)", TEXT)}
+    assert shown == {f"screenshots/{file.name}" for file in screenshots.FOLDER.iterdir()}
+    for name in shown:
+        content = (catalogue.ROOT / name).read_bytes()
+        assert len(content) < 200_000, f"{name} is too large"
+        if name.endswith(".svg"):
+            assert not re.search(rb"url\(.?http|@import|<script|<image|<foreignObject", content), name
+
+
+def test_the_terminals_pictures_show_what_is_printed():
+    """Breaks when a picture loses a text, takes one for markup, or asks for a font from the network."""
+    drawn = screenshots.terminal("python -m x '<b>'", "\x1b[31mraises\x1b[0m [red] <script>alert(1)</script> ✗\n")
+    root = ET.fromstring(drawn)
+    text = "".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "$ python -m x '<b>'" in text.replace("\xa0", " ")
+    assert "raises [red] <script>alert(1)</script> ✗" in text.replace("\xa0", " ")
+    assert "url(http" not in drawn and "font-face" not in drawn
+
+
+@pytest.mark.parametrize("command", screenshots.COMMANDS.values())
+def test_what_is_pictured_can_be_asked(command):
+    args = parser().parse_args(shlex.split(command)[3:])
+    assert select(catalogue.failures(), selection(args)), "no cell is all of that"

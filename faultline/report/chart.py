@@ -127,7 +127,7 @@ def _square(timeline: Timeline, row: Row, number: int) -> Square:
             height = (SIDE - 2) * point[outcome] / total
             pieces.append(Piece(outcome, round(top, 2), round(height, 2)))
             top += height
-    told = ", ".join(f"{outcome} {n}" for outcome, n in point.most_common())
+    told = ", ".join(f"{one_line(outcome)} {n}" for outcome, n in point.most_common())
     return Square(LABEL + number * SIDE, pieces, f"{one_line(row.variant)}: {told}\n{said(timeline.moments[number])}")
 
 
@@ -142,7 +142,7 @@ def page(file: Path, timeline: Timeline) -> None:
     cells: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for name, outcomes in timeline.cells.items():
         failure, _, rest = name.partition("/")
-        cells.setdefault(failure, []).append((rest, outcomes))
+        cells.setdefault(plain(failure), []).append((plain(rest), [plain(outcome) for outcome in outcomes]))
     html = _template("timeline.html.j2").render(
         picture=picture(timeline),
         dates=[(one_line(when(moment)), said(moment)) for moment in timeline.moments],

@@ -94,20 +94,22 @@ def data(answer: Answer) -> dict[str, Any]:
     return {
         "verdict": str(comparison.verdict),
         "exit_code": comparison.verdict.exit_code,
-        "candidate": answer.candidate,
-        "baseline": answer.baseline,
-        "stack": answer.stack,
+        "candidate": plain(answer.candidate),
+        "baseline": plain(answer.baseline),
+        "stack": plain(answer.stack),
         "reasons": because(answer),
         "unusable": plain(comparison.unusable),
-        "packages": [{"name": name, "before": old, "after": new} for name, old, new in answer.packages],
+        "packages": [
+            {"name": plain(name), "before": plain(old), "after": plain(new)} for name, old, new in answer.packages
+        ],
         "cells": comparison.cells,
         "compared": comparison.compared,
         "changed": len(comparison.changes),
         "groups": [
             {
                 "kind": str(group.kind),
-                "before": group.before,
-                "after": group.after,
+                "before": plain(group.before),
+                "after": plain(group.after),
                 "error": plain(group.example.error),
                 "where": dict(places(change.cell for change in group.changes)),
                 "repeat": repeat(answer, group),

@@ -11,6 +11,7 @@ FAILURE = Failure(
     since="torch's DDP has always asked for a gradient of every parameter",
     until="not fixed: DDP's documented contract",
     reported=Reported("trl-0.16.0", "sft-config_under_torchrun", "ddp"),
+    found_by=("no_gradient", "unequal"),
     signatures={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
         "marked-ready-twice": r"Expected to mark a variable ready only once",

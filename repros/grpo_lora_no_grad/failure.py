@@ -21,6 +21,7 @@ FAILURE = Failure(
             f"{BISECT} VARIANT=sft-broken CHECKPOINTING=reentrant TO=1.0.0 DIRECTION=fixed",
         ),
     ),
+    found_by=("frozen_input",),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",

@@ -23,6 +23,7 @@ FAILURE = Failure(
             "make replay",
         ),
     ),
+    found_by=("several_calls",),
     signatures={
         "reduced-twice": r"has already been reduced",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.

@@ -1,0 +1,260 @@
+"""Somebody's own model under the strategies of the matrix, held against one process."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from faultline import commands, expectations, matrix, oracle, results, runner
+from faultline.catalogue import ROOT, Failure, Variant
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
+from faultline.expectations import Expectation
+from faultline.matrix import Cell
+from faultline.ranks import Ended, RankServer
+from faultline.report import checked, one_line, plain, terminal
+from faultline.results import Result, RunFolder
+from faultline.runner import References
+
+NAME = "check"  # where a cell's id has its failure
+CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
+OWN = str(ROOT / "faultline")
+CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+CHAOS = 0.2  # of all gradients: so much between two runs in one process hides everything
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without."""
+
+    file: Path
+    function: str
+    lora: Mapping[str, Any]
+
+    def job(self, world_size: int) -> dict[str, Any]:
+        """As `targets.Module` takes it."""
+        return {"file": str(self.file), "function": self.function, "lora": dict(self.lora), "world_size": world_size}
+
+
+class TargetFailed(Exception):
+    """The target can't be trained in one process; has the traceback of its own code, if it came so far."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+def command(args: argparse.Namespace) -> int:
+    """Check a model: exit code 0 if it trains alike everywhere, 1 if not."""
+    target = parse(args.target, args.lora)
+    if args.workers < 1:
+        raise UsageError(f"--workers must be at least 1, not {args.workers}")
+    asked = commands.selection(args)
+    commands.check_device(asked.device)
+    cells = matrix.select({NAME: CHECKED}, asked)
+    if not cells:
+        raise UsageError("no cell is all of that")
+    folder = results.new_run(kind=NAME)
+    folder.describe(target=args.target, lora=args.lora, cells=[cell.id for cell in cells])
+    try:
+        facts, found = measure(target, cells, args.workers, folder)
+    except TargetFailed as failed:
+        print(f"faultline: {plain(args.target)}: {plain(failed)}", file=sys.stderr)
+        if failed.traceback:
+            print(plain(failed.traceback), end="", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        had = f"{len(folder.results())} of {len(cells)} cells, which are in {folder.shown}/cells.jsonl"
+        print(f"faultline: interrupted after {had}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    folder.describe(finished=True, facts=results.finite(facts))
+    if args.json:
+        print(json.dumps(results.finite(checked.as_json(facts, found)), indent=2))
+    else:
+        checked.show(Console(), args.target, args.lora, facts, found)
+        print(f"results: {folder.shown}/cells.jsonl")
+    return EXIT_AS_EXPECTED if all(map(checked.fine, found)) else EXIT_UNEXPECTED
+
+
+def measure(
+    target: Target, cells: Sequence[Cell], workers: int, folder: RunFolder
+) -> tuple[dict[str, Any], list[Result]]:
+    """Run the cells; gives what was seen of the model in one process, and the results in the order of the cells."""
+    facts: dict[str, Any] = {}
+    found: dict[str, Result] = {}
+    writer = results.Writer(folder)
+    folder.describe(finished=False)
+    try:
+        with terminal.progress(Console(stderr=True), len(cells), []) as advance:
+
+            def done(entry: Result) -> None:
+                facts.update(entry.pop("facts"))
+                writer.add(entry)
+                found[entry["id"]] = entry
+                advance(entry)
+
+            runner.run_all(cells, workers, done, run=functools.partial(run_one, target))
+    finally:
+        writer.close()
+    return facts, [found[cell.id] for cell in cells]
+
+
+def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
+    """One cell's result, with `first` (where it first differs), `apart` (weights that were tied) and `facts`.
+
+    Raises TargetFailed where one process can't train the target.
+    """
+    job, facts = target.job(cell.world_size), {}
+
+    def go() -> tuple[Ended, oracle.Judgement]:
+        path, problem = references.file(server, cell, job)
+        if problem:
+            raise TargetFailed(*told(problem))
+        facts.update(json.loads(path.with_suffix(".facts").read_text()))
+        if facts["noise"] > CHAOS:
+            raise TargetFailed(
+                f"two runs in one process differ by {facts['noise']:.2g} of their gradients: the model draws random"
+                " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
+            )
+        ended = server.run({"cell": cell.id, "reference": str(path), "target": job}, cell.world_size)
+        # A model that checkpoints by itself does so where nothing was asked for, in one process too.
+        as_is = replace(cell, checkpointing=facts["checkpointing"]) if cell.checkpointing == "off" else cell
+        return ended, oracle.judge(as_is, CHECKED, ended)
+
+    ended, judged = runner.surviving(server, go)
+    versions = results.stack_name(server.greeting.get("versions", {}))
+    expected = Expectation(oracle.Outcome.TRAINS)
+    verdict = expectations.verdict(expected, judged.outcome, judged.signature)
+    if judged.outcome == oracle.Outcome.IMPOSSIBLE:
+        verdict = "expected"
+    entry = results.result(cell, judged, ended, versions, expected, verdict)
+    return entry | {"first": first(ended, facts["order"]), "apart": apart(ended), "facts": facts}
+
+
+def first(ended: Ended, order: Sequence[str]) -> dict[str, Any]:
+    """Where the ranks first differ from the reference: step, phase, module and relative error; empty if nowhere.
+
+    In time: outputs of modules in a step's forward pass, then gradients from the last module to the first, then what
+    the optimizer made of them.
+    """
+    places: list[tuple[int, int, int, dict[str, Any]]] = []
+    at = {name: index for index, name in enumerate(order)}
+    for end in ended.ranks:
+        for number, step in enumerate((end.report or {}).get("steps", [])):
+            here = {"step": number + 1, "rank": (end.report or {})["rank"]}
+            for name, error in step.get("outputs", {}).items():
+                module = name.partition(" ")[2].rpartition("#")[0]
+                place = here | {"phase": "forward", "module": module, "error": error}
+                places.append((number, 0, at.get(module, -1), place))
+            for name in (*step["bad"], *step["nan"]):
+                kind, _, parameter = name.partition(":")
+                module = parameter.rpartition(".")[0]
+                phase = "backward" if kind == "gradients" else "update"
+                error = step.get(kind, {}).get(parameter)
+                place = here | {"phase": phase, "module": module, "parameter": parameter, "error": error}
+                places.append((number, 1 if kind == "gradients" else 2, -at.get(module, -1), place))
+    return min(places, key=lambda place: place[:3], default=(0, 0, 0, {}))[3]
+
+
+def apart(ended: Ended) -> list[list[str]]:
+    """Tied weights that some rank has in several tensors after training."""
+    found = [names for end in ended.ranks for names in (end.report or {}).get("facts", {}).get("apart", ())]
+    return [list(names) for names in dict.fromkeys(map(tuple, found))]
+
+
+def told(problem: str) -> tuple[str, str]:
+    """A message and the target's own traceback, from what is known of a reference that could not be made."""
+    if problem == runner.DIED:
+        return "the process that builds and trains it ended without a word, by a signal, os._exit or hanging", ""
+    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible): ((?s:.*))", problem, re.MULTILINE)
+    return one_line(refused[1] if refused else problem.strip().splitlines()[-1]), frames(problem)
+
+
+def frames(traceback: str) -> str:
+    """A traceback without this suite's frames, and without what has no others; empty where nothing is left."""
+    told = [part for part in map(_foreign, traceback.split(CAUSE)) if "\n  File " in part]
+    return CAUSE.join(part.strip("\n") for part in told) + "\n" if told else ""
+
+
+def _foreign(traceback: str) -> str:
+    kept: list[str] = []
+    ours = False
+    for line in traceback.splitlines(keepends=True):
+        if named := re.match(r'  File "([^"]+)"', line):
+            ours = named[1].startswith((OWN, "<"))
+        elif not line.startswith("    "):
+            ours = line.startswith("faultline.")
+        if not ours:
+            kept.append(line)
+    return "".join(kept)
+
+
+def parse(text: str, lora: str) -> Target:
+    """Read TARGET and --lora; raises UsageError for what can't be one."""
+    name, _, function = text.partition(":")
+    path = Path(name).expanduser().resolve()
+    if path.is_dir():
+        inside = path / "config.json"
+        if not inside.exists():
+            raise UsageError(
+                f"{plain(name)} has no config.json: give a model's folder, its config.json, or train.py:build"
+            )
+        path = inside
+    if not path.exists():
+        raise UsageError(
+            f"there is no {plain(name)}; nothing is downloaded: give a local config.json, folder or train.py:build"
+        )
+    if path.suffix == ".py":
+        return Target(path, _function(path, name, function), adapter(lora))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = isinstance(content["model_type"], str)
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
+    if function:
+        raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
+    return Target(path, "", adapter(lora))
+
+
+def _function(path: Path, name: str, function: str) -> str:
+    """The function of a file that is meant: there has to be one, and it must be able to run without arguments."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{plain(name)}: {one_line(error)}") from None
+    known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if not function:
+        raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
+    return function
+
+
+def adapter(text: str) -> dict[str, Any]:
+    """Keywords for PEFT's LoraConfig from ``r=8,target=all-linear``; several targets have a + between them."""
+    if not text:
+        return {}
+    words = dict(pair.partition("=")[::2] for pair in text.split(","))
+    unknown = set(words) - {"r", "alpha", "dropout", "target"}
+    try:
+        rank = int(words.get("r") or "8")
+        found: dict[str, Any] = {"r": rank, "lora_alpha": float(words.get("alpha") or 2 * rank)}
+        found["lora_dropout"] = float(words.get("dropout") or "0")
+    except ValueError:
+        unknown = unknown or {text}
+    if unknown or rank < 1:
+        raise UsageError(
+            f"--lora {plain(text)!r}: write r=8,target=all-linear, with alpha=16, dropout=0.05, target=q_proj+v_proj"
+        )
+    target = words.get("target") or "all-linear"
+    found["target_modules"] = target if target == "all-linear" else target.split("+")
+    return found

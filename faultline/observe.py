@@ -1,0 +1,135 @@
+"""What the modules of a model do while it trains: their outputs, how often they run, and on what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+
+from faultline.strategies._common import blocks
+
+
+class Observer:
+    """Sees every call of a model's modules from a step's forward pass, recomputation aside.
+
+    `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
+    has the first tensor of each call in the step, named ``share module#call`` in the order of the calls.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.share = 0
+        self.not_fed: list[str] = []
+        self.outputs: dict[str, torch.Tensor] = {}
+        self._model = model
+        self._names = {module: name for name, module in model.named_modules()}
+        self._layers = checkpointed(model)
+        self._tied = tied(model)
+        self._on = False
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._several: dict[str, int] = {}
+        self._frozen: dict[str, None] = {}
+        self._used: dict[int, set[str]] = {}
+        self._order: dict[str, None] = {}
+        self._gradients: dict[str, str] = {}
+        register_module_forward_hook(self._on_forward, with_kwargs=True)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Held open from a step's forward pass until its backward pass has ended."""
+        self.outputs, self._on = {}, True
+        self._calls.clear()
+        try:
+            yield
+        finally:
+            self._on = False
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and self._gradients.get(name) != "some":
+                gradient = parameter.grad
+                self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
+
+    def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        name = self._names.get(module)
+        if not self._on or name is None or torch._C._current_graph_task_id() != -1:
+            return
+        self._calls[self.share, name] += 1
+        call = self._calls[self.share, name]
+        self._order.setdefault(name)
+        found = next(tensors(output), None)
+        if found is not None:
+            self.outputs[f"{self.share} {name}#{call}"] = found.detach().clone()
+        if any(True for _ in module.parameters(recurse=False)):
+            self._used.setdefault(self.share, set()).add(name)
+            self._several[name] = max(call, self._several.get(name, 0))
+        if module in self._layers and any(p.requires_grad for p in module.parameters()):
+            given = [tensor for tensor in tensors((args, kwargs)) if tensor.is_floating_point()]
+            if given and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in given):
+                self._frozen.setdefault(name)
+
+    def facts(self) -> dict[str, Any]:
+        """What was seen, by name: of a run in one process all of it holds, under a strategy `apart` alone does.
+
+        `no_gradient` and `zero_gradient` are trainable parameters in no step of which one came, `several_calls` modules
+        that run more than once in a forward pass, `frozen_input` blocks that train on inputs without a graph,
+        `unequal` modules that run for some ranks' rows only, `tied` the names of one parameter, `apart` those of them
+        that aren't one any more, `order` all modules as they run, `not_fed` what a made-up batch leaves out, and why.
+        """
+        everywhere = set.intersection(*self._used.values()) if self._used else set()
+        return {
+            "class": type(self._model).__name__,
+            "parameters": sum(p.numel() for p in self._model.parameters()),
+            "trainable": sum(p.numel() for p in self._model.parameters() if p.requires_grad),
+            "no_gradient": [name for name, found in self._gradients.items() if found == "none"],
+            "zero_gradient": [name for name, found in self._gradients.items() if found == "zero"],
+            "several_calls": [name for name, calls in self._several.items() if calls > 1],
+            "frozen_input": list(self._frozen),
+            "unequal": sorted(set().union(*self._used.values()) - everywhere),
+            "tied": self._tied,
+            "apart": [names for names in self._tied if not one(self._model, names)],
+            "order": list(self._order),
+            "not_fed": self.not_fed,
+        }
+
+
+def checkpointed(model: torch.nn.Module) -> set[torch.nn.Module]:
+    """The layers that gradient checkpointing is meant for: those that say so, else a model's blocks, if it has any."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    if not hasattr(model, "gradient_checkpointing_enable"):
+        return set()
+    layers = {module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)}
+    known = blocks(model)
+    return layers or {module for module in model.modules() if type(module) in known}
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested containers, in their order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+
+
+def tied(model: torch.nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[torch.nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [own for own in names.values() if len(own) > 1]
+
+
+def one(model: torch.nn.Module, names: Iterable[str]) -> bool:
+    """Whether names of a model's modules still stand for one tensor."""
+    found = []
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        tensor = getattr(model.get_submodule(path), attribute)
+        found.append(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
+    return all(tensor is found[0] or tensor.data_ptr() == found[0].data_ptr() != 0 for tensor in found)

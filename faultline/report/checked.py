@@ -1,0 +1,268 @@
+"""What the check of a model found: on the terminal and for machines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from faultline import diagnose, known, report
+from faultline.catalogue import Failure, failures
+from faultline.hints import Hints
+from faultline.known import Fate, Place
+from faultline.report import named, one_line, plain, terminal
+from faultline.results import Result
+from faultline.wording import normalised
+
+SHOWN = 3  # names of each kind
+DETAIL = 240  # characters of an error
+WORDS = ("verified", "conditional", "refuted")
+
+# What a model shows in one process, before any strategy, and what follows from it.
+FACTS = {
+    "no_gradient": "never get a gradient: DDP waits for one of every trainable parameter",
+    "zero_gradient": "get gradients of zeros only",
+    "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
+    "frozen_input": "get inputs without a graph: reentrant checkpointing needs `enable_input_require_grads`",
+    "unequal": "run for some ranks' rows only: ranks use different parameters",
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Cells that do the same wrong thing in the same way; `signature` is a known failure's, if it is one."""
+
+    results: tuple[Result, ...]
+    signature: str
+
+    @property
+    def places(self) -> frozenset[Place]:
+        return frozenset((result["strategy"], result["checkpointing"]) for result in self.results)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is wrong, in all its forms; `failure` is the known one that it is, `sure` how sure that is."""
+
+    forms: tuple[Form, ...]
+    failure: Failure | None = None
+    sure: str = ""
+
+    @functools.cached_property
+    def fates(self) -> list[Fate]:
+        """Remedies of the known failure as measured where the model shows it, the verified ones first."""
+        by_key: dict[str, list[Fate]] = {}
+        for form in self.forms if self.failure else ():
+            for fate in known.fates(self.failure, form.signature, form.places)[0]:  # type: ignore[arg-type]
+                if fate.claim.kind == "helps":
+                    by_key.setdefault(fate.key, []).append(fate)
+        return sorted(map(_together, by_key.values()), key=lambda fate: WORDS.index(fate.word))
+
+
+def _together(fates: Sequence[Fate]) -> Fate:
+    """One remedy's fates against several forms of a failure as one."""
+    speak_for, cells = sum(fate.speak_for for fate in fates), sum(fate.cells for fate in fates)
+    word = "verified" if speak_for == cells else "conditional" if speak_for else "refuted"
+    return replace(fates[0], word=word, speak_for=speak_for, cells=cells)
+
+
+def fine(result: Result) -> bool:
+    return result["outcome"] in ("trains", "impossible")
+
+
+def groups(facts: dict[str, Any], results: Collection[Result]) -> list[Group]:
+    """The cells that don't train, put together where they show one known failure, or else do the same."""
+    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
+    matches: dict[tuple[Any, ...], tuple[Failure | None, str]] = {}
+    for result in results:
+        if fine(result):
+            continue
+        failure, signature, sure = recognised(facts, result)
+        at = (result["first"].get("phase"), result["first"].get("module"))
+        words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
+        form = (result["outcome"], signature, "" if failure else words)
+        group = (failure.name, sure) if failure else form
+        found.setdefault(group, {}).setdefault(form, []).append(result)
+        matches[group] = failure, sure
+    return [
+        Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *matches[group])
+        for group, forms in found.items()
+    ]
+
+
+def recognised(facts: dict[str, Any], result: Result) -> tuple[Failure | None, str, str]:
+    """The known failure that a cell shows, its signature and how sure that is.
+
+    By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
+    """
+    where = (result["strategy"], result["checkpointing"])
+    if result["outcome"] == "raises":
+        error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
+        context = f"{error.get('traceback', '')}\n{result['strategy']}"
+        hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
+        fits = [match for match in diagnose.matching(result["detail"], hints) if match.sure]
+        for match in fits:
+            if fits_model(match.failure, facts):
+                return match.failure, match.signature, match.sure
+        # Their words, and nothing that the model could be asked for.
+        found = next((match for match in fits if not match.failure.found_by), None)
+        return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
+    for failure in failures().values():
+        if not fits_model(failure, facts):
+            continue
+        for cell, told in known.outcomes(failure).items():
+            if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
+                return failure, told[1], diagnose.LIKELY
+    return None, "", ""
+
+
+def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:
+    """Whether a model has something that a failure needs."""
+    return any(facts.get(fact) for fact in failure.found_by)
+
+
+def show(console: Console, target: str, lora: str, facts: dict[str, Any], results: Sequence[Result]) -> None:
+    """Print facts, table and every group of cells that doesn't train, with what helps."""
+    console.print()
+    _line(
+        console,
+        Text(plain(target), style="bold").append(
+            f"  {_size(facts)}{' with --lora ' + lora if lora else ''}", "not bold dim"
+        ),
+    )
+    for text in remarks(facts):
+        _line(console, f"  {text}")
+    console.print()
+    terminal.tables(console, results)
+    for group in groups(facts, results):
+        console.print()
+        _group(console, target, lora, group, results)
+    bad = sum(not fine(result) for result in results)
+    console.print()
+    _line(console, f"{bad} of {len(results)} cells don't do what one process does." if bad else _all_fine(results))
+
+
+def _all_fine(results: Sequence[Result]) -> str:
+    ran = sum(result["outcome"] == "trains" for result in results)
+    return f"All {ran} cells that can be run do what one process does: every gradient and weight agrees."
+
+
+def _size(facts: dict[str, Any]) -> str:
+    return f"{facts['class']}, {facts['parameters']:,} parameters, {facts['trainable']:,} of them trainable"
+
+
+def remarks(facts: dict[str, Any]) -> list[str]:
+    """What the model shows in one process, one line each."""
+    told = [f"{_names(facts[key])}: {text}" for key, text in FACTS.items() if facts[key]]
+    still = [name for key in ("no_gradient", "zero_gradient") for name in facts[key] if "lora_" in name]
+    if still:
+        told.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
+    if facts["checkpointing"] != "off":
+        told.append(f"checkpoints by itself, {facts['checkpointing']}: that is what `off` stands for below")
+    told += [f"{' = '.join(map(one_line, names))}: tied" for names in facts["tied"]]
+    told += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts["not_fed"]]
+    return told
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(map(one_line, names[:SHOWN]))
+    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
+
+
+def _group(console: Console, target: str, lora: str, group: Group, results: Sequence[Result]) -> None:
+    for form in group.forms:
+        _form(console, form, results)
+    one = group.forms[0].results[0]
+    if group.failure:
+        _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {group.failure.title}"))
+        for fate in group.fates:
+            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
+            _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
+        _line(console, f"    python -m faultline show {group.failure.name}")
+    options = f" --strategy {one['strategy']} --checkpointing {one['checkpointing']}"
+    _line(console, f"  again: {command(target, lora)}{options}", "dim")
+
+
+def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
+    one = form.results[0]
+    cells = [report.cell_of(result) for result in form.results]
+    where = "; ".join(report.places(cells, [report.cell_of(result) for result in results]))
+    symbol, style = report.SYMBOLS[one["outcome"]], terminal.STYLES[one["outcome"]]
+    head = Text(f"{symbol} {named(one['outcome'], form.signature or one['signature'])}", style=style)
+    _line(console, head.append(f"  {where}", "default"))
+    _line(console, f"  {one_line(one['detail'])[:DETAIL]}")
+    for parameter, (kind, step, rank, error) in list(worst(one).items())[:SHOWN]:
+        _line(console, f"    {one_line(parameter)}: {kind} off by {_number(error)} in step {step} on rank {rank}")
+    if first_words := first(one):
+        _line(console, f"  first differs: {first_words}")
+    for names in one["apart"]:
+        _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
+
+
+def command(target: str, lora: str) -> str:
+    """What checks the target again."""
+    return f"python -m faultline check {plain(target)}" + (f" --lora {plain(lora)}" if lora else "")
+
+
+def worst(result: Result) -> dict[str, tuple[Any, ...]]:
+    """The largest error of each parameter that is worst off, with its kind, step and rank."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for parameter, *rest in result["errors"] if result["outcome"] == "diverges" else ():
+        found.setdefault(parameter, tuple(rest))
+    return found
+
+
+def first(result: Result) -> str:
+    """Where a cell first differs from the reference, in words; empty where it nowhere does."""
+    at = result["first"]
+    if not at:
+        return ""
+    module = one_line(at["module"]) or "the model itself"
+    what = {
+        "forward": f"in the forward pass, the output of {module}",
+        "backward": f"in the backward pass, {module} ({one_line(at.get('parameter', ''))})",
+        "update": f"in the optimizer's step, {module} ({one_line(at.get('parameter', ''))})",
+    }[at["phase"]]
+    off = f", off by {_number(at['error'])}" if at["error"] is not None else ", which is not a number"
+    return f"step {at['step']}, {what}{off}, on rank {at['rank']}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, float | int) else str(value)
+
+
+def as_json(facts: dict[str, Any], results: Sequence[Result]) -> dict[str, Any]:
+    """The answer for machines; README.md has the table of its keys."""
+    kept = ("id", "outcome", "signature", "detail", "first", "apart", "errors", "worst_parameter", "relative_error")
+    return {
+        "agrees": all(map(fine, results)),
+        "model": {key: value for key, value in facts.items() if key != "order"},
+        "cells": [{key: result[key] for key in kept} for result in results],
+        "problems": [
+            {
+                "failure": group.failure.name if group.failure else "",
+                "sure": group.sure,
+                "forms": [
+                    {
+                        "outcome": form.results[0]["outcome"],
+                        "signature": form.signature or form.results[0]["signature"],
+                        "cells": [result["id"] for result in form.results],
+                    }
+                    for form in group.forms
+                ],
+                "claims": [
+                    {"claim": f.claim.text, "verdict": f.word, "for": f.speak_for, "cells": f.cells}
+                    for f in group.fates
+                ],
+            }
+            for group in groups(facts, results)
+        ],
+    }
+
+
+def _line(console: Console, text: str | Text, style: str = "") -> None:
+    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)

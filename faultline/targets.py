@@ -1,0 +1,239 @@
+"""Somebody's own model in a rank: from a Python function or a config to a scenario."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import multiprocessing.process
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from faultline import checkpointing, inputs, shrink
+from faultline.matrix import ROWS
+from faultline.observe import Observer, tensors
+from faultline.scenario import Impossible, Scenario
+from faultline.strategies import Setup
+from faultline.strategies._common import blocks
+
+LARGEST = 100_000_000  # parameters: what is checked here is trained several times over, on a CPU
+
+
+class Refused(Exception):
+    """A target that can't be checked; the message says why, and what to do about it."""
+
+
+class Module:
+    """Stands for a failure's module: its scenario is the target's.
+
+    A target has `file`, `function` (empty: the file is a config), `lora` (keywords of LoraConfig, empty without) and
+    `world_size`: among how many ranks the rows of a batch are shared, in the reference too.
+    """
+
+    def __init__(self, target: Mapping[str, Any]) -> None:
+        self.target = target
+
+    def scenario(self, variant: str, setup: Setup) -> Scenario:
+        file, world = Path(self.target["file"]), self.target["world_size"]
+        with alone():
+            built = _call(file, self.target["function"]) if self.target["function"] else tiny(file)
+        model, loss, batch = _parts(built)
+        if self.target["lora"]:
+            model = add_lora(model, dict(self.target["lora"]))
+        if not isinstance(model, torch.nn.Module):
+            raise Refused(f"{file.name} gives a {type(model).__name__}, not a model")
+        check(model)
+        model.train()
+        switch_off(getattr(model, "config", None))
+        name_blocks(model)
+        observer = Observer(model)
+        if loss is None:
+            loss = inputs.loss
+            batch, observer.not_fed = inputs.of(model)
+        give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
+
+        def shares(step: int, rank: int, world_size: int) -> list[Any]:
+            ranks = range(world) if world_size == 1 else [rank]
+            return [(number, give(step, number, world)) for number in ranks]
+
+        alone_and_plain = setup.world_size == 1 and setup.checkpointing == "off"
+
+        def mean(model: Any, batch: Any) -> torch.Tensor:
+            """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
+            found = []
+            dtype = next(model.parameters()).dtype
+            for number, part in batch:
+                observer.share = number
+                found.append(scalar(loss(model, to(part, setup.device, dtype))))
+            if alone_and_plain and not any(part.requires_grad for part in found):
+                raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
+            return torch.stack(found).mean()
+
+        return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Refuse to start processes: a script that does would run as a whole in each of them."""
+
+    def start(self: Any) -> None:
+        raise Refused("the script starts processes of its own; give a function that only builds the model")
+
+    with mock.patch.object(multiprocessing.process.BaseProcess, "start", start):
+        yield
+
+
+def _call(file: Path, function: str) -> Any:
+    sys.path.insert(0, str(file.parent))
+    sys.argv = [str(file)]
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec and spec.loader
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        if not callable(getattr(module, function, None)):
+            known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+            raise Refused(f"{file.name} has no function {function}; it has {', '.join(known) or 'none'}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the same weights on every rank
+            return getattr(module, function)()
+    except SystemExit as error:
+        raise Refused(f"{file.name} exits (code {error.code}) where it should only build the model") from error
+
+
+def tiny(file: Path) -> Any:
+    """A small model of the class that a config names, from a seed."""
+    import transformers
+    from transformers import CONFIG_MAPPING
+
+    from tiny_models import build
+
+    content = json.loads(file.read_text())
+    kind = content["model_type"]
+    if kind not in CONFIG_MAPPING:
+        raise Refused(f"{file.name}: transformers {transformers.__version__} has no {kind!r}")
+    config = CONFIG_MAPPING[kind].from_dict(content)
+    name = (content.get("architectures") or [""])[0] or _usual(kind)
+    cls = getattr(transformers, name, None)
+    if cls is None:
+        raise Refused(
+            f"{file.name}: transformers {transformers.__version__} has no class {name!r}; name one of its own"
+        )
+    config = type(config).from_dict(shrink.shrunk(config.to_dict()))
+    return build(lambda: cls(config).float(), seed=0)
+
+
+def _usual(kind: str) -> str:
+    from transformers.models.auto import modeling_auto
+
+    for names in ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"):
+        if kind in getattr(modeling_auto, names):
+            found = getattr(modeling_auto, names)[kind]
+            return found if isinstance(found, str) else found[0]
+    raise Refused(f'the config of a {kind} names no class; add "architectures": ["..."] to it')
+
+
+def _parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
+    """A model alone, which must bring its own loss, or with loss and batch."""
+    if isinstance(built, tuple | list) and len(built) == 3:
+        return built[0], built[1], built[2]
+    if isinstance(built, Mapping) and {"model", "loss", "batch"} <= built.keys():
+        return built["model"], built["loss"], built["batch"]
+    if hasattr(built, "forward") and not hasattr(built, "config"):
+        raise Refused("the function returns a model without a loss: return (model, loss, batch)")
+    return built, None, None
+
+
+def check(model: torch.nn.Module) -> None:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count > LARGEST:
+        raise Refused(
+            f"the model has {count:,} parameters: build it small, or give its config.json, which is made small"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise Refused("no parameter of the model is trainable")
+
+
+def switch_off(config: Any) -> None:
+    """The cache of a model that generates: training with it warns, or fails where layers are recomputed."""
+    if getattr(config, "use_cache", False):
+        config.use_cache = False
+
+
+def name_blocks(model: torch.nn.Module) -> None:
+    """Give a model that names no blocks for FSDP those that it has in lists, else its parts."""
+    if blocks(model):
+        return
+    inside = [layer for module in model.modules() if isinstance(module, torch.nn.ModuleList) for layer in module]
+    named = inside or list(model.children())
+    model._no_split_modules = sorted({type(m).__name__ for m in named if any(True for _ in m.parameters())})
+
+
+def add_lora(model: Any, keywords: dict[str, Any]) -> Any:
+    """A PEFT adapter; B starts small instead of at zero, so that A has a gradient at once."""
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        try:
+            adapted = get_peft_model(model, LoraConfig(**keywords))
+        except (ValueError, TypeError) as error:
+            raise Refused(f"PEFT refuses the adapter: {error}") from error
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(std=0.05)
+    return adapted
+
+
+def checkpoint(model: Any, mode: str) -> None:
+    if mode == "off":
+        return
+    if not hasattr(model, "gradient_checkpointing_enable"):
+        raise Impossible("the model has no gradient_checkpointing_enable")
+    if not getattr(model, "supports_gradient_checkpointing", True):
+        raise Impossible("the model does not support gradient checkpointing")
+    checkpointing.enable(model, mode)
+
+
+def share(batch: Any, rank: int, world_size: int) -> Any:
+    """A rank's rows of a batch, nested or not: of every tensor its part along dimension 0."""
+    if isinstance(batch, torch.Tensor):
+        if not batch.ndim:
+            return batch
+        if len(batch) % world_size:
+            raise Refused(
+                f"the batch has a tensor {list(batch.shape)}, which {world_size} ranks can't share by its rows;"
+                f" give {ROWS} rows, or a function batch(step, rank, world_size)"
+            )
+        part = len(batch) // world_size
+        return batch[rank * part : (rank + 1) * part]
+    if isinstance(batch, Mapping):
+        return {key: share(value, rank, world_size) for key, value in batch.items()}
+    if isinstance(batch, list | tuple) and any(True for _ in tensors(batch)):
+        return type(batch)(share(value, rank, world_size) for value in batch)
+    return batch
+
+
+def to(batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A batch, nested or not, on the device; numbers as bf16 where DeepSpeed made the model so, as Trainer does."""
+    if isinstance(batch, Mapping):
+        return {key: to(value, device, dtype) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(to(value, device, dtype) for value in batch)
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, dtype if batch.is_floating_point() and dtype == torch.bfloat16 else batch.dtype)
+    return batch
+
+
+def scalar(loss: Any) -> torch.Tensor:
+    """A loss, or the one of a model's output; raises Refused for what can't be trained on."""
+    found = getattr(loss, "loss", None) if not isinstance(loss, torch.Tensor) else loss
+    if not isinstance(found, torch.Tensor) or found.numel() != 1:
+        raise Refused(f"the loss is a {type(loss).__name__}, not a tensor with one number")
+    return found.reshape(())

@@ -1,0 +1,147 @@
+"""What somebody might hand to `check`: models of their own, and mistakes."""
+
+import os
+import sys
+
+import torch
+from torch import distributed, nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def batch(rows=4):
+    return {"x": torch.randn(rows, 8, generator=torch.Generator().manual_seed(0)), "y": torch.arange(rows) % 4}
+
+
+def healthy():
+    return Model(), loss, batch()
+
+
+def checkpoints_by_itself():
+    model = Model()
+    forward = model.layers[1].forward
+    model.layers[1].forward = lambda x: torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False)
+    return model, loss, batch()
+
+
+def unused():
+    model = Model()
+    model.spare = nn.Linear(8, 8)
+    return model, loss, batch()
+
+
+class Doubled(Model):
+    """Its second layer does something else as soon as there are several ranks."""
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        x = self.layers[1](x * 2 if distributed.is_initialized() else x)
+        return self.head(self.layers[2](x))
+
+
+def doubled():
+    return Doubled(), loss, batch()
+
+
+class Tied(Model):
+    """Its head shares the first layer's weight, until there are several ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+        self.head.weight = self.layers[0][0].weight
+
+    def forward(self, x):
+        if distributed.is_initialized() and self.head.weight is self.layers[0][0].weight:
+            self.head.weight = nn.Parameter(self.head.weight.detach().clone())
+        return super().forward(x)
+
+
+def tied():
+    return Tied(), loss, batch()
+
+
+class Experts(Model):
+    """One of two layers runs, as the first number of a rank's rows says."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return super().forward(self.left(x) if x[0, 0] > 0 else self.right(x))
+
+
+def experts():
+    given = batch()
+    given["x"][:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    return Experts(), loss, given
+
+
+def per_image():
+    from faultline.scenario import next_token_loss
+    from tiny_models.data import sliced_image_batch
+    from tiny_models.per_image_vision import per_image_vision_model
+
+    def loss(model, batch):
+        slices = batch["slices"]
+        calls = slices.shape[0] * slices.shape[1]
+        return next_token_loss(model(batch["input_ids"], slices, calls), batch)
+
+    return per_image_vision_model(), loss, lambda step, rank, world: sliced_image_batch(step, rank, world, 4, 2)
+
+
+def without_a_loss():
+    return Model()
+
+
+def no_model():
+    return 7
+
+
+def three_rows():
+    return Model(), loss, batch(3)
+
+
+def no_graph():
+    return Model(), lambda model, batch: loss(model, batch).detach(), batch()
+
+
+def exits():
+    sys.exit(3)
+
+
+def dies():
+    os._exit(5)
+
+
+def fails():
+    return help_me(None)
+
+
+def help_me(value):
+    return value.shape
+
+
+def spawns():
+    torch.multiprocessing.spawn(print, nprocs=2)
+
+
+def random():
+    model = Model()
+    model.layers[0].register_forward_hook(lambda module, args, output: nn.functional.dropout(output, 0.5))
+    return model, loss, batch()

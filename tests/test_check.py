@@ -1,0 +1,225 @@
+"""`check`: what it takes for a target, what it says of a failed one, and where a run first differs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from faultline import check, runner
+from faultline.catalogue import ROOT, failures
+from faultline.errors import UsageError
+from faultline.ranks import Ended, RankEnd
+from faultline.report import checked
+
+FACTS = {
+    "class": "Model",
+    "parameters": 10,
+    "trainable": 10,
+    "noise": 0.0,
+    "checkpointing": "off",
+    **{key: [] for key in (*checked.FACTS, "tied", "not_fed")},
+}
+
+
+def ended(*steps, facts=None):
+    """Two ranks: the first did these steps, the second did nothing wrong."""
+    fine = [{"bad": [], "nan": [], "outputs": {}} for _ in steps]
+    whole = [{"bad": [], "nan": [], "outputs": {}} | step for step in steps]
+    return Ended([RankEnd({"rank": n, "steps": s, "facts": facts or {}}) for n, s in enumerate((whole, fine))])
+
+
+def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
+    _, variant, strategy, mode, precision, world, device = cell.split("/")
+    axes = {"variant": variant, "strategy": strategy, "checkpointing": mode, "precision": precision, "device": device}
+    rest = {"signature": "", "detail": "", "errors": [], "first": {}, "apart": [], "ranks": [{"error": None}]}
+    known = {"id": cell, "failure": "check", "world_size": int(world[1:]), "outcome": outcome, "verdict": "expected"}
+    return {**axes, **known, **rest, "worst_parameter": "", "relative_error": None, **changes}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nowhere.json", "nothing is downloaded"),
+        ("Qwen/Qwen2-0.5B", "nothing is downloaded"),
+        ("empty", "no config.json"),
+        ("train.py", "name the function that builds the model, as {}/train.py:build"),
+        ("broken.py:build", "invalid syntax"),
+        ("list.json", "neither"),
+        ("binary.json", "neither"),
+        ("config.json:build", "a config, which has no function"),
+    ],
+)
+def test_what_is_no_target_is_refused_in_one_line(tmp_path, text, reason):
+    """A wrong path would otherwise be found out after a rank server has started, by a traceback."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "train.py").write_text("def build():\n    return 1\n")
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "binary.json").write_bytes(b"\xff\x00")
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(UsageError, match=reason.format(tmp_path)) as error:
+        check.parse(f"{tmp_path}/{text}", "")
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_stands_for_its_config(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    assert check.parse(str(tmp_path), "") == check.parse(str(tmp_path / "config.json"), "")
+
+
+def test_an_adapter_is_read_as_it_is_written():
+    assert check.adapter("r=4,target=q_proj+v_proj,alpha=16,dropout=0.05") == {
+        "r": 4,
+        "lora_alpha": 16.0,
+        "lora_dropout": 0.05,
+        "target_modules": ["q_proj", "v_proj"],
+    }
+    assert check.adapter("target=all-linear")["target_modules"] == "all-linear"
+
+
+@given(st.text())
+def test_no_adapter_is_read_from_anything_else(text):
+    """Whatever is typed ends in a LoRA config or in one line."""
+    try:
+        found = check.adapter(text)
+    except UsageError as error:
+        assert "--lora" in str(error) and "\n" not in str(error)  # noqa: PT017 - most texts are refused, not all
+    else:
+        assert not text or found["r"] >= 1
+
+
+TRACEBACK = f"""Traceback (most recent call last):
+  File "{ROOT}/faultline/rank.py", line 35, in main
+    _run(job, rank, report)
+    ^^^^^^^^^^^^^^^^^^^^^^^
+  File "/home/me/train.py", line 3, in build
+    return helper(None)
+  File "/home/me/train.py", line 7, in helper
+    x.shape
+"""
+
+
+def test_a_user_sees_their_own_frames_only():
+    """Frames of this suite in front of one's own hide what is wrong."""
+    problem = TRACEBACK + "AttributeError: 'NoneType' object has no attribute 'shape'\n"
+    message, traceback = check.told(problem)
+    assert message == "AttributeError: 'NoneType' object has no attribute 'shape'"
+    assert "faultline/rank.py" not in traceback and "_run(job" not in traceback
+    assert traceback.startswith("Traceback") and traceback.endswith("'shape'\n") and "/home/me/train.py" in traceback
+
+
+def test_a_refusal_is_one_line_with_the_cause_alone():
+    problem = (
+        TRACEBACK
+        + "SystemExit: 3\n\nThe above exception was the direct cause of the following exception:\n\n"
+        + f'Traceback (most recent call last):\n  File "{ROOT}/faultline/targets.py", line 9, in _call\n    raise\n'
+        + "faultline.targets.Refused: train.py exits (code 3)\n"
+    )
+    message, traceback = check.told(problem)
+    assert message == "train.py exits (code 3)"
+    assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
+
+
+def test_a_refusal_from_nowhere_has_no_traceback():
+    ours = f'Traceback (most recent call last):\n  File "{ROOT}/faultline/targets.py", line 9, in f\n    raise\n'
+    assert check.told(ours + "faultline.targets.Refused: no\n") == ("no", "")
+    assert "os._exit" in check.told(runner.DIED)[0]
+
+
+ORDER = ["", "embed", "layers.0", "layers.1", "head"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "phase", "module", "step"),
+    [
+        ([{"outputs": {"0 layers.1#1": 0.5, "0 head#1": 0.9}, "bad": ["gradients:head.w"]}], "forward", "layers.1", 1),
+        ([{"bad": ["gradients:embed.w", "gradients:layers.1.w", "weights:layers.1.w"]}], "backward", "layers.1", 1),
+        ([{"bad": ["weights:embed.w"]}], "update", "embed", 1),
+        ([{}, {"nan": ["gradients:head.w"]}], "backward", "head", 2),
+    ],
+)
+def test_the_first_difference_is_the_first_in_time(steps, phase, module, step):
+    """Forward pass before backward pass, in which the last module comes first: a later one only follows."""
+    found = check.first(ended(*steps), ORDER)
+    assert (found["phase"], found["module"], found["step"], found["rank"]) == (phase, module, step, 0)
+
+
+def test_where_nothing_differs_there_is_no_first_difference():
+    assert check.first(ended({}, {}), ORDER) == {}
+
+
+def test_weights_that_came_apart_are_named_once():
+    apart = {"apart": [["embed.weight", "head.weight"]]}
+    assert check.apart(ended({}, facts=apart)) == apart["apart"]
+
+
+def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_for_it():
+    """The words alone are shared with other mistakes: a model that runs no module twice has another fault."""
+    words = "AssertionError: The parameter tower.weight has already been reduced."
+    cell = "check/model/zero2/reentrant/fp32/w2/cpu"
+    result = entry("raises", cell, detail=words, ranks=[{"error": {"traceback": words}}])
+    assert checked.recognised(FACTS | {"several_calls": ["tower"]}, result)[0].name == "zero_double_reduction"
+    assert checked.recognised(FACTS, result)[0] is None
+
+
+def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
+    found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
+    facts = FACTS | {"several_calls": ["tower"]}
+    failure, signature, sure = checked.recognised(facts, found)
+    assert (failure.name, signature, sure) == ("zero_double_reduction", "differs", "likely")
+    elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
+    assert checked.recognised(facts, elsewhere)[0] is None, "no cell was ever measured to diverge there"
+    assert checked.recognised(FACTS, found)[0] is None, "nothing in this model runs twice"
+
+
+def test_one_failure_is_told_once_whatever_its_forms():
+    """A user with nine failing cells of one cause needs one answer, with the remedies of all forms together."""
+    facts = FACTS | {"several_calls": ["tower"]}
+    words = {
+        "zero2": "AssertionError: it has already been reduced",
+        "ddp": "Expected to mark a variable ready only once",
+    }
+    found = [
+        entry(
+            "raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=[{"error": {"traceback": text}}]
+        )
+        for name, text in words.items()
+    ]
+    groups = checked.groups(facts, [*found, entry()])
+    assert len(groups) == 1 and len(groups[0].forms) == 2
+    fates = {fate.key: fate for fate in groups[0].fates}
+    assert fates["a"].word == "verified" and fates["a"].cells == 2, "non-reentrant helps against both"
+    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=checked.WORDS.index)
+
+
+def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
+    """A misspelt fact would never be there, and its failure never be recognised."""
+    assert {fact for failure in failures().values() for fact in failure.found_by} <= {*checked.FACTS}
+
+
+def shown(facts, results, target="train.py:build"):
+    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115 - gone with the console
+    checked.show(console, target, "", facts, results)
+    return console.export_text()
+
+
+@given(st.text())
+def test_no_name_or_error_steers_the_terminal(text):
+    """Names of modules and errors come from a user's file: they are data."""
+    hostile = f"{text}\x1b[2J"
+    facts = FACTS | {"no_gradient": [hostile], "tied": [[hostile, "b"]], "not_fed": [hostile]}
+    first = {"step": 1, "rank": 0, "phase": "backward", "module": hostile, "parameter": hostile, "error": 0.5}
+    errors = [[hostile, "gradients", 1, 0, 0.5]]
+    wrong = entry("diverges", signature="differs", detail=hostile, first=first, errors=errors, apart=[[hostile]])
+    assert "\x1b" not in shown(facts, [wrong], hostile)
+    json.dumps(checked.as_json(facts, [wrong]))
+
+
+def test_an_adapter_that_never_moves_is_the_first_thing_told():
+    facts = FACTS | {"no_gradient": ["base.lora_A.weight"]}
+    assert "never move, not even in one process" in checked.remarks(facts)[0]
+    assert checked.remarks(FACTS) == []

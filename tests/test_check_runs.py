@@ -1,0 +1,148 @@
+"""`check` on real ranks: faults in somebody's model are found and placed, healthy models pass, mistakes are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faultline import check
+from faultline.catalogue import ROOT
+from faultline.matrix import Cell
+from faultline.ranks import RankServer
+from faultline.report import checked
+from faultline.runner import References
+
+pytestmark = pytest.mark.slow
+
+OWN = Path(__file__).with_name("own_models.py")
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with RankServer(sys.executable) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def run(server, tmp_path_factory):
+    """Check a function of own_models.py, or a config, in one cell."""
+
+    def run(what, strategy="ddp", mode="off", precision="fp32", world=2, lora=""):
+        folder = tmp_path_factory.mktemp("references")
+        if isinstance(what, dict):
+            (folder / "config.json").write_text(json.dumps(what))
+        target = check.parse(str(folder) if isinstance(what, dict) else f"{OWN}:{what}", lora)
+        cell = Cell("check", "model", strategy, mode, precision, world)
+        return check.run_one(target, server, References(folder), cell)
+
+    return run
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp1-full", "fsdp2"])
+def test_a_healthy_model_trains(run, strategy):
+    """A tool that finds faults where there are none is soon ignored."""
+    found = run("healthy", strategy)
+    assert (found["outcome"], found["first"]) == ("trains", {}), found["detail"]
+
+
+@pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
+def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precision, world):
+    assert run("healthy", "zero2", precision=precision, world=world)["outcome"] == "trains"
+
+
+def test_a_model_that_checkpoints_by_itself_is_taken_as_it_is(run):
+    found = run("checkpoints_by_itself")
+    assert found["outcome"] == "trains" and found["facts"]["checkpointing"] == "non-reentrant"
+    assert run("checkpoints_by_itself", mode="reentrant")["outcome"] == "impossible"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp2"])
+def test_the_module_that_differs_first_is_named(run, strategy):
+    """Everything behind it is off as well: a list of all parameters says nothing."""
+    found = run("doubled", strategy)
+    assert found["outcome"] == "diverges"
+    assert (found["first"]["step"], found["first"]["phase"]) == (1, "forward")
+    assert found["first"]["module"].startswith("layers.1"), "the second layer is at fault"
+
+
+def test_tied_weights_that_come_apart_are_named(run):
+    found = run("tied")
+    assert found["outcome"] != "trains" and found["apart"] == [["layers.0.0.weight", "head.weight"]]
+
+
+def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
+    found = run("unused")
+    assert found["facts"]["no_gradient"] == ["spare.weight", "spare.bias"]
+    failure, signature, sure = checked.recognised(found["facts"], found)
+    assert (failure.name, signature, sure) == ("ddp_unused_vision_tower", "unfinished-reduction", "certain")
+
+
+def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
+    """ZeRO-2 and FSDP2 put the gradients of different parameters together without a word; FSDP1 and DDP that asks for
+    unused parameters cope."""
+    found = run("experts", "zero2")
+    assert found["facts"]["unequal"] == ["left", "right"]
+    assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
+    assert run("experts", "ddp-find-unused")["outcome"] == "trains"
+    died = run("experts", "ddp")
+    assert checked.recognised(died["facts"], died)[0].name == "ddp_unused_vision_tower"
+
+
+def test_a_silent_failure_is_found_placed_and_recognised(run):
+    """A tower that runs once per image, under ZeRO-3 with small buckets: no error, and wrong gradients."""
+    found = run("per_image", "zero3-small", "reentrant")
+    assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
+    assert found["first"]["module"].startswith("vpm.")
+    assert checked.recognised(found["facts"], found)[0].name == "zero_double_reduction"
+    assert run("per_image", "zero3-small", "non-reentrant")["outcome"] == "trains"
+
+
+def test_a_config_with_an_adapter_is_checked(run):
+    found = run(QWEN2, "zero3", "non-reentrant", lora="r=4,target=all-linear")
+    assert found["outcome"] == "trains", found["detail"]
+    assert found["facts"]["class"] == "PeftModel" and 0 < found["facts"]["trainable"] < found["facts"]["parameters"]
+
+
+def test_an_adapter_that_fits_nothing_is_refused(run):
+    with pytest.raises(check.TargetFailed, match="PEFT refuses the adapter: Target modules"):
+        run(QWEN2, lora="target=nothing_of_the_sort")
+
+
+@pytest.mark.parametrize(
+    ("what", "told", "line"),
+    [
+        ("without_a_loss", r"return \(model, loss, batch\)", ""),
+        ("no_model", "gives a int, not a model", ""),
+        ("three_rows", "2 ranks can't share", ""),
+        ("no_graph", "the loss has no graph", ""),
+        ("exits", r"exits \(code 3\)", "sys.exit(3)"),
+        ("dies", "without a word", ""),
+        ("fails", "AttributeError: 'NoneType' object has no attribute 'shape'", "return value.shape"),
+        ("spawns", "processes of its own", "torch.multiprocessing.spawn"),
+        ("random", "draws random numbers", ""),
+        ("nothing", "no function nothing; it has ", ""),
+    ],
+)
+def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, told, line):
+    with pytest.raises(check.TargetFailed, match=told) as failed:
+        run(what)
+    assert "\n" not in str(failed.value)
+    assert (line in failed.value.traceback) if line else not failed.value.traceback
+    assert f"{ROOT}/faultline" not in failed.value.traceback
+
+
+def test_the_command_tells_a_fault_from_a_mistake():
+    """Scripts go by the exit code: 1 is an answer, 2 is none."""
+    words = [sys.executable, "-m", "faultline", "check"]
+    options = ["--strategy", "ddp", "--checkpointing", "off", "--workers", "1"]
+    bad = subprocess.run([*words, f"{OWN}:unused", *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert bad.returncode == 1, bad.stderr
+    assert "ddp_unused_vision_tower" in bad.stdout and "spare.weight, spare.bias: never get a gradient" in bad.stdout
+    mistake = [*words, f"{OWN}:fails", *options, "--json"]
+    failed = subprocess.run(mistake, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert failed.returncode == 2 and "return value.shape" in failed.stderr and not failed.stdout
