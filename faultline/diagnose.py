@@ -21,6 +21,7 @@ from faultline.known import Place
 from faultline.logs import Line
 from faultline.matrix import CHECKPOINTING, matches
 from faultline.report import diagnosis, one_line, plain
+from faultline.silence import LOGGED, Silence, Steps, alike
 from faultline.wording import normalised
 
 # How sure an answer is. The words of an error alone are never enough where other mistakes share them.
@@ -49,6 +50,8 @@ class Diagnosis:
     cause: Event | None
     found: Found
     hints: Hints
+    silence: Silence | None = None
+    """Steps without a gradient, where the log tells no error."""
     empty: bool = False
 
     @property
@@ -65,24 +68,25 @@ class Intake:
     """What reads a log's lines, and which it asks for."""
 
     def __init__(self) -> None:
-        self.reader, self.collector, self.empty = tracebacks.Reader(), Collector(), True
+        self.reader, self.collector, self.steps, self.empty = tracebacks.Reader(), Collector(), Steps(), True
 
     def wanted(self) -> re.Pattern[bytes] | None:
         """The pattern of lines that can still change the answer; none while a traceback is open."""
         self.empty = False
         if self.reader.busy:
             return None
-        return _pattern(not self.reader.full, not self.collector.full, self.reader.waits)
+        return _pattern(not self.reader.full, not self.collector.full, self.reader.waits, not self.steps.learns)
 
     def take(self, line: Line) -> None:
         self.reader.take(line)
         self.collector.take(line)
+        self.steps.take(line)
 
 
 @functools.cache
-def _pattern(errors: bool, hints: bool, losses: bool) -> re.Pattern[bytes]:
+def _pattern(errors: bool, hints: bool, losses: bool, steps: bool) -> re.Pattern[bytes]:
     parts = [tracebacks.TELLING] * errors + [TELLING.encode()] * hints + [tracebacks.LOSS] * (losses and errors)
-    return re.compile(b"|".join(parts) or rb"(?!)")
+    return re.compile(b"|".join([*parts, LOGGED] if steps else parts) or rb"(?!)")
 
 
 def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None = None) -> Diagnosis:
@@ -107,7 +111,8 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
         )
     told = () if cause is None or cause.follows else matching(cause.text, hints)
     best = next((match for match in told if match.sure), None)
-    return Diagnosis(best, tuple(match for match in told if not match.sure), cause, found, hints, intake.empty)
+    silence = None if cause else intake.steps.silence()
+    return Diagnosis(best, tuple(match for match in told if not match.sure), cause, found, hints, silence, intake.empty)
 
 
 def matching(text: str, hints: Hints) -> tuple[Match, ...]:
@@ -222,6 +227,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "search": told.search,
         "cause": _event(told.cause) if told.cause else None,
         "followed": [_event(event) for event in told.found.events if event is not told.cause],
+        "silence": vars(told.silence) | {"failures": alike(told.silence, hints)} if told.silence else None,
         "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in told.alike],
         "seen": [{"cell": cell, "stack": on} for cell, on in known.seen(told.cause.text)] if told.cause else [],
         "strategies": sorted(hints.strategies, key=strategies.names().index),

@@ -65,6 +65,20 @@ def over_time() -> timeline.Timeline:
     return timeline.read(timeline.COMMITTED)
 
 
+def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
+    """Where broken cells diverged in one of some ways, today or at any moment of the timeline."""
+    today = [(cell, [" ".join(told)]) for cell, told in outcomes(failure).items()]
+    dated = [
+        (Cell.parse(name), told) for name, told in over_time().cells.items() if name.startswith(f"{failure.name}/")
+    ]
+    wanted = {f"diverges {signature}" for signature in signatures}
+    return {
+        (cell.strategy, cell.checkpointing)
+        for cell, told in [*today, *dated]
+        if "broken" in cell.variant and wanted & {*told}
+    }
+
+
 @functools.cache
 def recorded() -> tuple[dict[str, Any], ...]:
     """The entries of fixtures/errors/, made by `python -m faultline record`."""

@@ -27,7 +27,7 @@ TRACEBACK = "Traceback (most recent call last)"
 _BOX = "╭╮╰╯┌┐└┘├┤│┃║─━═┏┓┗┛"
 
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_STEERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and the moves of several progress bars
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x08\x1b"})
 
 # What stands before a line: who wrote it (a rank or another name), when, and how grave it is. Every repetition is
@@ -73,7 +73,7 @@ class Line(NamedTuple):  # of which there may be many millions
 
 Wanted = Callable[[], "re.Pattern[bytes] | None"]
 """What a line must have for anybody to care, at the moment when it is asked; None where every line counts. A pattern
-stays within a line, takes all digits for the same, and finds a word also with colours in it."""
+stays within a line, takes all digits for the same, and looks for words, which escape sequences may interrupt."""
 
 
 def everything() -> None:
@@ -206,13 +206,13 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
 def _telling(pattern: re.Pattern[bytes], part: bytes, at: int) -> tuple[int, int]:
     """Where the next stretch of about `WINDOW` bytes begins and ends that has a wanted line; else the end, twice.
 
-    Most lines of a log differ from others in digits and colours alone: one of each kind is searched.
+    Most lines of a log differ from others in digits and escape sequences alone: one of each kind is searched.
     """
     stop = at
     while stop < len(part):
         start, stop = stop, part.find(b"\n", stop + WINDOW) + 1 or len(part)
         kinds = b"\n".join({*part[start:stop].translate(_ONE_DIGIT).split(b"\n")})
-        if pattern.search(_COLOUR.sub(b"", kinds)):
+        if pattern.search(_STEERS.sub(b"", kinds)):
             return start, stop
     return stop, stop
 

@@ -1,6 +1,5 @@
 """What several tests of the command line need, and what is said where there is no browser."""
 
-import hypothesis
 import pytest
 from hypothesis import settings
 
@@ -17,11 +16,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"the HTML pages were not tested ({len(skipped)} skipped): {browser.HINT}", yellow=True
         )
-
-
-# A deadline is an assertion about time, which says nothing on a machine that is busy.
-hypothesis.settings.register_profile("timeless", deadline=None)
-hypothesis.settings.load_profile("timeless")
 
 
 @pytest.fixture

@@ -239,17 +239,6 @@ def test_a_person_reads_the_name_then_why_then_what_helps(asked, log):
     assert at == sorted(at) and len(out.splitlines()) < 40
 
 
-def test_the_readme_shows_what_is_really_printed(asked, monkeypatch):
-    monkeypatch.chdir(catalogue.ROOT)
-    block = (
-        (catalogue.ROOT / "README.md").read_text(encoding="utf-8").split("$ python -m faultline ")[1].split("\n\n`")[0]
-    )
-    command, *lines = (line.removeprefix("    ") for line in block.splitlines())
-    out = asked(*command.split())[1]
-    for line in lines:
-        assert line.removesuffix(" ...") in out, "the README shows what isn't so"
-
-
 def test_json_has_it_all(asked, log):
     code, out, _ = asked(
         "diagnose", log("[rank1]: " + TWICE), "--strategy", "zero2", "--checkpointing", "reentrant", "--json"

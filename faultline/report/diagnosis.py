@@ -11,11 +11,13 @@ from faultline import known, report, strategies
 from faultline.events import Event
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
+from faultline.silence import alike
 
 if TYPE_CHECKING:
     from faultline.diagnose import Diagnosis, Match
 
 SHOWN = 300  # characters of an error
+UNREACHED = "None of the inputs have requires_grad=True"  # torch's warning
 FOLLOWED = 4  # events that are shown of those that only followed
 
 
@@ -106,6 +108,8 @@ def _unknown(console: Console, told: Diagnosis) -> None:
         console.print()
         _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
         _followed(console, told)
+    if told.silence:
+        _silent(console, told)
     for match in told.alike:
         _line(console, f"  It is not taken for {match.failure.name}: {match.against}.")
     if told.alike:
@@ -123,7 +127,28 @@ def _unknown(console: Console, told: Diagnosis) -> None:
         _line(console, Text("Search for", style="bold").append(f"  {told.search}", style="not bold"))
 
 
+def _silent(console: Console, told: Diagnosis) -> None:
+    """What is known of runs that train without a gradient; which of many mistakes it is no log tells."""
+    assert told.silence
+    lines = f"{one_line(told.silence.file)}:{told.silence.first}-{told.silence.last}"
+    _line(console, f"  {lines}  {told.silence.steps} steps; many mistakes do that, so none is named")
+    if UNREACHED in told.hints.context:
+        _line(
+            console, "  torch warned that no input of a checkpointed part requires a gradient: reentrant, it gets none"
+        )
+    kinds = told.silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
+    for name, names in alike(told.silence, told.hints).items():
+        where = report.grouped(names, strategies.names())
+        _line(console, f"  {name} leaves {kinds} without an error, under {where}: python -m faultline show {name}")
+    _line(
+        console,
+        "  To find the parameters and the module: python -m faultline check train.py:build, or the model's folder",
+    )
+
+
 def _no_answer(told: Diagnosis) -> str:
+    if told.silence:
+        return f"  no line of this log tells an error, and grad_norm is {told.silence.norm} in every step that it logs"
     if not told.cause:
         return "  no line of this log tells an error"
     if told.cause.follows:
