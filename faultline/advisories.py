@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from packaging.version import Version
 
-from faultline import conditions, history, known, ranges, report, strategies
+from faultline import conditions, history, known, report, strategies
 from faultline.catalogue import NEEDS, REPROS, ROOT, Failure, Turn, Variant, failures
 from faultline.errors import EXIT_AS_EXPECTED
 from faultline.history import Sample
@@ -117,7 +116,7 @@ def affected(failure: Failure, broken: Collection[Cell]) -> list[dict[str, Any]]
     groups: dict[tuple[str, Turn | None, Turn | None], list[Cell]] = {}
     for cell in broken:
         fix = history.fixed(failure, cell)
-        if any(sample.shows for sample in _samples(failure, cell)):
+        if any(sample.shows for sample in history.samples(failure, cell)):
             began = history.turn(failure.began, cell)
             name = fix.package if fix else history.package(failure, cell)
             groups.setdefault((name, began, fix), []).append(cell)
@@ -127,7 +126,7 @@ def affected(failure: Failure, broken: Collection[Cell]) -> list[dict[str, Any]]
 def _affected(
     failure: Failure, name: str, began: Turn | None, fix: Turn | None, cells: Collection[Cell]
 ) -> dict[str, Any]:
-    samples = [sample for cell in cells for sample in _samples(failure, cell) if name in sample.versions]
+    samples = [sample for cell in cells for sample in history.samples(failure, cell) if name in sample.versions]
     shown = sorted({sample.versions[name] for sample in samples if sample.shows})
     entry: dict[str, Any] = {"package": {"ecosystem": "PyPI", "name": name, "purl": f"pkg:pypi/{name}"}}
     if fix:
@@ -167,25 +166,8 @@ def _measured(
         first = f"{began.version} is the first release with it, found by `{began.measured}`"
     if fix:
         return f"{fix.version} is the first release without it, found by `{fix.measured}`; {first}"
-    if not began and {sample.date for sample in samples} <= {TODAY, ""}:
+    if not began and {sample.date for sample in samples if sample.shows} == {TODAY}:
         return f"only {name} {shown[-1]} was run, with today's other packages; of older and newer ones nothing is known"
     if len(shown) == 1:
         return f"only {name} {shown[0]} was run, with the other packages of many months; of others nothing is known"
     return f"the releases under `versions` were run, and those between them are taken to do the same; {first}"
-
-
-def _samples(failure: Failure, cell: Cell) -> list[Sample]:
-    """What a cell did on the stacks of the timeline, today, and on those whose errors are recorded."""
-    told = []
-    for entry in known.recorded():
-        shows = history.shows(failure, entry["outcome"], entry["signature"])
-        if entry["failure"] == failure.name and shows:
-            stacks = [stack for stack, name in entry["stacks"].items() if name == cell.id]
-            told += [Sample("", _versions(stack), True) for stack in stacks]
-    return [*history.samples(failure, cell), *told]
-
-
-def _versions(stack: str) -> dict[str, Version]:
-    """A stack in one line, such as ``torch 2.13.0, trl 1.16.0``, by package."""
-    found = (re.fullmatch(r"(\S+) (\d\S*)", part.strip()) for part in stack.split(","))
-    return {match[1]: ranges.public(match[2]) for match in found if match}

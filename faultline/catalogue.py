@@ -110,8 +110,8 @@ class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
     are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored. `began` and `fixes` are the first releases with it and without it, where a
-    search found them. `found_by` are facts about a model (see `observe.Observer.facts`) of which it needs one."""
+    so one that looks ahead is anchored. `found_by` are facts about a model (see `observe.Observer.facts`) of which the
+    failure needs one. `began` and `fixes` are the first releases with it and without it, where a search found them."""
 
     title: str
     records: tuple[str, ...]
@@ -123,9 +123,9 @@ class Failure:
     elsewhere: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
-    found_by: tuple[str, ...] = ()
     began: tuple[Turn, ...] = ()
     fixes: tuple[Turn, ...] = ()
+    found_by: tuple[str, ...] = ()
     name: str = ""
 
     def variant(self, name: str) -> Variant:

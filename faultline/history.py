@@ -68,8 +68,8 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
         return None, f"your releases, {outside} than any that was measured, do what {_named(did[0], asked)} does"
     if told == {True}:
         return True, ""
-    dates = " and ".join(dict.fromkeys([did[0].date, did[-1].date]))
-    return None, f"your releases do what those of {dates} do, not what others did"
+    some = " and ".join(dict.fromkeys(sample.date or _named(sample, asked) for sample in (did[0], did[-1])))
+    return None, f"your releases do what those of {some} do, not what others did"
 
 
 def package(failure: Failure, cell: Cell) -> str:
@@ -97,23 +97,37 @@ def turn(turns: Iterable[Turn], cell: Cell) -> Turn | None:
 
 @functools.cache
 def samples(failure: Failure, cell: Cell) -> list[Sample]:
-    """What a cell did on each stack of the timeline; where it isn't there, when it began if that is known, and today.
+    """What a cell did on each stack of the timeline, or only today where it isn't there, the oldest first.
 
-    A cell in bf16 that does today what its twin in fp32 does has the twin's past.
+    Among them are those stacks that the failure's errors are recorded of, and the first release with it, where a
+    search found that. A cell in bf16 that does today what its twin in fp32 does has the twin's past.
     """
     plain = replace(cell, precision="fp32")
     told = known.outcomes(failure)
     now = shows(failure, *told[cell])
     past = known.over_time().cells.get(plain.id)
-    if past is None or shows(failure, *told[plain]) != now:
-        first = turn(failure.began, cell)
-        began = [Sample("", {first.package: Version(first.version)}, True)] if first else []
-        return [*began, Sample(TODAY, _versions(known.pinned()), now)]
-    return [
+    if shows(failure, *told[plain]) != now:
+        return [Sample(TODAY, _versions(known.pinned()), now)]
+    moments = known.over_time().moments
+    found = [
         Sample(moment.date, _versions(moment.versions), shows(failure, *f"{outcome} ".split(" ")[:2]))
-        for moment, outcome in zip(known.over_time().moments, past, strict=True)
+        for moment, outcome in zip(moments, past or (), strict=past is not None)
         if moment.versions
-    ]
+    ] or [Sample(TODAY, _versions(known.pinned()), now)]
+    first = turn(failure.began, cell)
+    others = [{first.package: Version(first.version)}] if first else []
+    for entry in known.recorded():
+        if entry["failure"] == failure.name and shows(failure, entry["outcome"], entry["signature"]):
+            others += [_stack(stack) for stack, name in entry["stacks"].items() if name == plain.id]
+    have = [sample.versions for sample in found]
+    found += [Sample("", versions, True) for versions in others if versions not in have]
+    name, none = package(failure, cell), Version("0")
+    return sorted(found, key=lambda sample: (sample.versions.get(name, none), bool(sample.date)))
+
+
+def _stack(text: str) -> dict[str, Version]:
+    """A stack in one line, such as ``torch 2.13.0, trl 1.16.0``, by package."""
+    return _versions({name: version for name, _, version in (part.strip().partition(" ") for part in text.split(","))})
 
 
 def _versions(told: Mapping[str, str]) -> dict[str, Version]:

@@ -247,7 +247,8 @@ def test_json_has_it_all(asked, log):
     assert code == 0 and answer["answer"] == "zero_double_reduction" and answer["sure"] == CERTAIN
     assert answer["cause"]["rank"] == 1 and answer["cause"]["line"] == 1 and answer["measured"] == "there"
     assert {claim["verdict"] for claim in answer["claims"]} == {"verified", "refuted"}
-    section = (catalogue.ROOT / "README.md").read_text(encoding="utf-8").split("| in JSON | |")[1].split("\n\n")[0]
+    readme = (catalogue.ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.split("### diagnose\n")[1].split("| in JSON | |")[1].split("\n\n")[0]
     keys = [row.split(" | ")[0] for row in section.splitlines()]
     assert {key for row in keys for key in re.findall("`(\\w+)`", row)} == {*answer}, "the README's keys are others"
     code, out, _ = asked("diagnose", log("ValueError: 12 of /a/b\n"), "--json")

@@ -12,7 +12,6 @@ FAILURE = Failure(
     since="trl 0.15.2",
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
-    found_by=("frozen_input",),
     fixes=(
         Turn("trl", "0.16.0", {"variant": "grpo-broken", "checkpointing": "reentrant"}, f"{BISECT} TO=0.19.0"),
         Turn(
@@ -22,6 +21,7 @@ FAILURE = Failure(
             f"{BISECT} VARIANT=sft-broken CHECKPOINTING=reentrant TO=1.0.0 DIRECTION=fixed",
         ),
     ),
+    found_by=("frozen_input",),
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",

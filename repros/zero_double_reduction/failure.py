@@ -15,7 +15,6 @@ FAILURE = Failure(
     since="MiniCPM-V 2.6 (2024-08)",
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
     reported=Reported("deepspeed-0.14.5", "broken", "zero2", "reentrant"),
-    found_by=("several_calls",),
     fixes=(
         Turn(
             "transformers",
@@ -24,6 +23,7 @@ FAILURE = Failure(
             "make replay",
         ),
     ),
+    found_by=("several_calls",),
     signatures={
         "reduced-twice": r"has already been reduced",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
