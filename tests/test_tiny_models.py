@@ -145,7 +145,7 @@ def test_gemma3_has_a_siglip_tower_and_a_projector():
 def two_rows():
     pictures = [[data.picture([200, 30, 30])], [data.picture([30, 160, 40])]]
     texts = ["<boi>a red field", "<boi>one green leaf"]
-    return data.processor()(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
+    return gemma3.processor()(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
 
 
 def test_gemma3_takes_what_its_processor_makes_of_text_and_images(two_rows):

@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<turn>", "<end>", "<boi>", "<image>", "<eoi>")
 ROLES = ("user", "assistant", "system")
-VOCABULARY = (*SPECIAL, *ROLES, *string.ascii_lowercase, *string.digits, *" .,?!\n", *string.ascii_uppercase[:4])
+LETTERS = string.ascii_lowercase + string.digits + " .,?!\nABCD"
+VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)
 VOCAB_SIZE = 96  # the words above, and room for what a library adds
 
 TEMPLATE = """\

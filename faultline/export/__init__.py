@@ -1,0 +1,1 @@
+"""`faultline export`: one file, or one upstream issue, that shows a cell without this repository."""

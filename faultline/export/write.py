@@ -1,0 +1,283 @@
+"""The file of one cell: its failure's code folded and put together, within the templates of strategy and outcome."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from ruff import find_ruff_bin
+
+from faultline import catalogue, expectations, known, runner, strategies
+from faultline.catalogue import Failure, Variant
+from faultline.errors import UsageError
+from faultline.export import root
+from faultline.export.bundle import bundle, line
+from faultline.export.read import Sources
+from faultline.matrix import ROWS, TOLERANCE, Cell
+from faultline.server import STACK
+from faultline.strategies import Setup, zero
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,  # it is Python
+)
+# What the templates import for code outside of functions.
+STANDARD = (
+    *(f"import {name}" for name in ("os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
+    "from importlib import metadata",
+)
+COMPARED = ("diverges", "trains")
+# Distributions by the name that is imported, where it differs.
+DISTRIBUTIONS = {"PIL": "pillow"}
+FLOOR = {"fp32": 1e-3, "bf16": 0.05}
+DEADLINE = 180
+# What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
+RULES = ("F401", "F541", "F841", "I001", "B010", "RUF100")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell with all that is known of it: what it does, and on which versions."""
+
+    cell: Cell
+    failure: Failure
+    variant: Variant
+    outcome: str
+    signature: str
+    pins: Mapping[str, str]
+    installed: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What the file looks for: the outcome; for a cell that trains, what it would do else."""
+        if self.outcome != "trains":
+            return self.outcome
+        return "misplaced" if self.variant.second else "trains"
+
+
+def place(cell: Cell, pins: Mapping[str, str] | None = None) -> Place:
+    """What is known of a cell; raises UsageError where there is nothing to export."""
+    failure = catalogue.failures()[cell.failure]
+    told = expectations.expect(runner.rules(failure), cell, pins or known.pinned())
+    if told.outcome in ("impossible", "invalid"):
+        raise UsageError(f"{cell.id} can't be exported: it is {told.outcome} here")
+    signature = told.signatures[0] if told.signatures else ""
+    every = known.everything_pinned() if pins is None else pins
+    return Place(cell, failure, failure.variant(cell.variant), told.outcome, signature, every, pins is None)
+
+
+def write(where: Place) -> str:
+    """The source of the file; raises UsageError for what can't be exported."""
+    cell, variant = where.cell, where.variant
+    folder = catalogue.REPROS / cell.failure
+    # What goes wrong at once needs no other rows at later steps.
+    rows = 10**6 if where.kind in COMPARED else ROWS
+    sources = Sources(folder, rows)
+    o = facts(where)
+    if variant.trainer:
+        given = {"zero": "deepspeed", "fsdp1": "fsdp", "fsdp2": "fsdp"}.get(o["family"])
+        built = root.trainer(
+            sources, cell, variant, tuple(filter(None, (given, given and f"{given}_config"))), where.installed
+        )
+    else:
+        function = root.scenario(sources, cell, variant)
+        built = root.parts(function, root.PARTS)
+        if "second" in built.parts and where.kind == "trains":
+            o["kind"] = "misplaced"
+        needless = {"loss", "batch", "check", "around"} if o["kind"] == "misplaced" else set()
+        needless |= {"checkpoint"} if cell.checkpointing == "off" else set()
+        built = root.parts(function, set(root.PARTS) - needless)
+        o |= {"accelerated": "second" in built.parts}
+    o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
+    if o["family"] == "zero":
+        o["ds_config"] = config(o["options"], cell, built.deepspeed)
+    o["needs_device"] = o["autocast"] or (o["family"].startswith("fsdp") and not o["accelerated"])
+    o["shim"] = shim(o) if o.get("accelerated") or variant.trainer else ""
+    level = "trainer" if variant.trainer else "scenario"
+    failure = sources["failure"]
+    places = {name: ("failure", name) for name in failure.definitions} | failure.imports
+    o["names"] = "\n".join(line(name, *place) for name, place in places.items())
+    main = TEMPLATES.get_template(f"{level}.py.j2").render(o=o) + TEMPLATES.get_template("launch.py.j2").render(o=o)
+    parts = bundle(sources, main, o["trainer"])
+    o["main"] = TEMPLATES.get_template("main.py.j2").render(o=o)
+    lines = set(parts.imports) | set(STANDARD)
+    o["no_compiler"] = o["family"] == "zero" and not o["cuda"]
+    lines |= {"import deepspeed"} if o["no_compiler"] else set()
+    standard = {each for each in lines if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
+    o |= {"standard": "\n".join(standard), "imports": "\n".join(lines - standard), "body": parts.body}
+    needed = packages(o["imports"], where.pins)
+    o["pins"] = [f"{name}=={where.pins[name]}" for name in needed]
+    text = TEMPLATES.get_template("file.py.j2").render(o=o)
+    return tidy(text.replace("__PACKAGES__", repr(tuple(name for name in needed if name in STACK))))
+
+
+def facts(where: Place) -> dict[str, Any]:
+    """What the templates are given, as far as it doesn't come from the failure's code."""
+    cell, failure = where.cell, where.failure
+    family = strategies.family(cell.strategy).__name__.rpartition(".")[2]
+    if not (TEMPLATES_OF / f"{family}.py.j2").exists():
+        raise UsageError(f"{cell.id} can't be exported: there is no template for strategies of {family}")
+    bf16, cuda = cell.precision == "bf16", cell.device == "cuda"
+    pattern = failure.signatures.get(where.signature, "")
+    if where.kind == "raises" and not pattern:
+        raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
+    distributed = cell.strategy != "single"
+    options = strategies.options(cell.strategy)
+    o: dict[str, Any] = {
+        "cell": cell,
+        "kind": where.kind,
+        "family": family,
+        "options": options,
+        "stage": options.get("zero", {}).get("stage"),
+        "world": cell.world_size,
+        "rows": ROWS,
+        "bf16": bf16,
+        "cuda": cuda,
+        "autocast": bf16 and not cell.strategy.startswith(("zero", "fsdp")),
+        "checkpointing": cell.checkpointing,
+        "distributed": distributed,
+        "trainer": bool(where.variant.trainer),
+        "second": where.variant.second,
+        "strategy_name": cell.strategy,
+        "pattern": _raw(pattern),
+        "signal": f"-signal.{where.signature}" if where.signature.startswith("SIG") else "1",
+        "tolerance": TOLERANCE[cell.precision],
+        "floor": FLOOR[cell.precision],
+        "deadline": DEADLINE,
+        "sgd": "torch.optim.SGD([p for p in PARAMETERS if p.requires_grad], lr=0.05, momentum=0.9)",
+        "backend": '"nccl" if torch.cuda.device_count() >= WORLD_SIZE else "gloo"' if cuda else '"gloo"',
+        "packages": "__PACKAGES__",
+        "ds_config": None,
+        "accelerated": False,
+        "read_weights": "weights(built.model_wrapped)",
+        "plugin_has_version": True,
+        "requires_python": ">=3.11,<3.14",
+        "title": failure.title,
+        "train_doc": f"{'Train' if where.kind != 'misplaced' else 'Prepare two models'} under {cell.strategy}"
+        f"{'' if cell.checkpointing == 'off' else f' with {cell.checkpointing} checkpointing'}.",
+        "to_device": (lambda text: f"to({text}, device)") if cuda else (lambda text: text),
+    }
+    o["variables"] = variables(family, options, where.pins) if where.variant.trainer else {}
+    o["environment"] = environment(family, cuda, bool(where.variant.trainer))
+    o["reproduced"] = told(where)
+    o["intro"] = intro(where, o)
+    return o
+
+
+TEMPLATES_OF = Path(__file__).parent / "templates" / "strategies"
+
+
+def _raw(pattern: str) -> str:
+    """A pattern as source, one alternative a line where it is long."""
+    pieces = re.split(r"(?<!\\)(?=\|)", pattern) if len(pattern) > 100 else [pattern]
+    return "(" + "\n".join(f'r"{piece}"' if '"' not in piece else repr(piece) for piece in pieces) + ")"
+
+
+def told(where: Place) -> str:
+    """What the file says when it sees what it looks for."""
+    return {
+        "raises": "the error above",
+        "diverges": "nothing was raised, and the weights are not those of one process",
+        "trains": "nothing was raised, and the weights are not those of one process",
+        "misplaced": "each rank holds the whole of a model that should be sharded",
+        "crashes": f"a rank was killed by {where.signature}",
+        "hangs": "the ranks make no progress",
+    }[where.kind]
+
+
+def intro(where: Place, o: Mapping[str, Any]) -> str:
+    cell = where.cell
+    device = "GPU" if o["cuda"] else "CPU"
+    ranks = "in one process" if cell.strategy == "single" else f"on {cell.world_size} rank{'s' * (cell.world_size > 1)}"
+    checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
+    happens = f"Expected: it trains as in one process. Instead: {told(where)}."
+    if where.outcome == "trains":
+        happens = "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
+    if where.kind == "crashes":
+        happens += f" Under torchrun, the launcher may add what it sees of {where.signature}."
+    ranks_too = f"`torchrun --nproc_per_node {cell.world_size} repro.py`"
+    again = f"`python repro.py` starts its own ranks, as does {ranks_too}; it says"
+    lines = [
+        f"Run under {cell.strategy} {ranks} ({device}, {cell.precision}), {checkpointing} gradient checkpointing"
+        + (f", variant {cell.variant}." if where.variant.remedy != "broken" else "."),
+        happens,
+        "Records: " + "\n         ".join(where.failure.records),
+        again,
+        "REPRODUCED with exit code 0, or NOT REPRODUCED with 1.",
+    ]
+    return "\n".join(lines)
+
+
+def environment(family: str, cuda: bool, trainer: bool) -> str:
+    hidden = (
+        'CUDA_VISIBLE_DEVICES=""' + (', DS_ACCELERATOR="cpu"' if family == "zero" else "") + ', GLOO_SOCKET_IFNAME="lo"'
+    )
+    return ", ".join(
+        [*([] if cuda else [hidden]), 'OMP_NUM_THREADS="1"']
+        + (['TOKENIZERS_PARALLELISM="false"', 'HF_HUB_OFFLINE="1"'] if trainer else [])
+    )
+
+
+def variables(family: str, options: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, str]:
+    """Variables of accelerate's launcher without which a trainer's own arguments have no effect."""
+    if family == "fsdp1":
+        return {"FSDP_SHARDING_STRATEGY": options["sharding"]}
+    if family == "fsdp2" and pins["transformers"].startswith("4."):
+        return {"FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": str(options["reshard_after_forward"]).lower()}
+    return {}
+
+
+def shim(o: Mapping[str, Any]) -> str:
+    """The function that lets accelerate do on CPUs what it was asked for."""
+    names = {"zero": "deepspeed_on_cpu", "fsdp1": "fsdp_on_cpu", "fsdp2": "fsdp_on_cpu"}
+    return "" if o["cuda"] else names.get(o["family"], "")
+
+
+def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The DeepSpeed config of a cell, without what DeepSpeed does anyway."""
+    setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", dict(changes))
+    found = copy.deepcopy(zero.config(dict(options), setup))
+    usual = {"gradient_accumulation_steps": 1, "gradient_clipping": 0.0}
+    usual |= {} if "offload_optimizer" in found["zero_optimization"] else {"zero_force_ds_cpu_optimizer": False}
+    return {key: value for key, value in found.items() if key not in usual or usual[key] != value}
+
+
+def packages(imports: str, pins: Mapping[str, str]) -> list[str]:
+    """The distributions to pin: what the file imports, and what trainers can't do without."""
+    names = {re.split(r"[ .]", line)[1] for line in imports.splitlines()}
+    names |= {"transformers", "accelerate", "datasets"} if "trl" in names else set()
+    names |= {"transformers"} if "peft" in names else set()
+    return sorted({DISTRIBUTIONS.get(name, name) for name in names} & pins.keys())
+
+
+def tidy(text: str) -> str:
+    """The text without unused imports and variables, formatted; raises UsageError for a name that nothing defines."""
+    ruff = [find_ruff_bin()]
+    shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
+    fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
+    text = _through(fix, text)
+    text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
+    compact = ["--config", "format.skip-magic-trailing-comma=true"]
+    text = _through([*ruff, "format", "--quiet", *compact, *shared, "-"], text)
+    wrong = [*ruff, "check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *shared, "-"]
+    found = subprocess.run(wrong, input=text, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
+    return text
+
+
+def _through(command: list[str], text: str) -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise UsageError(f"this cell can't be exported: {' '.join(done.stderr.split())[:200]}\n{text}")
+    return done.stdout
