@@ -21,6 +21,8 @@ VERBS = (
     "list",
     "show",
     "diagnose",
+    "export",
+    "export-all",
     "env",
     "bless",
     "readme",

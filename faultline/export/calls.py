@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -30,8 +31,23 @@ class Uses(cst.CSTVisitor):
         if isinstance(node.func, cst.Name):
             self.calls.setdefault(node.func.value, []).append(node)
 
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        node.value.visit(self)
+        return False  # its own name is no function's
+
+    def visit_Arg(self, node: cst.Arg) -> bool:
+        node.value.visit(self)
+        return False
+
     def visit_Name(self, node: cst.Name) -> None:
         self.times[node.value] = self.times.get(node.value, 0) + 1
+
+
+@functools.lru_cache(10_000)  # nodes never change
+def uses_in(node: cst.CSTNode) -> Uses:
+    found = Uses()
+    node.visit(found)
+    return found
 
 
 def without_idle_methods(order: list[Placed], start: Module) -> None:
@@ -54,9 +70,13 @@ def without_idle_methods(order: list[Placed], start: Module) -> None:
 def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
     """Change one function together with its calls; says whether there was anything to change."""
     places = [*((module, name) for _, module, name in order), *((start, name) for name in start.definitions)]
+    found = {(id(module), name): uses_in(module.definitions[name]) for module, name in places}
     uses = Uses()
-    for module, name in places:
-        module.definitions[name].visit(uses)
+    for each in found.values():
+        for name, calls in each.calls.items():
+            uses.calls.setdefault(name, []).extend(calls)
+        for name, times in each.times.items():
+            uses.times[name] = uses.times.get(name, 0) + times
     for place, module, name in order:
         function, calls = module.definitions[name], uses.calls.get(name, [])
         if not isinstance(function, cst.FunctionDef) or function.decorators:
@@ -75,7 +95,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
         else:
             continue
         for owner, other in places:
-            if not isinstance(change, Cut) and other == name:
+            if name not in found[id(owner), other].calls or (other == name and not isinstance(change, Cut)):
                 continue
             before = owner.definitions[other]
             after = before.visit(change)

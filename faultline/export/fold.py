@@ -205,6 +205,15 @@ class Fold(cst.CSTTransformer):
 
     # Statements
 
+    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+        """Nothing follows a return."""
+        for number, statement in enumerate(updated.body):
+            if isinstance(statement, cst.SimpleStatementLine) and isinstance(
+                statement.body[-1], cst.Return | cst.Raise
+            ):
+                return updated.with_changes(body=updated.body[: number + 1])
+        return updated
+
     def visit_If(self, node: cst.If) -> None:
         if isinstance(node.orelse, cst.If):
             self.elifs.add(node.orelse)

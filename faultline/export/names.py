@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import symtable
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -14,10 +15,12 @@ LOOKING = ("get", "split", "items", "keys", "values", "index")  # methods that c
 _EMPTY = cst.Module([])
 
 
+@functools.lru_cache(50_000)  # nodes never change
 def code(node: cst.CSTNode) -> str:
     return _EMPTY.code_for_node(node)
 
 
+@functools.lru_cache(10_000)
 def tree(node: cst.CSTNode) -> ast.Module:
     return ast.parse(code(node).strip())
 

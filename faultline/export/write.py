@@ -6,6 +6,7 @@ import copy
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,7 +248,7 @@ def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any]) -
     """The DeepSpeed config of a cell, without what DeepSpeed does anyway."""
     setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", dict(changes))
     found = copy.deepcopy(zero.config(dict(options), setup))
-    usual = {"gradient_accumulation_steps": 1, "gradient_clipping": 0.0}
+    usual = {"gradient_accumulation_steps": 1}
     usual |= {} if "offload_optimizer" in found["zero_optimization"] else {"zero_force_ds_cpu_optimizer": False}
     return {key: value for key, value in found.items() if key not in usual or usual[key] != value}
 
@@ -281,3 +282,10 @@ def _through(command: list[str], text: str) -> str:
     if not done.stdout:
         raise UsageError(f"this cell can't be exported: {' '.join(done.stderr.split())[:200]}\n{text}")
     return done.stdout
+
+
+def packages_of(text: str) -> list[str]:
+    """The pins in a file's header."""
+    line = next(line for line in text.splitlines() if line.startswith("# dependencies = "))
+    pins: list[str] = tomllib.loads(line.removeprefix("# "))["dependencies"]
+    return pins
