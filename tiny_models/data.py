@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from faultline.matrix import ROWS
-from tiny_models.tokenizer import LETTERS, VOCABULARY, tokenizer
+from tiny_models.tokenizer import LETTERS, VOCAB_SIZE, VOCABULARY, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -30,6 +30,11 @@ def text_rows(step: int) -> list[list[int]]:
     texts = records("text")
     lines = [texts[(step * ROWS + row) % len(texts)]["text"] for row in range(ROWS)]
     return [[FIRST_LETTER + LETTERS.index(letter) for letter in line] for line in lines]
+
+
+def random_rows(step: int) -> list[list[int]]:
+    """As `text_rows`, of random tokens: in an exported file, what fails at once needs no text."""
+    return [torch.randint(12, VOCAB_SIZE // 2, (length,)).tolist() for length in (34, 24, 40, 33)]
 
 
 def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:

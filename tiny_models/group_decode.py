@@ -37,10 +37,9 @@ class SpeechModel(nn.Module):
     `also(model, logits)` runs within the forward pass, on the logits of all tokens.
     """
 
-    also: Callable[[SpeechModel, torch.Tensor], torch.Tensor] | None = None
-
     def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
         super().__init__()
+        self.also: Callable[[SpeechModel, torch.Tensor], torch.Tensor] | None = None
         self.body = Qwen2ForCausalLM(config(vocab_size=VOCAB_SIZE + audio_vocab_size))
         self.adapter = LinearGroupDecodeAdapter(audio_vocab_size, code_layer)
         self._no_split_modules = ["Qwen2DecoderLayer", "LinearGroupDecodeAdapter"]

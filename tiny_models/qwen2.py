@@ -23,7 +23,8 @@ def config(**changes: Any) -> Qwen2Config:
 
 def qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
     """About 14k parameters."""
-    return build(lambda: Qwen2ForCausalLM(config(**changes)), seed)
+    settings = config(**changes)
+    return build(lambda: Qwen2ForCausalLM(settings), seed)
 
 
 def lora_config() -> Any:

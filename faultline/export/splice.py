@@ -112,7 +112,7 @@ class Splice(Place):
         *before, last = body.body[1 if self.function.get_docstring() is not None else 0 :]
         start = [cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(n))], v)]) for n, v in others.items()]
         lines = [*start, *before, updated.with_changes(body=[statement.with_changes(value=last.body[0].value)])]
-        docstring = (self.function.get_docstring() or "").splitlines()
+        docstring = (self.function.get_docstring() or "").splitlines() if len(before) > 2 else []
         told = [cst.EmptyLine(comment=cst.Comment(f"# {text.strip()}")) for text in docstring]
         lines[0] = lines[0].with_changes(leading_lines=[*updated.leading_lines, *told])
         lines[-1] = lines[-1].with_changes(leading_lines=[])

@@ -6,6 +6,7 @@ import copy
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from faultline.errors import UsageError
 from faultline.export import root
 from faultline.export.bundle import bundle, line
 from faultline.export.read import Sources
-from faultline.matrix import ROWS, TOLERANCE, Cell
+from faultline.matrix import ROWS, STEPS, TOLERANCE, Cell
+from faultline.results import stack_name
 from faultline.server import STACK
 from faultline.strategies import Setup, zero
 
@@ -84,6 +86,9 @@ def write(where: Place) -> str:
     # What goes wrong at once needs no other rows at later steps.
     rows = 10**6 if where.kind in COMPARED else ROWS
     sources = Sources(folder, rows)
+    if where.kind not in COMPARED:
+        data = sources["tiny_models.data"].definitions
+        data["text_rows"] = data["random_rows"].with_changes(name=data["text_rows"].name)
     o = facts(where)
     if variant.trainer:
         given = {"zero": "deepspeed", "fsdp1": "fsdp", "fsdp2": "fsdp"}.get(o["family"])
@@ -101,7 +106,8 @@ def write(where: Place) -> str:
         o |= {"accelerated": "second" in built.parts}
     o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
     if o["family"] == "zero":
-        o["ds_config"] = config(o["options"], cell, built.deepspeed)
+        base = config(o["options"], cell, built.deepspeed)
+        o["ds_config"] = {"zero": base.pop("zero_optimization"), "base": base}
     o["needs_device"] = o["autocast"] or (o["family"].startswith("fsdp") and not o["accelerated"])
     o["shim"] = shim(o) if o.get("accelerated") or variant.trainer else ""
     level = "trainer" if variant.trainer else "scenario"
@@ -129,7 +135,7 @@ def facts(where: Place) -> dict[str, Any]:
     if not (TEMPLATES_OF / f"{family}.py.j2").exists():
         raise UsageError(f"{cell.id} can't be exported: there is no template for strategies of {family}")
     bf16, cuda = cell.precision == "bf16", cell.device == "cuda"
-    pattern = failure.signatures.get(where.signature, "")
+    pattern = documented(where)
     if where.kind == "raises" and not pattern:
         raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
     distributed = cell.strategy != "single"
@@ -142,6 +148,7 @@ def facts(where: Place) -> dict[str, Any]:
         "stage": options.get("zero", {}).get("stage"),
         "world": cell.world_size,
         "rows": ROWS,
+        "steps": STEPS,
         "bf16": bf16,
         "cuda": cuda,
         "autocast": bf16 and not cell.strategy.startswith(("zero", "fsdp")),
@@ -178,6 +185,21 @@ def facts(where: Place) -> dict[str, Any]:
 TEMPLATES_OF = Path(__file__).parent / "templates" / "strategies"
 
 
+def documented(where: Place) -> str:
+    """The pattern of the cell's error: those of its alternatives that were seen on its stack, if any was."""
+    pattern = where.failure.signatures.get(where.signature, "")
+    stack = stack_name({name: where.pins[name] for name in STACK if name in where.pins})
+    seen = [
+        entry["error"]
+        for entry in known.recorded()
+        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature) and stack in entry["stacks"]
+    ]
+    try:
+        return "|".join(each for each in pattern.split("|") if any(re.search(each, error) for error in seen)) or pattern
+    except re.error:  # not all of its bars are between alternatives
+        return pattern
+
+
 def _raw(pattern: str) -> str:
     """A pattern as source, one alternative a line where it is long."""
     pieces = re.split(r"(?<!\\)(?=\|)", pattern) if len(pattern) > 100 else [pattern]
@@ -212,7 +234,9 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
         f"Run under {cell.strategy} {ranks} ({device}, {cell.precision}), {checkpointing} gradient checkpointing"
         + (f", variant {cell.variant}." if where.variant.remedy != "broken" else "."),
         happens,
-        "Records: " + "\n         ".join(where.failure.records),
+        *textwrap.wrap(
+            "Records: " + ", ".join(where.failure.records), 118, break_long_words=False, break_on_hyphens=False
+        ),
         again,
         "REPRODUCED with exit code 0, or NOT REPRODUCED with 1.",
     ]
