@@ -50,8 +50,8 @@ def bundle(sources: Sources, main: str, trainer: bool) -> Bundle:
     imports: dict[str, tuple[str, str]] = {}
     for module, node in nodes:
         for name in outside(node):
-            place = module.imports.get(name)
-            if place and not ours(place[0]) and imports.setdefault(name, place) != place:
+            origin = module.imports.get(name)
+            if origin and not ours(origin[0]) and imports.setdefault(name, origin) != origin:
                 raise UsageError(f"this cell can't be exported: two things in it are named {name}")
     parts = [code(node).strip("\n") for _, node in nodes]
     constants = [part for part, (_, node) in zip(parts, nodes, strict=True) if _simple(node)]

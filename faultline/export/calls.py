@@ -84,6 +84,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
         if not calls or uses.times[name] != len(calls) + 1 or any(a.star == "*" for c in calls for a in c.args):
             continue  # also handed on as a value
         cut = decided(function, calls, sources.constants(place), sources.tables(place))
+        change: Cut | Inline | Splice
         if cut:
             module.definitions[name], change = cut
         elif isinstance(function.params.star_arg, cst.Param) or len(calls) != 1:

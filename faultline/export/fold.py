@@ -233,8 +233,9 @@ class Fold(cst.CSTTransformer):
             return cst.RemoveFromParent()
         if not holds and isinstance(updated.orelse, cst.If):
             return updated.orelse.with_changes(leading_lines=updated.leading_lines)
-        block = updated.body if holds else updated.orelse.body
-        return flat(block, updated.leading_lines)
+        chosen = updated if holds else updated.orelse
+        assert chosen
+        return flat(chosen.body, updated.leading_lines)
 
     def leave_Try(self, original: cst.Try, updated: cst.Try) -> Any:
         """A try whose handlers only raise again, now that it is known that the cell is possible."""
@@ -246,6 +247,7 @@ class Fold(cst.CSTTransformer):
 
 def flat(block: cst.BaseSuite, comments: Any) -> Any:
     """A block's statements in the place of the statement that held it, whose comments come first."""
+    first: Any
     first, *rest = block.body
     if not hasattr(first, "leading_lines"):  # one line behind the colon
         first = cst.SimpleStatementLine([first])
@@ -326,7 +328,7 @@ class Constants(Statements):
         if alias and isinstance(target, cst.Name) and target.value in self.candidates:
             self.values[target.value] = updated.value
             return cst.RemoveFromParent()
-        pairs = [(target, updated.value)]
+        pairs: list[tuple[Any, cst.BaseExpression]] = [(target, updated.value)]
         if isinstance(target, cst.Tuple) and isinstance(updated.value, cst.Tuple):
             pairs = [(t.value, v.value) for t, v in zip(target.elements, updated.value.elements, strict=True)]
         taken: dict[str, cst.BaseExpression] = {}

@@ -38,7 +38,7 @@ def bindings(function: cst.CSTNode) -> Counter[str]:
             found[each.id] += 1
         elif isinstance(each, ast.arg):
             found[each.arg] += 1
-        elif isinstance(each, ast.FunctionDef | ast.ClassDef) or (isinstance(each, ast.ExceptHandler) and each.name):
+        elif isinstance(each, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler) and each.name:
             found[each.name] += 1
     return found
 

@@ -146,9 +146,12 @@ class Sources:
 
     def counted(self, name: str) -> dict[str, cst.BaseExpression]:
         """Numbers and texts that a module computes from its other constants, as they come out."""
-        known, found = self.constants(name), {}
+        known = self.constants(name)
+        found: dict[str, cst.BaseExpression] = {}
         for local, node in self[name].definitions.items():
-            if local in known and isinstance(known[local], int | str) and not constant(node.body[0].value):
+            if not isinstance(node, cst.SimpleStatementLine) or not isinstance(node.body[0], cst.Assign):
+                continue
+            if isinstance(known.get(local), int | str) and not constant(node.body[0].value):
                 found[local] = literal(known[local])
         return found
 

@@ -56,8 +56,9 @@ def scenario(sources: Sources, cell: Cell, variant: Variant) -> cst.FunctionDef:
 def parts(function: cst.FunctionDef, wanted: Collection[str]) -> Root:
     """What a scenario builds, as far as it is wanted and there."""
     found = Returned(wanted)
-    function = function.visit(found)
-    assert isinstance(function, cst.FunctionDef)
+    changed = function.visit(found)
+    assert isinstance(changed, cst.FunctionDef)
+    function = changed
     if not found.parts:
         raise UsageError("this cell can't be exported: its scenario doesn't end with return Scenario(...)")
     config = evaluate(found.deepspeed, {}) if found.deepspeed else {}
@@ -75,8 +76,9 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
     function = _folded(sources, "trainer", known)
     if installed:
         homes = Homes(sources)
-        function = function.visit(homes)
-        assert isinstance(function, cst.FunctionDef)
+        changed = function.visit(homes)
+        assert isinstance(changed, cst.FunctionDef)
+        function = changed
     function = pruned(function)
     *_, last = function.body.body
     result = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None

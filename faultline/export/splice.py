@@ -109,9 +109,12 @@ class Splice(Place):
         self.done = True
         body = self.function.body.visit(Fold(plain, {}, {}))
         assert isinstance(body, cst.IndentedBlock)
-        *before, last = body.body[1 if self.function.get_docstring() is not None else 0 :]
+        told_first = self.function.get_docstring() is not None
+        statements: list[Any] = list(body.body)
+        *before, last = statements[told_first:]
+        result = last.body[0].value
         start = [cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(n))], v)]) for n, v in others.items()]
-        lines = [*start, *before, updated.with_changes(body=[statement.with_changes(value=last.body[0].value)])]
+        lines = [*start, *before, updated.with_changes(body=[statement.with_changes(value=result)])]
         docstring = (self.function.get_docstring() or "").splitlines() if len(before) > 2 else []
         told = [cst.EmptyLine(comment=cst.Comment(f"# {text.strip()}")) for text in docstring]
         lines[0] = lines[0].with_changes(leading_lines=[*updated.leading_lines, *told])

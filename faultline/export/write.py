@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import libcst as cst
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ruff import find_ruff_bin
 
@@ -88,7 +89,7 @@ def write(where: Place) -> str:
     sources = Sources(folder, rows)
     if where.kind not in COMPARED:
         data = sources["tiny_models.data"].definitions
-        data["text_rows"] = data["random_rows"].with_changes(name=data["text_rows"].name)
+        data["text_rows"] = data["random_rows"].with_changes(name=cst.Name("text_rows"))
     o = facts(where)
     if variant.trainer:
         given = {"zero": "deepspeed", "fsdp1": "fsdp", "fsdp2": "fsdp"}.get(o["family"])
