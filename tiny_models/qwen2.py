@@ -10,8 +10,8 @@ from tiny_models import build, seeded
 from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
 
 
-def config(**changes: Any) -> Qwen2Config:
-    sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
+def config(vocab_size: int = VOCAB_SIZE, **changes: Any) -> Qwen2Config:
+    sizes = {"vocab_size": vocab_size, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
     tokens = {
         "pad_token_id": SPECIAL.index("<pad>"),

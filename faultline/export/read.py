@@ -102,6 +102,8 @@ def read(text: str, rows: int = 0) -> Module:
             module.definitions[ready.name.value] = ready
         elif isinstance(ready, cst.SimpleStatementLine) and isinstance(ready.body[0], cst.Assign):
             module.definitions[code(ready.body[0].targets[0].target)] = ready
+        elif isinstance(ready, cst.SimpleStatementLine) and isinstance(ready.body[0], cst.AugAssign):
+            module.definitions[code(ready)] = ready  # more of something that is there already
     return module
 
 

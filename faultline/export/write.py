@@ -108,12 +108,13 @@ def write(where: Place) -> str:
     o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
     if o["family"] == "zero":
         base = config(o["options"], cell, built.deepspeed)
-        o["ds_config"] = {"zero": base.pop("zero_optimization"), "base": base}
+        zero_optimization = base.pop("zero_optimization")
+        o["ds_config"] = [*filled("DS_CONFIG", base), *filled('DS_CONFIG["zero_optimization"]', zero_optimization)]
     o["needs_device"] = o["autocast"] or (o["family"].startswith("fsdp") and not o["accelerated"])
     o["shim"] = shim(o) if o.get("accelerated") or variant.trainer else ""
     level = "trainer" if variant.trainer else "scenario"
     failure = sources["failure"]
-    places = {name: ("failure", name) for name in failure.definitions} | failure.imports
+    places = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
     o["names"] = "\n".join(line(name, *place) for name, place in places.items())
     main = TEMPLATES.get_template(f"{level}.py.j2").render(o=o) + TEMPLATES.get_template("launch.py.j2").render(o=o)
     parts = bundle(sources, main, o["trainer"])
@@ -202,9 +203,11 @@ def documented(where: Place) -> str:
 
 
 def _raw(pattern: str) -> str:
-    """A pattern as source, one alternative a line where it is long."""
-    pieces = re.split(r"(?<!\\)(?=\|)", pattern) if len(pattern) > 100 else [pattern]
-    return "(" + "\n".join(f'r"{piece}"' if '"' not in piece else repr(piece) for piece in pieces) + ")"
+    """A pattern as source, with lines broken in front of bars where it is long."""
+    lines = [""]
+    for piece in re.split(r"(?<!\\)(?=\|)", pattern):
+        lines[-1:] = [lines[-1] + piece] if len(lines[-1] + piece) < 105 else [lines[-1], piece]
+    return "(" + "\n".join(f'r"{each}"' if '"' not in each else repr(each) for each in lines if each) + ")"
 
 
 def told(where: Place) -> str:
@@ -229,8 +232,8 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
         happens = "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     if where.kind == "crashes":
         happens += f" Under torchrun, the launcher may add what it sees of {where.signature}."
-    ranks_too = f"`torchrun --nproc_per_node {cell.world_size} repro.py`"
-    again = f"`python repro.py` starts its own ranks, as does {ranks_too}; it says"
+    torchrun = f"torchrun --nproc_per_node {cell.world_size} repro.py"
+    again = f"`python repro.py`, or `{torchrun}`: REPRODUCED and exit code 0, or NOT REPRODUCED and 1."
     lines = [
         f"Run under {cell.strategy} {ranks} ({device}, {cell.precision}), {checkpointing} gradient checkpointing"
         + (f", variant {cell.variant}." if where.variant.remedy != "broken" else "."),
@@ -239,7 +242,6 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
             "Records: " + ", ".join(where.failure.records), 118, break_long_words=False, break_on_hyphens=False
         ),
         again,
-        "REPRODUCED with exit code 0, or NOT REPRODUCED with 1.",
     ]
     return "\n".join(lines)
 
@@ -278,6 +280,18 @@ def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any]) -
     return {key: value for key, value in found.items() if key not in usual or usual[key] != value}
 
 
+def filled(name: str, content: Mapping[str, Any]) -> list[str]:
+    """Statements that make a dictionary of that name, each with as many keys as fit on a line."""
+    statements: list[str] = []
+    items: dict[str, Any] = {}
+    for key, value in content.items():
+        if items and len(f"{name} |= { {**items, key: value} }") > 120:
+            statements.append(f"{name} {'|' if statements else ''}= {items}")
+            items = {}
+        items[key] = value
+    return [*statements, f"{name} {'|' if statements else ''}= {items}"]
+
+
 def packages(imports: str, pins: Mapping[str, str]) -> list[str]:
     """The distributions to pin: what the file imports, and what trainers can't do without."""
     names = {re.split(r"[ .]", line)[1] for line in imports.splitlines()}
@@ -294,6 +308,7 @@ def tidy(text: str) -> str:
     text = _through(fix, text)
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
+    text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", text)
     text = _through([*ruff, "format", "--quiet", *compact, *shared, "-"], text)
     wrong = [*ruff, "check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *shared, "-"]
     found = subprocess.run(wrong, input=text, capture_output=True, text=True, check=False)
