@@ -19,7 +19,7 @@ from ruff import find_ruff_bin
 
 from faultline import catalogue, known
 from faultline.errors import UsageError
-from faultline.export import fold, issue, names, prove, write
+from faultline.export import facts, fold, issue, names, prove, write
 from faultline.matrix import Cell
 
 CELLS = prove.reproducing()
@@ -36,7 +36,7 @@ RUN = (
 
 
 def exported(cell):
-    return write.write(write.place(Cell.parse(cell)))
+    return write.write(facts.place(Cell.parse(cell)))
 
 
 @pytest.mark.parametrize("cell", [RAISES, *RUN])
@@ -143,7 +143,7 @@ def test_a_cell_that_trains_says_what_to_expect():
 
 def test_the_issue_has_the_file_and_the_outcomes():
     """Breaks when what is to be pasted upstream lacks the file, its versions or what other strategies do."""
-    where = write.place(Cell.parse(RAISES))
+    where = facts.place(Cell.parse(RAISES))
     text = issue.write_issue(where)
     blocks = [token for token in MarkdownIt().parse(text) if token.type == "fence"]
     assert [block.info for block in blocks] == ["text", "python"]

@@ -13,10 +13,10 @@ from faultline.matrix import Selection, select
 
 def command(args: argparse.Namespace) -> int:
     """Write the file of a cell to standard output, or where `-o` says if nothing is there yet."""
-    from faultline.export import issue, write  # libcst and templates, which no other command needs
+    from faultline.export import facts, issue, write  # libcst and templates, which no other command needs
 
     [cell] = select(failures(), Selection(cells=(args.cell,)))
-    where = write.place(cell, pins(args.stack))
+    where = facts.place(cell, pins(args.stack))
     text = issue.write_issue(where) if args.markdown else write.write(where)
     if args.output in ("", "-"):
         print(text, end="")

@@ -10,7 +10,8 @@ from typing import Any
 
 import libcst as cst
 
-from faultline.export.fold import constant, evaluate, fold
+from faultline.export.evaluate import constant, evaluate
+from faultline.export.fold import fold
 from faultline.export.names import argument, code, parameters, pruned, tree, used
 from faultline.export.read import Module, Sources
 from faultline.export.splice import Inline, Splice, ends_in_return, only_expression

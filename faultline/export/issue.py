@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from faultline import known, report, strategies
-from faultline.export.write import TEMPLATES, Place, packages_of, told, write
+from faultline.export.facts import Place, told
+from faultline.export.write import TEMPLATES, packages_of, write
 from faultline.matrix import default_world
 from faultline.report import one_line, plain
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from faultline import commands, known
 from faultline.catalogue import failures
 from faultline.errors import UsageError
-from faultline.export import write
+from faultline.export import facts, write
 from faultline.matrix import Cell, select
 from faultline.ranks import inherited
 from faultline.results import RESULTS
@@ -75,7 +75,7 @@ def prove(args: argparse.Namespace) -> bool:
 def one(cell: Cell) -> Proof:
     """Export one cell and run the file."""
     try:
-        text = write.write(write.place(cell))
+        text = write.write(facts.place(cell))
     except UsageError as error:
         return Proof(cell.id, 0, -1, 0.0, str(error))
     started = time.monotonic()

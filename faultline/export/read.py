@@ -13,7 +13,8 @@ from typing import Any
 import libcst as cst
 
 from faultline.catalogue import ROOT
-from faultline.export.fold import Unknown, constant, evaluate, flat, literal
+from faultline.export.evaluate import Unknown, constant, evaluate, literal
+from faultline.export.fold import flat
 from faultline.export.names import Statements, code
 
 OURS = ("faultline", "tiny_models", "failure")

@@ -16,7 +16,8 @@ import libcst as cst
 
 from faultline.catalogue import Variant
 from faultline.errors import UsageError
-from faultline.export.fold import evaluate, fold
+from faultline.export.evaluate import evaluate
+from faultline.export.fold import fold
 from faultline.export.names import code, pruned, tree, used
 from faultline.export.read import Sources
 from faultline.matrix import Cell
