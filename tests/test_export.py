@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import statistics
 import subprocess
@@ -35,6 +36,7 @@ RUN = (
 )
 
 
+@functools.cache
 def exported(cell):
     return write.write(facts.place(Cell.parse(cell)))
 
