@@ -11,7 +11,9 @@ from typing import Any
 
 import libcst as cst
 
-LOOKING = ("get", "split", "items", "keys", "values", "index")  # methods that change nothing
+LOOKING = (  # methods that change nothing
+    *("get", "split", "items", "keys", "values", "index", "removeprefix", "removesuffix", "startswith", "endswith"),
+)
 _EMPTY = cst.Module([])
 
 
@@ -69,6 +71,8 @@ def changed(function: cst.CSTNode) -> set[str]:
         target: ast.AST | None = None
         if isinstance(each, ast.Subscript | ast.Attribute) and isinstance(each.ctx, ast.Store | ast.Del):
             target = each
+        elif isinstance(each, ast.Attribute) and each.attr not in LOOKING:
+            target = each  # `names.append`, perhaps handed on
         elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
             target = each.value.func
         elif isinstance(each, ast.Assign) and isinstance(each.value, ast.Call):

@@ -68,12 +68,14 @@ def parts(function: cst.FunctionDef, wanted: Collection[str]) -> Root:
     return Root(_statements(function), values, used(function, "setup"), config)
 
 
-def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...], installed: bool) -> Root:
-    """The failure's `trainer` for one variant; `arguments` are the names of those that the strategy gives.
+def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...] | None, installed: bool) -> Root:
+    """The failure's `trainer` for one variant; `arguments` are the names of those that the strategy gives; None
+    where the file also trains without it.
 
     Where the stack is `installed` here, TRL's classes are imported from where they are.
     """
-    known = {"variant": variant, "setup": _setup(cell), "arguments": Keys(*arguments)}
+    known: dict[str, Any] = {"variant": variant, "setup": _setup(cell)}
+    known |= {"arguments": Keys(*arguments)} if arguments is not None else {}
     function = _folded(sources, "trainer", known)
     if installed:
         homes = Homes(sources)

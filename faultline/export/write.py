@@ -52,10 +52,9 @@ def write(where: Place) -> str:
         data["text_rows"] = data["random_rows"].with_changes(name=cst.Name("text_rows"))
     o = facts.facts(where)
     if variant.trainer:
-        given = {"zero": "deepspeed", "fsdp1": "fsdp", "fsdp2": "fsdp"}.get(o["family"])
-        built = root.trainer(
-            sources, cell, variant, tuple(filter(None, (given, given and f"{given}_config"))), where.installed
-        )
+        given = {"zero": ("deepspeed",), "fsdp1": ("fsdp", "fsdp_config"), "fsdp2": ("fsdp", "fsdp_config")}
+        keys = None if where.kind in COMPARED else given.get(o["family"], ())
+        built = root.trainer(sources, cell, variant, keys, where.installed)
     else:
         function = root.scenario(sources, cell, variant)
         built = root.parts(function, root.PARTS)
@@ -65,6 +64,7 @@ def write(where: Place) -> str:
         needless |= {"checkpoint"} if cell.checkpointing == "off" else set()
         built = root.parts(function, set(root.PARTS) - needless)
         o |= {"accelerated": "second" in built.parts}
+    o["as_file"] = "as_launched(" in built.statements  # which hands a config's path to accelerate's launcher
     o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
     if o["family"] == "zero":
         base = config(o["options"], cell, built.deepspeed)
