@@ -17,6 +17,7 @@ from faultline import (
     commands,
     diagnose,
     environments,
+    export,
     over_time,
     recorded,
     replay,
@@ -114,6 +115,20 @@ def parser() -> argparse.ArgumentParser:
     project.add_argument("--env", action="store_true", help="what is installed here, as without any file")
     project.add_argument("--json", action="store_true", help="for machines")
     project.add_argument("--advisories", action="store_true", help="write advisories/, a file in OSV for each failure")
+
+    out = verb(
+        verbs, "export", export.command, "write one file, or one issue, that shows a cell without this repository"
+    )
+    out.add_argument("cell", metavar="CELL", help="a whole cell id")
+    out.add_argument("-o", "--output", default="", metavar="FILE", help="where to (default: standard output)")
+    out.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+    out.add_argument("--markdown", action="store_true", help="an issue for whoever must fix it, with the file in it")
+    out.add_argument("--stack", default="", metavar="STACK", help="the versions to pin: a name from stacks/")
+
+    proof = verb(verbs, "export-all", export.command_all, "export every cell that fails, and run each file by itself")
+    add_selection(proof)
+    proof.add_argument("--workers", type=int, default=1, help="files at a time")
+    proof.add_argument("--resume", action="store_true", help="keep what was proven before")
 
     env = verb(verbs, "env", commands.env, "versions, devices and effective settings")
     env.add_argument("--json", action="store_true")

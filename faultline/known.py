@@ -45,8 +45,14 @@ class Fate:
 @functools.cache
 def pinned() -> dict[str, str]:
     """The versions of today's stack, as requirements.txt pins them."""
-    pins = bootstrap.pinned(ROOT / "requirements.txt")
+    pins = everything_pinned()
     return {name: pins[name] for name in STACK if name in pins}
+
+
+@functools.cache
+def everything_pinned() -> dict[str, str]:
+    """All that requirements.txt pins, by name."""
+    return bootstrap.pinned(ROOT / "requirements.txt")
 
 
 @functools.cache

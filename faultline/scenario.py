@@ -61,8 +61,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def my_rows(values: list[Any], rank: int, world_size: int) -> list[Any]:
     """This rank's contiguous share of the global batch."""
-    share = len(values) // world_size
-    return values[rank * share : (rank + 1) * share]
+    return values[rank * len(values) // world_size : (rank + 1) * len(values) // world_size]
 
 
 def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0) -> dict[str, Any]:
@@ -71,27 +70,17 @@ def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0)
     `scale` makes the mean over ranks of ``sum of token losses * scale`` the
     token mean of the global batch, however unequal the ranks' token counts.
     """
+    width, tokens = max(map(len, rows)), sum(len(row) - 1 for row in rows)
     mine = my_rows(rows, rank, world_size)
-    width = max(map(len, rows))
-    ids = torch.tensor([row + [pad] * (width - len(row)) for row in mine])
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in mine])
-    tokens = sum(len(row) - 1 for row in rows)
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "labels": ids.masked_fill(mask == 0, -100),
-        "scale": world_size / tokens,
-    }
+    labels = torch.tensor([row + [-100] * (width - len(row)) for row in mine])
+    inputs = {"input_ids": labels.masked_fill(labels < 0, pad), "attention_mask": (labels >= 0).long()}
+    return {**inputs, "labels": labels, "scale": world_size / tokens}
 
 
 def next_token_loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
     """Scaled sum of next-token losses for logits [B, T, vocabulary]."""
-    return (
-        torch.nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten(), ignore_index=-100, reduction="sum"
-        )
-        * batch["scale"]
-    )
+    predicted, labels = logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()
+    return torch.nn.functional.cross_entropy(predicted, labels, reduction="sum") * batch["scale"]
 
 
 def share_dropout(model: torch.nn.Module) -> None:

@@ -23,6 +23,8 @@ VERBS = (
     "diagnose",
     "check",
     "audit",
+    "export",
+    "export-all",
     "env",
     "bless",
     "readme",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from faultline.matrix import STEPS, WORLD_SIZES
 from faultline.scenario import my_rows, next_token_loss, sgd, share_dropout, token_batch
 from tiny_models import data
+from tiny_models.gemma3 import processor
 from tiny_models.qwen2 import add_lora, qwen2
 from tiny_models.tokenizer import SPECIAL
 
@@ -177,7 +178,7 @@ def test_the_scales_of_rows_with_images_make_the_global_mean(world, images):
 def test_each_row_has_its_own_picture():
     batch = data.image_text_batch(0, 0, 1, "dummy")
     for row, record in enumerate(data.records("image_text")[: data.ROWS]):
-        picture = data.processor()(text="<boi>", images=[data.picture(record["colour"])], return_tensors="pt")
+        picture = processor()(text="<boi>", images=[data.picture(record["colour"])], return_tensors="pt")
         assert torch.equal(batch["inputs"]["pixel_values"][row], picture["pixel_values"][0]), (
             f"row {row} shows another row's picture"
         )

@@ -19,7 +19,7 @@ from transformers import Gemma3ForConditionalGeneration, Qwen2ForCausalLM
 
 from faultline.catalogue import ROOT
 from tiny_models import data
-from tiny_models.gemma3 import TOKENS_PER_IMAGE, gemma3
+from tiny_models.gemma3 import TOKENS_PER_IMAGE, gemma3, processor
 from tiny_models.group_decode import LinearGroupDecodeAdapter, SpeechModel, speech_model
 from tiny_models.per_image_vision import per_image_vision_model
 from tiny_models.qwen2 import add_lora, lora_config, qwen2
@@ -145,7 +145,7 @@ def test_gemma3_has_a_siglip_tower_and_a_projector():
 def two_rows():
     pictures = [[data.picture([200, 30, 30])], [data.picture([30, 160, 40])]]
     texts = ["<boi>a red field", "<boi>one green leaf"]
-    return data.processor()(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
+    return processor()(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
 
 
 def test_gemma3_takes_what_its_processor_makes_of_text_and_images(two_rows):

@@ -10,19 +10,14 @@ from typing import Any
 import torch
 
 from faultline.matrix import ROWS
-from tiny_models.tokenizer import SPECIAL, tokenizer
+from tiny_models.tokenizer import LETTERS, VOCAB_SIZE, VOCABULARY, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
+FIRST_LETTER = VOCABULARY.index(LETTERS[0])
+
 # What every GRPO cell shares: two completions of each prompt, four tokens long.
 GRPO = {"num_generations": 2, "max_completion_length": 4, "use_vllm": False}
-
-
-@functools.cache
-def processor() -> Any:
-    from tiny_models import gemma3
-
-    return gemma3.processor()
 
 
 @functools.cache
@@ -30,16 +25,16 @@ def records(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text().splitlines()]
 
 
-@functools.cache
-def _text_ids() -> list[list[int]]:
-    words = tokenizer()
-    return [words(record["text"])["input_ids"] for record in records("text")]
-
-
 def text_rows(step: int) -> list[list[int]]:
     """The token ids of one global batch: four rows of unequal length, other ones at every step."""
-    rows = _text_ids()
-    return [rows[(step * ROWS + i) % len(rows)] for i in range(ROWS)]
+    texts = records("text")
+    lines = [texts[(step * ROWS + row) % len(texts)]["text"] for row in range(ROWS)]
+    return [[FIRST_LETTER + LETTERS.index(letter) for letter in line] for line in lines]
+
+
+def random_rows(step: int) -> list[list[int]]:
+    """As `text_rows`, of random tokens: in an exported file, what fails at once needs no text."""
+    return [torch.randint(12, VOCAB_SIZE // 2, (length,)).tolist() for length in (34, 24, 40, 33)]
 
 
 def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:
@@ -49,6 +44,8 @@ def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict
     ``dummy``: every row has one whose tokens are not trained on, so that the
     vision tower always takes part.
     """
+    from tiny_models.gemma3 import processor
+
     rows = range(ROWS)
     shown = {"none": (), "first half": (0, 1), "dummy": rows}[images]
     texts = [records("image_text")[(step * ROWS + row) % len(records("image_text"))] for row in rows]
@@ -59,15 +56,16 @@ def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict
         padding_side="right",
         return_tensors="pt",
     )
-    special = torch.tensor([SPECIAL.index(word) for word in ("<pad>", "<boi>", "<image>", "<eoi>")])
-    special = torch.cat([special, torch.tensor([tokenizer().convert_tokens_to_ids("\n")])])  # around each image
+    # Among these, the lines before and behind each image.
+    special = torch.tensor([VOCABULARY.index(word) for word in ("<pad>", "<boi>", "<image>", "<eoi>", "\n")])
     labels = inputs["input_ids"].masked_fill(torch.isin(inputs["input_ids"], special), -100)
     share = ROWS // world_size
     mine = slice(rank * share, (rank + 1) * share)
     kept = {name: inputs[name][mine] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    before, ours = (sum(row in shown for row in rows[part]) for part in (slice(0, mine.start), mine))
-    if ours:
-        kept["pixel_values"] = inputs["pixel_values"][before : before + ours]
+    if shown:
+        before, ours = (sum(row in shown for row in rows[part]) for part in (slice(0, mine.start), mine))
+        if ours:
+            kept["pixel_values"] = inputs["pixel_values"][before : before + ours]
     return {"inputs": kept, "labels": labels[mine], "scale": world_size / int((labels[:, 1:] != -100).sum())}
 
 

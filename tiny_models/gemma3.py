@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
@@ -70,6 +71,7 @@ def gemma3(seed: int = 0) -> Gemma3ForConditionalGeneration:
     return build(make, seed)
 
 
+@functools.cache
 def processor() -> Any:
     """Turns text and images into the model's inputs, as Gemma3's own processor does."""
     from transformers import Gemma3ImageProcessor, Gemma3Processor

@@ -23,12 +23,10 @@ class LinearGroupDecodeAdapter(nn.Module):
     def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
         super().__init__()
         self.audio_vocab_size = audio_vocab_size
-        self.code_layer = code_layer
         self.linear = nn.Linear(audio_vocab_size, code_layer * audio_vocab_size)
 
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
-        groups = self.linear(logits).split(self.audio_vocab_size, dim=-1)
-        return torch.stack(groups, dim=-2)
+        return torch.stack(self.linear(logits).split(self.audio_vocab_size, dim=-1), dim=-2)
 
 
 class SpeechModel(nn.Module):
@@ -37,11 +35,11 @@ class SpeechModel(nn.Module):
     `also(model, logits)` runs within the forward pass, on the logits of all tokens.
     """
 
-    also: Callable[[SpeechModel, torch.Tensor], torch.Tensor] | None = None
-
     def __init__(self, audio_vocab_size: int, code_layer: int) -> None:
         super().__init__()
-        self.body = Qwen2ForCausalLM(config(vocab_size=VOCAB_SIZE + audio_vocab_size))
+        self.also: Callable[[SpeechModel, torch.Tensor], torch.Tensor] | None = None
+        settings = config(VOCAB_SIZE + audio_vocab_size)
+        self.body = Qwen2ForCausalLM(settings)
         self.adapter = LinearGroupDecodeAdapter(audio_vocab_size, code_layer)
         self._no_split_modules = ["Qwen2DecoderLayer", "LinearGroupDecodeAdapter"]
 

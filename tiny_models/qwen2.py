@@ -10,30 +10,21 @@ from tiny_models import build, seeded
 from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
 
 
-def config(**changes: Any) -> Qwen2Config:
-    return Qwen2Config(
-        **{
-            "vocab_size": VOCAB_SIZE,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 512,
-            "tie_word_embeddings": False,
-            "pad_token_id": SPECIAL.index("<pad>"),
-            "bos_token_id": SPECIAL.index("<bos>"),
-            "eos_token_id": SPECIAL.index("<eos>"),
-            "initializer_range": 0.1,
-            "use_cache": False,
-            **changes,
-        }
-    )
+def config(vocab_size: int = VOCAB_SIZE, **changes: Any) -> Qwen2Config:
+    sizes = {"vocab_size": vocab_size, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
+    tokens = {
+        "pad_token_id": SPECIAL.index("<pad>"),
+        "bos_token_id": SPECIAL.index("<bos>"),
+        "eos_token_id": SPECIAL.index("<eos>"),
+    }
+    return Qwen2Config(**{**sizes, **layers, **tokens, "tie_word_embeddings": False, "use_cache": False, **changes})
 
 
 def qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
     """About 14k parameters."""
-    return build(lambda: Qwen2ForCausalLM(config(**changes)), seed)
+    settings = config(**changes)
+    return build(lambda: Qwen2ForCausalLM(settings), seed)
 
 
 def lora_config() -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import string
-
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<turn>", "<end>", "<boi>", "<image>", "<eoi>")
 ROLES = ("user", "assistant", "system")
-VOCABULARY = (*SPECIAL, *ROLES, *string.ascii_lowercase, *string.digits, *" .,?!\n", *string.ascii_uppercase[:4])
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,?!\nABCD"
+VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)
 VOCAB_SIZE = 96  # the words above, and room for what a library adds
 
 TEMPLATE = """\

@@ -95,7 +95,9 @@ def scenario(remedy, setup):
             logits.float().log_softmax(-1), reference.float().log_softmax(-1), log_target=True, reduction="none"
         )
         kept = batch["attention_mask"].unsqueeze(-1)
-        return next_token_loss(logits, batch) + (terms * kept).sum() * batch["scale"]
+        divergence = (terms * kept).sum() * batch["scale"]
+        likelihood = next_token_loss(logits, batch)
+        return likelihood + divergence
 
     def batch(step, rank, world_size):
         return token_batch(text_rows(step), rank, world_size)

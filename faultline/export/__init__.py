@@ -1,0 +1,48 @@
+"""`faultline export`: one file, or one upstream issue, that shows a cell without this repository."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from faultline import stacks
+from faultline.catalogue import failures
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.matrix import Selection, select
+
+
+def command(args: argparse.Namespace) -> int:
+    """Write the file of a cell to standard output, or where `-o` says if nothing is there yet."""
+    from faultline.export import facts, issue, write  # libcst and templates, which no other command needs
+
+    [cell] = select(failures(), Selection(cells=(args.cell,)))
+    where = facts.place(cell, pins(args.stack))
+    text = issue.write_issue(where) if args.markdown else write.write(where)
+    if args.output in ("", "-"):
+        print(text, end="")
+        return EXIT_AS_EXPECTED
+    file = Path(args.output)
+    if file.exists() and not args.force:
+        raise UsageError(f"{file} is there already: --force overwrites it")
+    file.write_text(text, encoding="utf-8")
+    print(f"{file}: {len(text.splitlines())} lines")
+    return EXIT_AS_EXPECTED
+
+
+def command_all(args: argparse.Namespace) -> int:
+    """Export cells that reproduce and run each file; exit code 1 if one did something else than its cell."""
+    from faultline.export import prove
+
+    return EXIT_AS_EXPECTED if prove.prove(args) else EXIT_UNEXPECTED
+
+
+def pins(stack: str) -> dict[str, str] | None:
+    """The versions that a stack of stacks/ pins, the rest as of today; None for today's."""
+    if stack in ("", stacks.TODAY):
+        return None
+    if stack not in stacks.named():
+        raise unknown("stack", stack, list(stacks.named()))
+    from faultline.known import everything_pinned
+
+    named = (line.partition("==") for line in stacks.read(stack).requirements)
+    return {**everything_pinned(), **{name: version for name, equals, version in named if equals}}

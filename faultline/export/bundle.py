@@ -1,0 +1,112 @@
+"""One file from several modules: what a main part uses of them, in their order, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import libcst as cst
+
+from faultline.errors import UsageError
+from faultline.export.calls import Placed, fit, without_idle_methods
+from faultline.export.fold import fold
+from faultline.export.names import code, outside, tree
+from faultline.export.read import Module, Sources, ours, read
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The parts of one file: the imports of what isn't ours, as lines, and the definitions, the main part last."""
+
+    imports: tuple[str, ...]
+    body: str
+
+
+def bundle(sources: Sources, main: str, trainer: bool) -> Bundle:
+    """What `main` and all that it uses of our modules come to, in one name space.
+
+    A trainer may call any method of a model. Raises UsageError where two things would have one name.
+    """
+    start = read(main)
+    folded: set[tuple[str, str]] = set()
+    while True:
+        order = reachable(sources, start)
+        new = [(place, module, name) for place, module, name in order if (place, name) not in folded]
+        for place, module, name in new:
+            folded.add((place, name))
+            node = module.definitions[name]
+            if isinstance(node, cst.FunctionDef):
+                module.definitions[name] = fold(
+                    node, sources.constants(place), sources.tables(place), sources.counted(place)
+                )
+        if not new and not fit(order, start, sources):
+            if trainer:
+                break
+            trainer = True  # once, when nothing else changes
+            without_idle_methods(order, start)
+    nodes = [(module, module.definitions[name]) for _, module, name in order]
+    nodes += [(start, node) for node in start.definitions.values()]
+    imports: dict[str, tuple[str, str]] = {}
+    for module, node in nodes:
+        for name in outside(node):
+            origin = module.imports.get(name)
+            if origin and not ours(origin[0]) and imports.setdefault(name, origin) != origin:
+                raise UsageError(f"this cell can't be exported: two things in it are named {name}")
+    parts = [code(node).strip("\n") for _, node in nodes]
+    constants = [part for part, (_, node) in zip(parts, nodes, strict=True) if _simple(node)]
+    others = [part for part, (_, node) in zip(parts, nodes, strict=True) if not _simple(node)]
+    text = "\n".join(constants) + "\n\n" + "\n\n".join(others)
+    return Bundle(tuple(line(name, *place) for name, place in imports.items()), text)
+
+
+def _simple(node: cst.CSTNode) -> bool:
+    """Whether a definition is a constant, which needs nothing but other constants."""
+    if not isinstance(node, cst.SimpleStatementLine):
+        return False
+    return not any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(tree(node)))
+
+
+def line(local: str, module: str, attribute: str) -> str:
+    if attribute == "plain":
+        return f"import {module}"
+    if not attribute:
+        return f"import {module} as {local}"
+    return f"from {module} import {attribute}" + (f" as {local}" if local != attribute else "")
+
+
+def reachable(sources: Sources, start: Module) -> list[Placed]:
+    """The definitions that a main part uses, by module, and those that use others behind them."""
+    found: dict[str, dict[str, None]] = {}
+    owners: dict[str, str] = {}
+    done: list[str] = []
+
+    def follow(module: Module, names: Iterable[str]) -> None:
+        for name in names:
+            place, attribute = module.imports.get(name, ("", ""))
+            if place and ours(place) and name not in module.definitions:
+                need(place, attribute)
+
+    def need(place: str, name: str) -> None:
+        module = sources[place]
+        if name not in module.definitions:
+            return follow(module, [name])
+        if owners.setdefault(name, place) != place or name in start.definitions:
+            raise UsageError(f"this cell can't be exported: two things in it are named {name}")
+        if name in found.setdefault(place, {}):
+            return None
+        found[place][name] = None
+        used_here = outside(module.definitions[name])
+        follow(module, used_here)
+        for other in used_here:
+            if other in module.definitions:
+                need(place, other)
+        if place not in done:
+            done.append(place)
+        return None
+
+    for node in start.definitions.values():
+        follow(start, outside(node))
+    return [
+        (place, sources[place], name) for place in done for name in sources[place].definitions if name in found[place]
+    ]

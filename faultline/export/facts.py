@@ -1,0 +1,215 @@
+"""What a file must say of its cell, beside the failure's own code."""
+
+from __future__ import annotations
+
+import copy
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline import catalogue, expectations, known, runner, strategies
+from faultline.catalogue import Failure, Variant
+from faultline.errors import UsageError
+from faultline.matrix import ROWS, STEPS, TOLERANCE, Cell
+from faultline.results import stack_name
+from faultline.server import STACK
+from faultline.strategies import Setup, zero
+
+TEMPLATES = Path(__file__).parent / "templates"
+STRATEGIES = TEMPLATES / "strategies"
+# A parameter that moves less than this part of the largest movement is held against that.
+FLOOR = {"fp32": 1e-3, "bf16": 0.05}
+DEADLINE = 180  # seconds that a rank may take
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell with all that is known of it: what it does, and on which versions."""
+
+    cell: Cell
+    failure: Failure
+    variant: Variant
+    outcome: str
+    signature: str
+    pins: Mapping[str, str]
+    installed: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What the file looks for: the outcome; for a cell that trains, what it would do else."""
+        if self.outcome != "trains":
+            return self.outcome
+        return "misplaced" if self.variant.second else "trains"
+
+
+def place(cell: Cell, pins: Mapping[str, str] | None = None) -> Place:
+    """What is known of a cell; raises UsageError where there is nothing to export."""
+    failure = catalogue.failures()[cell.failure]
+    told = expectations.expect(runner.rules(failure), cell, pins or known.pinned())
+    if told.outcome in ("impossible", "invalid"):
+        raise UsageError(f"{cell.id} can't be exported: it is {told.outcome} here")
+    signature = told.signatures[0] if told.signatures else ""
+    every = known.everything_pinned() if pins is None else pins
+    return Place(cell, failure, failure.variant(cell.variant), told.outcome, signature, every, pins is None)
+
+
+def facts(where: Place) -> dict[str, Any]:
+    """What the templates are given, as far as it doesn't come from the failure's code."""
+    cell, failure = where.cell, where.failure
+    family = strategies.family(cell.strategy).__name__.rpartition(".")[2]
+    if not (STRATEGIES / f"{family}.py.j2").exists():
+        raise UsageError(f"{cell.id} can't be exported: there is no template for strategies of {family}")
+    bf16, cuda = cell.precision == "bf16", cell.device == "cuda"
+    pattern = documented(where)
+    if where.kind == "raises" and not pattern:
+        raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
+    distributed = cell.strategy != "single"
+    options = strategies.options(cell.strategy)
+    o: dict[str, Any] = {
+        "cell": cell,
+        "kind": where.kind,
+        "family": family,
+        "options": options,
+        "stage": options.get("zero", {}).get("stage"),
+        "world": cell.world_size,
+        "rows": ROWS,
+        "steps": STEPS,
+        "bf16": bf16,
+        "cuda": cuda,
+        "autocast": bf16 and not cell.strategy.startswith(("zero", "fsdp")),
+        "checkpointing": cell.checkpointing,
+        "distributed": distributed,
+        "trainer": bool(where.variant.trainer),
+        "second": where.variant.second,
+        "strategy_name": cell.strategy,
+        "pattern": _raw(pattern),
+        "signal": f"-signal.{where.signature}" if where.signature.startswith("SIG") else "1",
+        "tolerance": TOLERANCE[cell.precision],
+        "floor": FLOOR[cell.precision],
+        "deadline": DEADLINE,
+        "sgd": "torch.optim.SGD([p for p in PARAMETERS if p.requires_grad], lr=0.05, momentum=0.9)",
+        "backend": '"nccl" if torch.cuda.device_count() >= WORLD_SIZE else "gloo"' if cuda else '"gloo"',
+        "packages": "__PACKAGES__",
+        "ds_config": None,
+        "accelerated": False,
+        "read_weights": "weights(built.model_wrapped)",
+        "plugin_has_version": True,
+        "requires_python": ">=3.11,<3.14",
+        "title": failure.title,
+        "train_doc": f"{'Train' if where.kind != 'misplaced' else 'Prepare two models'} under {cell.strategy}"
+        f"{'' if cell.checkpointing == 'off' else f' with {cell.checkpointing} checkpointing'}.",
+        "to_device": (lambda text: f"to({text}, device)") if cuda else (lambda text: text),
+    }
+    o["variables"] = variables(family, options, where.pins) if where.variant.trainer else {}
+    o["environment"] = environment(family, cuda, bool(where.variant.trainer))
+    o["reproduced"] = told(where)
+    o["intro"] = intro(where, o)
+    return o
+
+
+def documented(where: Place) -> str:
+    """The pattern of the cell's error: those of its alternatives that were seen on its stack, if any was."""
+    pattern = where.failure.signatures.get(where.signature, "")
+    stack = stack_name({name: where.pins[name] for name in STACK if name in where.pins})
+    seen = [
+        entry["error"]
+        for entry in known.recorded()
+        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature) and stack in entry["stacks"]
+    ]
+    try:
+        return "|".join(each for each in pattern.split("|") if any(re.search(each, error) for error in seen)) or pattern
+    except re.error:  # not all of its bars are between alternatives
+        return pattern
+
+
+def _raw(pattern: str) -> str:
+    """A pattern as source, with lines broken in front of bars where it is long."""
+    lines = [""]
+    for piece in re.split(r"(?<!\\)(?=\|)", pattern):
+        lines[-1:] = [lines[-1] + piece] if len(lines[-1] + piece) < 105 else [lines[-1], piece]
+    return "(" + "\n".join(f'r"{each}"' if '"' not in each else repr(each) for each in lines if each) + ")"
+
+
+def told(where: Place) -> str:
+    """What the file says when it sees what it looks for."""
+    return {
+        "raises": "the error above",
+        "diverges": "nothing was raised, and the weights are not those of one process",
+        "trains": "nothing was raised, and the weights are not those of one process",
+        "misplaced": "each rank holds the whole of a model that should be sharded",
+        "crashes": f"a rank was killed by {where.signature}",
+        "hangs": "the ranks make no progress",
+    }[where.kind]
+
+
+def intro(where: Place, o: Mapping[str, Any]) -> str:
+    cell = where.cell
+    device = "GPU" if o["cuda"] else "CPU"
+    ranks = "in one process" if cell.strategy == "single" else f"on {cell.world_size} rank{'s' * (cell.world_size > 1)}"
+    checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
+    happens = f"Expected: it trains as in one process. Instead: {told(where)}."
+    if where.outcome == "trains":
+        happens = "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
+    if where.kind == "crashes":
+        happens += f" Under torchrun, the launcher may add what it sees of {where.signature}."
+    torchrun = f"torchrun --nproc_per_node {cell.world_size} repro.py"
+    again = f"`python repro.py`, or `{torchrun}`: REPRODUCED and exit code 0, or NOT REPRODUCED and 1."
+    lines = [
+        f"Run under {cell.strategy} {ranks} ({device}, {cell.precision}), {checkpointing} gradient checkpointing"
+        + (f", variant {cell.variant}." if where.variant.remedy != "broken" else "."),
+        happens,
+        *textwrap.wrap(
+            "Records: " + ", ".join(where.failure.records), 118, break_long_words=False, break_on_hyphens=False
+        ),
+        again,
+    ]
+    return "\n".join(lines)
+
+
+def environment(family: str, cuda: bool, trainer: bool) -> str:
+    hidden = (
+        'CUDA_VISIBLE_DEVICES=""' + (', DS_ACCELERATOR="cpu"' if family == "zero" else "") + ', GLOO_SOCKET_IFNAME="lo"'
+    )
+    return ", ".join(
+        [*([] if cuda else [hidden]), 'OMP_NUM_THREADS="1"']
+        + (['TOKENIZERS_PARALLELISM="false"', 'HF_HUB_OFFLINE="1"'] if trainer else [])
+    )
+
+
+def variables(family: str, options: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, str]:
+    """Variables of accelerate's launcher without which a trainer's own arguments have no effect."""
+    if family == "fsdp1":
+        return {"FSDP_SHARDING_STRATEGY": options["sharding"]}
+    if family == "fsdp2" and pins["transformers"].startswith("4."):
+        return {"FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": str(options["reshard_after_forward"]).lower()}
+    return {}
+
+
+def shim(o: Mapping[str, Any]) -> str:
+    """The function that lets accelerate do on CPUs what it was asked for."""
+    names = {"zero": "deepspeed_on_cpu", "fsdp1": "fsdp_on_cpu", "fsdp2": "fsdp_on_cpu"}
+    return "" if o["cuda"] else names.get(o["family"], "")
+
+
+def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The DeepSpeed config of a cell, without what DeepSpeed does anyway."""
+    setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", dict(changes))
+    found = copy.deepcopy(zero.config(dict(options), setup))
+    usual = {"gradient_accumulation_steps": 1}
+    usual |= {} if "offload_optimizer" in found["zero_optimization"] else {"zero_force_ds_cpu_optimizer": False}
+    return {key: value for key, value in found.items() if key not in usual or usual[key] != value}
+
+
+def filled(name: str, content: Mapping[str, Any]) -> list[str]:
+    """Statements that make a dictionary of that name, each with as many keys as fit on a line."""
+    statements: list[str] = []
+    items: dict[str, Any] = {}
+    for key, value in content.items():
+        if items and len(f"{name} |= { {**items, key: value} }") > 120:
+            statements.append(f"{name} {'|' if statements else ''}= {items}")
+            items = {}
+        items[key] = value
+    return [*statements, f"{name} {'|' if statements else ''}= {items}"]

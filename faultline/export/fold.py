@@ -1,0 +1,284 @@
+"""Partial evaluation of source code: what constants decide is decided, and the rest stays as it was written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import libcst as cst
+
+from faultline.export.evaluate import LONGEST, Unknown, constant, evaluate, literal
+from faultline.export.names import Statements, bindings, changed, code, parameters, used, without
+
+
+class Fold(cst.CSTTransformer):
+    """One pass over a function, bottom up.
+
+    `values` are put where their names were; `known` only takes part in larger expressions that have a
+    value; `tables` are dictionaries from constants to any expression, of which a look-up chooses one.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, cst.BaseExpression],
+        known: Mapping[str, Any],
+        tables: Mapping[str, cst.Dict],
+    ) -> None:
+        super().__init__()
+        self.values, self.known, self.tables = values, known, tables
+        self.within_text = 0
+        self.elifs: set[cst.CSTNode] = set()
+        self.names: set[cst.CSTNode] = set()  # that are no expressions: targets, attributes, keywords, parameters
+
+    def _fold(self, updated: Any) -> Any:
+        try:
+            return literal(evaluate(updated, self.known))
+        except Unknown:
+            return updated
+
+    # Names
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        self.names.add(node.attr)
+
+    def visit_Arg(self, node: cst.Arg) -> None:
+        if node.keyword:
+            self.names.add(node.keyword)
+
+    def visit_Param(self, node: cst.Param) -> None:
+        self.names.add(node.name)
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        self.names.add(node.target)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.names.add(node.name)
+
+    def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.BaseExpression:
+        if original in self.names or original.value not in self.values:
+            return updated
+        if self.within_text:  # where its quotes could end the text
+            return literal(evaluate(self.values[original.value], {}))
+        return self.values[original.value].deep_clone()
+
+    # Expressions
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> None:
+        self.within_text += 1
+
+    def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
+        return self._fold(updated)
+
+    def leave_FormattedString(self, original: cst.FormattedString, updated: cst.FormattedString) -> cst.BaseExpression:
+        self.within_text -= 1
+        return self._fold(updated)
+
+    def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
+        return self._fold(updated)
+
+    def leave_UnaryOperation(self, original: cst.UnaryOperation, updated: cst.UnaryOperation) -> cst.BaseExpression:
+        return self._fold(updated) if isinstance(updated.operator, cst.Not) else updated
+
+    def leave_BooleanOperation(
+        self, original: cst.BooleanOperation, updated: cst.BooleanOperation
+    ) -> cst.BaseExpression:
+        try:
+            left = bool(evaluate(updated.left, self.known))
+        except Unknown:
+            return updated
+        return updated.right if left == isinstance(updated.operator, cst.And) else updated.left
+
+    def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
+        try:
+            return updated.body if evaluate(updated.test, self.known) else updated.orelse
+        except Unknown:
+            return updated
+
+    def leave_Subscript(self, original: cst.Subscript, updated: cst.Subscript) -> cst.BaseExpression:
+        index = updated.slice[0].slice
+        if original in self.names or len(updated.slice) != 1 or not isinstance(index, cst.Index):
+            return updated
+        folded = self._fold(updated)
+        if folded is not updated:
+            return folded
+        return self._choice(updated.value, index.value, None) or updated
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        updated = updated.with_changes(args=_spread(updated.args))
+        function, arguments = updated.func, updated.args
+        if isinstance(function, cst.Attribute) and function.attr.value == "get" and len(arguments) in (1, 2):
+            default = arguments[1].value if len(arguments) == 2 else cst.Name("None")
+            if chosen := self._choice(function.value, arguments[0].value, default):
+                return chosen
+        return self._fold(updated)
+
+    def _choice(
+        self, table: cst.BaseExpression, key: cst.BaseExpression, default: cst.BaseExpression | None
+    ) -> cst.BaseExpression | None:
+        """The expression that a look-up with a known key finds."""
+        if isinstance(table, cst.Name):
+            table = self.tables.get(table.value, table)
+        if not isinstance(table, cst.Dict):
+            return None
+        try:
+            wanted = evaluate(key, self.known)
+            for element in reversed(table.elements):
+                if not isinstance(element, cst.DictElement):
+                    return None
+                if evaluate(element.key, self.known) == wanted:
+                    return element.value.deep_clone()
+        except Unknown:
+            return None
+        return default
+
+    def leave_Dict(self, original: cst.Dict, updated: cst.Dict) -> cst.Dict:
+        """A dictionary within a dictionary, ``**{...}``, is written out."""
+        elements: list[cst.BaseDictElement] = []
+        for element in updated.elements:
+            within = element.value if isinstance(element, cst.StarredDictElement) else None
+            elements += within.elements if isinstance(within, cst.Dict) else [element]
+        if elements and len(elements) != len(updated.elements):
+            elements = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in elements]
+        return updated.with_changes(elements=elements)
+
+    # Statements
+
+    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+        """Nothing follows a return."""
+        for number, statement in enumerate(updated.body):
+            if isinstance(statement, cst.SimpleStatementLine) and isinstance(
+                statement.body[-1], cst.Return | cst.Raise
+            ):
+                return updated.with_changes(body=updated.body[: number + 1])
+        return updated
+
+    def visit_If(self, node: cst.If) -> None:
+        if isinstance(node.orelse, cst.If):
+            self.elifs.add(node.orelse)
+
+    def leave_If(self, original: cst.If, updated: cst.If) -> Any:
+        try:
+            holds = bool(evaluate(updated.test, self.known))
+        except Unknown:
+            if updated.orelse is None and _is_impossible(updated.body) and original not in self.elifs:
+                return cst.RemoveFromParent()
+            return updated
+        if original in self.elifs:
+            if holds:
+                return cst.Else(updated.body)
+            return updated.orelse or cst.RemoveFromParent()
+        if not holds and updated.orelse is None:
+            return cst.RemoveFromParent()
+        if not holds and isinstance(updated.orelse, cst.If):
+            return updated.orelse.with_changes(leading_lines=updated.leading_lines)
+        chosen = updated if holds else updated.orelse
+        assert chosen
+        return flat(chosen.body, updated.leading_lines)
+
+    def leave_Try(self, original: cst.Try, updated: cst.Try) -> Any:
+        """A try whose handlers only raise again, now that it is known that the cell is possible."""
+        idle = all(code(handler.body).strip() == "raise" for handler in updated.handlers)
+        if not idle or updated.finalbody or updated.orelse:
+            return updated
+        return flat(updated.body, updated.leading_lines)
+
+
+def flat(block: cst.BaseSuite, comments: Any) -> Any:
+    """A block's statements in the place of the statement that held it, whose comments come first."""
+    first: Any
+    first, *rest = block.body
+    if not hasattr(first, "leading_lines"):  # one line behind the colon
+        first = cst.SimpleStatementLine([first])
+    return cst.FlattenSentinel([first.with_changes(leading_lines=[*comments, *first.leading_lines]), *rest])
+
+
+def _is_impossible(block: cst.BaseSuite) -> bool:
+    """Whether a block only says that the cell can't exist: it does, or it would not be exported."""
+    return code(block).strip().startswith("raise Impossible(")
+
+
+def _spread(arguments: Any) -> list[cst.Arg]:
+    """Arguments with ``*[...]`` written out and ``**{}`` left away."""
+    found: list[cst.Arg] = []
+    for argument in arguments:
+        if argument.star == "*" and isinstance(argument.value, cst.List | cst.Tuple):
+            found += [cst.Arg(element.value) for element in argument.value.elements]
+        elif not (argument.star == "**" and isinstance(argument.value, cst.Dict) and not argument.value.elements):
+            found.append(argument)
+    return found if len(found) == len(arguments) else [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in found]
+
+
+def fold(
+    function: cst.FunctionDef,
+    known: Mapping[str, Any],
+    tables: Mapping[str, cst.Dict],
+    given: Mapping[str, cst.BaseExpression] | None = None,
+) -> cst.FunctionDef:
+    """A function with what is known decided, its own constants and look-up tables included.
+
+    `given` are expressions that are put where their names are.
+
+    A local name is a constant if it is bound once in the whole function, to a
+    constant that nothing changes.
+    """
+    values = {name: value for name, value in (given or {}).items() if name not in bindings(function)}
+    written = {
+        each.targets[0].id  # as a table in the source, and easier to read there
+        for each in ast.walk(ast.parse(code(function).strip()))
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Dict) and isinstance(each.targets[0], ast.Name)
+    }
+    known, tables = dict(known), dict(tables)
+    for name, value in list(known.items()):
+        if name in parameters(function) and isinstance(value, str | int | None):
+            values[name] = literal(value)
+    while True:
+        before = function
+        folded = function.visit(Fold(values, known, tables))
+        assert isinstance(folded, cst.FunctionDef)
+        bound = bindings(folded)
+        once = {name for name, times in bound.items() if times == 1}
+        found = Constants(once - changed(folded), written)
+        folded = folded.visit(found)
+        assert isinstance(folded, cst.FunctionDef)
+        values |= found.values
+        known |= found.known
+        tables |= found.tables
+        function = without(folded, {name for name in tables if name in bound and not used(folded, name)})
+        if function.deep_equals(before):
+            return function
+
+
+class Constants(Statements):
+    """Takes the assignments of constants away and keeps them: expressions, their values, and look-up tables."""
+
+    def __init__(self, candidates: Collection[str], written: Collection[str]) -> None:
+        super().__init__()
+        self.candidates, self.written = candidates, written
+        self.values: dict[str, cst.BaseExpression] = {}
+        self.known: dict[str, Any] = {}
+        self.tables: dict[str, cst.Dict] = {}
+
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
+        if len(updated.targets) != 1:
+            return updated
+        target = updated.targets[0].target
+        alias = isinstance(updated.value, cst.Name) and updated.value.value.isupper()  # another name for a global
+        if alias and isinstance(target, cst.Name) and target.value in self.candidates:
+            self.values[target.value] = updated.value
+            return cst.RemoveFromParent()
+        pairs: list[tuple[Any, cst.BaseExpression]] = [(target, updated.value)]
+        if isinstance(target, cst.Tuple) and isinstance(updated.value, cst.Tuple):
+            pairs = [(t.value, v.value) for t, v in zip(target.elements, updated.value.elements, strict=True)]
+        taken: dict[str, cst.BaseExpression] = {}
+        for name, value in pairs:
+            if not isinstance(name, cst.Name) or name.value not in self.candidates:
+                return updated
+            if name.value in self.written or not constant(value) or len(code(value)) > LONGEST:
+                if isinstance(value, cst.Dict):
+                    self.tables[name.value] = value
+                return updated
+            taken[name.value] = value
+        self.values |= taken
+        self.known |= {name: evaluate(value, {}) for name, value in taken.items()}
+        return cst.RemoveFromParent()

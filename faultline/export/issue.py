@@ -1,0 +1,58 @@
+"""The upstream issue of a cell: what happens, what is expected, the file, the environment, and where else it does."""
+
+from __future__ import annotations
+
+import re
+
+from faultline import known, report, strategies
+from faultline.export.facts import Place, told
+from faultline.export.write import TEMPLATES, packages_of, write
+from faultline.matrix import default_world
+from faultline.report import one_line, plain
+
+
+def write_issue(where: Place) -> str:
+    """Markdown that can be pasted as it is."""
+    text = write(where)
+    errors = [
+        entry["error"]
+        for entry in known.recorded()
+        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature)
+    ]
+    return TEMPLATES.get_template("issue.md.j2").render(
+        title=escaped(where.failure.title),
+        happens=told(where),
+        trains=where.outcome == "trains",
+        error=fenced(plain(errors[-1]), "text") if errors and where.kind == "raises" else "",
+        cell=where.cell,
+        variant=escaped(where.variant.remedy),
+        broken=where.variant.remedy == "broken",
+        file=fenced(text.rstrip("\n"), "python"),
+        versions=packages_of(text),
+        device="GPU, NCCL" if where.cell.device == "cuda" else "CPU, gloo",
+        rows=across(where),
+        records=where.failure.records,
+    )
+
+
+def across(where: Place) -> list[tuple[str, str]]:
+    """What the same run does under each strategy, as the matrix knows it."""
+    found: dict[str, str] = {}
+    for cell, outcome in known.outcomes(where.failure).items():
+        same = ("variant", "checkpointing", "precision")
+        world = cell.world_size in (where.cell.world_size, default_world(cell))
+        if world and all(getattr(cell, axis) == getattr(where.cell, axis) for axis in same):
+            found.setdefault(cell.strategy, report.named(*outcome))
+    return [(name, escaped(found[name])) for name in strategies.names() if name in found]
+
+
+def escaped(text: str) -> str:
+    """A text that Markdown shows as it is, in one line."""
+    return re.sub(r"([\\\\`*_{}\[\]<>#|~])", r"\\\1", one_line(text))
+
+
+def fenced(text: str, language: str) -> str:
+    """A code block whose fence is longer than any in the text."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

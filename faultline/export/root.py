@@ -1,0 +1,160 @@
+"""A failure's own function, made into the one that its cell runs."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import textwrap
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import libcst as cst
+
+from faultline.catalogue import Variant
+from faultline.errors import UsageError
+from faultline.export.evaluate import evaluate
+from faultline.export.fold import fold
+from faultline.export.names import code, pruned, tree, used
+from faultline.export.read import Sources
+from faultline.matrix import Cell
+
+# Of what a scenario builds, what each kind of outcome needs beside the model; all in the order of its fields.
+PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second")
+
+
+class Keys:
+    """A dictionary of which only the keys are known."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys
+
+
+@dataclass(frozen=True)
+class Root:
+    """What is left of the function: its statements, and the expression of each part that it returns.
+
+    `deepspeed` is what a scenario changes in the strategy's config; `setup` says whether it is asked for anything.
+    """
+
+    statements: str
+    parts: Mapping[str, str]
+    setup: bool
+    deepspeed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def scenario(sources: Sources, cell: Cell, variant: Variant) -> cst.FunctionDef:
+    """The failure's `scenario` for one remedy."""
+    return _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell)})
+
+
+def parts(function: cst.FunctionDef, wanted: Collection[str]) -> Root:
+    """What a scenario builds, as far as it is wanted and there."""
+    found = Returned(wanted)
+    changed = function.visit(found)
+    assert isinstance(changed, cst.FunctionDef)
+    function = changed
+    if not found.parts:
+        raise UsageError("this cell can't be exported: its scenario doesn't end with return Scenario(...)")
+    config = evaluate(found.deepspeed, {}) if found.deepspeed else {}
+    function = pruned(function)
+    values = {name: code(value) for name, value in found.parts.items()}
+    return Root(_statements(function), values, used(function, "setup"), config)
+
+
+def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...] | None, installed: bool) -> Root:
+    """The failure's `trainer` for one variant; `arguments` are the names of those that the strategy gives; None
+    where the file also trains without it.
+
+    Where the stack is `installed` here, TRL's classes are imported from where they are.
+    """
+    known: dict[str, Any] = {"variant": variant, "setup": _setup(cell)}
+    known |= {"arguments": Keys(*arguments)} if arguments is not None else {}
+    function = _folded(sources, "trainer", known)
+    if installed:
+        homes = Homes(sources)
+        changed = function.visit(homes)
+        assert isinstance(changed, cst.FunctionDef)
+        function = changed
+    function = pruned(function)
+    *_, last = function.body.body
+    result = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
+    if not isinstance(result, cst.Return) or result.value is None or _own_returns(function) != 1:
+        raise UsageError("this cell can't be exported: its trainer doesn't end with one return")
+    return Root(_statements(function), {"built": code(result.value)}, used(function, "setup"))
+
+
+def _setup(cell: Cell) -> SimpleNamespace:
+    return SimpleNamespace(world_size=cell.world_size, checkpointing=cell.checkpointing, precision=cell.precision)
+
+
+def _folded(sources: Sources, name: str, known: Mapping[str, Any]) -> cst.FunctionDef:
+    function = sources["failure"].definitions.get(name)
+    if not isinstance(function, cst.FunctionDef):
+        raise UsageError(f"this cell can't be exported: its failure.py has no function {name}")
+    return fold(function, {**sources.constants("failure"), **known}, sources.tables("failure"))
+
+
+def _statements(function: cst.FunctionDef) -> str:
+    """What a function does before it returns, as source without indentation."""
+    body = list(function.body.body[:-1])
+    body = body[1:] if function.get_docstring() is not None else body
+    return textwrap.dedent("".join(code(statement) for statement in body)).strip("\n")
+
+
+def _own_returns(function: cst.FunctionDef) -> int:
+    """How many returns a function has, without those of functions in it."""
+    inner = [each for each in ast.walk(tree(function)) if isinstance(each, ast.FunctionDef | ast.Lambda)][1:]
+    every = [each for each in ast.walk(tree(function)) if isinstance(each, ast.Return)]
+    theirs = [each for one in inner for each in ast.walk(one) if isinstance(each, ast.Return)]
+    return len(every) - len(theirs)
+
+
+class Returned(cst.CSTTransformer):
+    """Makes ``return Scenario(a, b, c, check=d)`` into ``return a, b, c, d``, of the wanted parts that are there."""
+
+    FIELDS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "deepspeed")
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.parts: dict[str, cst.BaseExpression] = {}
+        self.deepspeed: cst.BaseExpression | None = None
+
+    def leave_Return(self, original: cst.Return, updated: cst.Return) -> cst.Return:
+        call = updated.value
+        if not isinstance(call, cst.Call) or code(call.func) != "Scenario":
+            return updated
+        given = {a.keyword.value if a.keyword else self.FIELDS[i]: a.value for i, a in enumerate(call.args)}
+        self.deepspeed = given.pop("deepspeed", None)
+        self.parts = {n: given[n] for n in PARTS if n in self.wanted and n in given and code(given[n]) != "None"}
+        return updated.with_changes(value=cst.Tuple([cst.Element(value) for value in self.parts.values()]))
+
+
+class Homes(cst.CSTTransformer):
+    """Makes ``from_trl("gkd", "GKDTrainer")`` into the class's name, and imports it from where TRL has it."""
+
+    def __init__(self, sources: Sources) -> None:
+        super().__init__()
+        self.imports = sources["failure"].imports
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        if code(updated.func) != "from_trl":
+            return updated
+        package, name = (ast.literal_eval(code(argument.value)) for argument in updated.args)
+        self.imports[name] = (home(package, name), name)
+        return cst.Name(name)
+
+
+def home(package: str, name: str) -> str:
+    """The module of the installed TRL that has a class, found without importing it."""
+    spec = importlib.util.find_spec("trl")
+    assert spec and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0])
+    return "trl" if f'"{name}"' in (folder / "__init__.py").read_text() else f"trl.experimental.{package}"

@@ -1,0 +1,129 @@
+"""The file of one cell: its failure's code folded and put together, within the templates of strategy and outcome."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+
+import libcst as cst
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from ruff import find_ruff_bin
+
+from faultline import catalogue
+from faultline.errors import UsageError
+from faultline.export import facts, root
+from faultline.export.bundle import bundle, line
+from faultline.export.facts import Place, config, filled, shim
+from faultline.export.read import Sources
+from faultline.matrix import ROWS
+from faultline.server import STACK
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(facts.TEMPLATES),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,  # it is Python
+)
+# What the templates import for code outside of functions.
+STANDARD = (
+    *(f"import {name}" for name in ("os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
+    "from importlib import metadata",
+)
+COMPARED = ("diverges", "trains")
+# Distributions by the name that is imported, where it differs.
+DISTRIBUTIONS = {"PIL": "pillow"}
+# What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
+RULES = ("F401", "F541", "F841", "I001", "B010", "RUF100")
+
+
+def write(where: Place) -> str:
+    """The source of the file; raises UsageError for what can't be exported."""
+    cell, variant = where.cell, where.variant
+    folder = catalogue.REPROS / cell.failure
+    # What goes wrong at once needs no other rows at later steps.
+    rows = 10**6 if where.kind in COMPARED else ROWS
+    sources = Sources(folder, rows)
+    if where.kind not in COMPARED:
+        data = sources["tiny_models.data"].definitions
+        data["text_rows"] = data["random_rows"].with_changes(name=cst.Name("text_rows"))
+    o = facts.facts(where)
+    if variant.trainer:
+        given = {"zero": ("deepspeed",), "fsdp1": ("fsdp", "fsdp_config"), "fsdp2": ("fsdp", "fsdp_config")}
+        keys = None if where.kind in COMPARED else given.get(o["family"], ())
+        built = root.trainer(sources, cell, variant, keys, where.installed)
+    else:
+        function = root.scenario(sources, cell, variant)
+        built = root.parts(function, root.PARTS)
+        if "second" in built.parts and where.kind == "trains":
+            o["kind"] = "misplaced"
+        needless = {"loss", "batch", "check", "around"} if o["kind"] == "misplaced" else set()
+        needless |= {"checkpoint"} if cell.checkpointing == "off" else set()
+        built = root.parts(function, set(root.PARTS) - needless)
+        o |= {"accelerated": "second" in built.parts}
+    o["as_file"] = "as_launched(" in built.statements  # which hands a config's path to accelerate's launcher
+    o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
+    if o["family"] == "zero":
+        base = config(o["options"], cell, built.deepspeed)
+        zero_optimization = base.pop("zero_optimization")
+        o["ds_config"] = [*filled("DS_CONFIG", base), *filled('DS_CONFIG["zero_optimization"]', zero_optimization)]
+    o["needs_device"] = o["autocast"] or (o["family"].startswith("fsdp") and not o["accelerated"])
+    o["shim"] = shim(o) if o.get("accelerated") or variant.trainer else ""
+    level = "trainer" if variant.trainer else "scenario"
+    failure = sources["failure"]
+    places = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
+    o["names"] = "\n".join(line(name, *place) for name, place in places.items())
+    main = TEMPLATES.get_template(f"{level}.py.j2").render(o=o) + TEMPLATES.get_template("launch.py.j2").render(o=o)
+    parts = bundle(sources, main, o["trainer"])
+    o["main"] = TEMPLATES.get_template("main.py.j2").render(o=o)
+    lines = set(parts.imports) | set(STANDARD)
+    o["no_compiler"] = o["family"] == "zero" and not o["cuda"]
+    lines |= {"import deepspeed"} if o["no_compiler"] else set()
+    standard = {each for each in lines if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
+    o |= {"standard": "\n".join(standard), "imports": "\n".join(lines - standard), "body": parts.body}
+    needed = packages(o["imports"], where.pins)
+    o["pins"] = [f"{name}=={where.pins[name]}" for name in needed]
+    text = TEMPLATES.get_template("file.py.j2").render(o=o)
+    return tidy(text.replace("__PACKAGES__", repr(tuple(name for name in needed if name in STACK))))
+
+
+def packages(imports: str, pins: Mapping[str, str]) -> list[str]:
+    """The distributions to pin: what the file imports, and what trainers can't do without."""
+    names = {re.split(r"[ .]", line)[1] for line in imports.splitlines()}
+    names |= {"transformers", "accelerate", "datasets"} if "trl" in names else set()
+    names |= {"transformers"} if "peft" in names else set()
+    return sorted({DISTRIBUTIONS.get(name, name) for name in names} & pins.keys())
+
+
+def tidy(text: str) -> str:
+    """The text without unused imports and variables, formatted; raises UsageError for a name that nothing defines."""
+    ruff = [find_ruff_bin()]
+    shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
+    fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
+    text = _through(fix, text)
+    text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
+    compact = ["--config", "format.skip-magic-trailing-comma=true"]
+    text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", text)
+    text = _through([*ruff, "format", "--quiet", *compact, *shared, "-"], text)
+    wrong = [*ruff, "check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *shared, "-"]
+    found = subprocess.run(wrong, input=text, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
+    return text
+
+
+def _through(command: list[str], text: str) -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise UsageError(f"this cell can't be exported: {' '.join(done.stderr.split())[:200]}\n{text}")
+    return done.stdout
+
+
+def packages_of(text: str) -> list[str]:
+    """The pins in a file's header."""
+    line = next(line for line in text.splitlines() if line.startswith("# dependencies = "))
+    pins: list[str] = tomllib.loads(line.removeprefix("# "))["dependencies"]
+    return pins

@@ -1,0 +1,259 @@
+"""Exports: one file that shows a cell by itself, and the issue around it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import statistics
+import subprocess
+import sys
+import textwrap
+import tomllib
+
+import libcst as cst
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from ruff import find_ruff_bin
+
+from faultline import catalogue, known
+from faultline.errors import UsageError
+from faultline.export import facts, fold, issue, names, prove, write
+from faultline.matrix import Cell
+
+CELLS = prove.reproducing()
+RAISES = "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu"
+TRAINS = "zero3_dummy_loss/no_dummy/zero2/off/fp32/w2/cpu"
+# One of each outcome, family of strategies and level.
+RUN = (
+    "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
+    "ddp_unused_vision_tower/images_on_one_rank/fsdp1-full/off/fp32/w2/cpu",  # crashes
+    "zero_double_reduction/broken/zero3-small/reentrant/fp32/w2/cpu",  # diverges
+    "fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu",  # misplaced
+    "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
+)
+
+
+@functools.cache
+def exported(cell):
+    return write.write(facts.place(Cell.parse(cell)))
+
+
+@pytest.mark.parametrize("cell", [RAISES, *RUN])
+def test_a_file_needs_nothing_of_this_repository(cell):
+    """Breaks when a file would only run here, or is not what a formatter would leave alone."""
+    text = exported(cell)
+    tree = ast.parse(text)
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    roots = {name.partition(".")[0] for name in imported}
+    assert not roots & {"faultline", "tiny_models", "repros", "failure"}
+    header = tomllib.loads("\n".join(line[2:] for line in text.splitlines()[1:3]))
+    pinned = {pin.partition("==")[0] for pin in header["dependencies"]}
+    outside = {write.DISTRIBUTIONS.get(name, name) for name in roots - sys.stdlib_module_names}
+    assert outside <= pinned, "it imports what its header doesn't pin"
+    assert all(known.everything_pinned()[pin.partition("==")[0]] in pin for pin in header["dependencies"])
+    shared = ["--isolated", "--line-length", "120", "-"]
+    unused = subprocess.run(
+        [find_ruff_bin(), "check", "--select", "F", *shared], input=text, capture_output=True, text=True
+    )
+    assert unused.returncode == 0, unused.stdout
+    format_ = [find_ruff_bin(), "format", "--diff", "--config", "format.skip-magic-trailing-comma=true", *shared]
+    assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
+
+
+def test_only_what_the_cell_needs_is_in_its_file():
+    """Breaks when other remedies, other outcomes' checks or branches that were decided stay in a file."""
+    text = exported(RAISES)
+    assert "reduced" in text and "SIGNATURE" in text
+    for needless in (
+        "remedy",
+        "one_call",
+        "two_calls",
+        "reference",
+        "DistributedDataParallel",
+        "fully_shard",
+        "Dropout",
+    ):
+        assert needless not in text, f"{needless} is of no use in this file"
+    assert "slices.shape[0] * slices.shape[1]" in text, "the broken variant's number of calls is lost"
+
+
+def test_comments_are_kept():
+    text = exported("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
+    assert "# of a single layer, the bug that trains wrongly in small buckets makes an error" in text
+
+
+def test_the_median_length_is_bounded():
+    """Breaks when exports grow beyond what somebody reads in an issue; every 11th cell of those that fail."""
+    lengths = [len(exported(cell.id).splitlines()) for cell in CELLS[::11]]
+    assert statistics.median(lengths) < 150
+
+
+def test_every_variant_that_fails_can_be_exported():
+    """Breaks when a new failure is written in a way that can't be folded: the message says which and why."""
+    one_each = {(cell.failure, cell.variant): cell for cell in CELLS}
+    refused = {}
+    for cell in one_each.values():
+        try:
+            compile(exported(cell.id), cell.id, "exec")
+        except UsageError as error:
+            refused[cell.id] = str(error)
+    assert refused == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", RUN)
+def test_a_file_does_what_its_cell_does(cell):
+    """Breaks when a file by itself doesn't show what the cell shows here."""
+    proof = prove.one(Cell.parse(cell))
+    assert not proof.why, f"{proof.why}: results/exports/ has the file and its output"
+
+
+@pytest.mark.slow
+def test_a_file_works_under_torchrun():
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    code, output = prove.run(exported("fsdp_reference_model/broken/fsdp2/off/fp32/w2/cpu"), launcher)
+    assert code == 0, output
+    assert output.count("REPRODUCED: ") == 2 and "NOT REPRODUCED" not in output
+
+
+@pytest.mark.slow
+def test_what_trains_is_not_reproduced():
+    """The near miss: breaks when the comparison finds a difference where there is none."""
+    code, output = prove.run(exported(TRAINS))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+    assert "whose movement is off by" in output
+
+
+@pytest.mark.slow
+def test_another_error_is_not_reproduced():
+    """The seeded fault: breaks when any exception passes for the documented one."""
+    text = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu")
+    pattern = next(line for line in text.splitlines() if line.startswith("SIGNATURE"))
+    code, output = prove.run(text.replace(pattern, 'SIGNATURE = r"something else"'))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+
+
+def test_a_cell_that_trains_says_what_to_expect():
+    text = exported(TRAINS)
+    assert "NOT REPRODUCED, and exit code 1, is what is expected of it" in text
+    assert "in_one_process" in text
+
+
+def test_the_issue_has_the_file_and_the_outcomes():
+    """Breaks when what is to be pasted upstream lacks the file, its versions or what other strategies do."""
+    where = facts.place(Cell.parse(RAISES))
+    text = issue.write_issue(where)
+    blocks = [token for token in MarkdownIt().parse(text) if token.type == "fence"]
+    assert [block.info for block in blocks] == ["text", "python"]
+    assert blocks[1].content == write.write(where)
+    assert "has already been reduced" in blocks[0].content
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", text, re.MULTILINE)
+    outcomes = known.outcomes(where.failure)
+    assert len(rows) > 15
+    for strategy, told in rows:
+        found = [o for c, (o, _) in outcomes.items() if c.strategy == strategy and c.variant == where.cell.variant]
+        assert told.partition(" ")[0] in found
+    for record in where.failure.records:
+        assert record in text
+
+
+@given(st.text(alphabet="`~a\n#|<", max_size=40))
+@settings(deadline=None)
+def test_law_a_fence_holds_any_text(content):
+    """Breaks when a text can end its block and be read as Markdown."""
+    tokens = MarkdownIt().parse(issue.fenced(content, "text"))
+    assert [token.type for token in tokens] == ["fence"]
+
+
+def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
+    file = tmp_path / "repro.py"
+    code, out, errors = asked("export", RAISES, "-o", str(file))
+    assert code == 0 and not errors and str(file) in out
+    assert file.read_text() == exported(RAISES)
+    file.write_text("mine")
+    code, _, errors = asked("export", RAISES, "-o", str(file))
+    assert code == 2 and len(errors) == 1 and "--force" in errors[0] and file.read_text() == "mine"
+    assert asked("export", RAISES, "-o", str(file), "--force")[0] == 0
+    assert file.read_text() != "mine"
+    code, out, errors = asked("export", RAISES)
+    assert code == 0 and out == exported(RAISES)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
+        (("nonsense",), "not a cell"),
+        (("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",), "it is impossible"),
+        ((RAISES, "--stack", "yesterday"), "unknown stack"),
+    ],
+)
+def test_mistakes_are_one_clear_line(asked, argv, said):
+    code, out, errors = asked("export", *argv)
+    assert code == 2 and not out and len(errors) == 1
+    assert said in errors[0]
+
+
+def test_another_stack_is_pinned(asked):
+    _, out, _ = asked("export", RAISES, "--stack", "deepspeed-0.15.4")
+    assert '"deepspeed==0.15.4"' in out.splitlines()[2] and "torch==" in out.splitlines()[2]
+
+
+def function(text):
+    node = cst.parse_statement(textwrap.dedent(text).strip() + "\n")
+    assert isinstance(node, cst.FunctionDef)
+    return node
+
+
+def test_what_is_known_is_decided():
+    """Breaks when a branch, a look-up or a table that the remedy decides stays in the code, or a comment goes."""
+    node = function(
+        """
+        def scenario(remedy):
+            small = remedy == "small"
+            checks = {"seen": look, "other": ask(remedy)}
+            # stays
+            if remedy != "seen":
+                a()
+            elif small:
+                b()
+            else:
+                c(rows=2 if small else 4)  # stays too
+            if not small and remedy in ("seen", "x"):
+                d(checks.get(remedy), checks.get("none"))
+            return {"one": 1}.get(remedy, size), f"{remedy}-1"
+        """
+    )
+    folded = names.code(fold.fold(node, {"remedy": "seen"}, {})).strip()
+    assert folded.splitlines() == [
+        "def scenario(remedy):",
+        "    # stays",
+        "    c(rows=4)  # stays too",
+        "    d(look, None)",
+        "    return size, 'seen-1'",
+    ]
+
+
+def test_what_changes_is_left_alone():
+    """The near miss: breaks when a name that is bound twice or changed is taken for a constant."""
+    text = """
+    def f(remedy):
+        others = {}
+        others["x"] = 1
+        name = "a"
+        for name in others:
+            g(name)
+        many = []
+        many.append(2)
+        return others, name, many
+    """
+    node = function(text)
+    assert names.code(fold.fold(node, {"remedy": "x"}, {})).strip() == textwrap.dedent(text).strip()
+
+
+def test_every_failure_has_a_cell_to_export():
+    assert {cell.failure for cell in CELLS} == set(catalogue.failures())
