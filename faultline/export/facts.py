@@ -14,6 +14,7 @@ from faultline import catalogue, expectations, known, runner, strategies
 from faultline.catalogue import Failure, Variant
 from faultline.errors import UsageError
 from faultline.matrix import ROWS, STEPS, TOLERANCE, Cell
+from faultline.report import one_line
 from faultline.results import stack_name
 from faultline.server import STACK
 from faultline.strategies import Setup, zero
@@ -112,17 +113,21 @@ def facts(where: Place) -> dict[str, Any]:
 
 def documented(where: Place) -> str:
     """The pattern of the cell's error: those of its alternatives that were seen on its stack, if any was."""
-    pattern = where.failure.signatures.get(where.signature, "")
+    pattern, errors = where.failure.signatures.get(where.signature, ""), seen(where)
+    try:
+        return "|".join(each for each in pattern.split("|") if any(re.search(each, e) for e in errors)) or pattern
+    except re.error:  # not all of its bars are between alternatives
+        return pattern
+
+
+def seen(where: Place) -> list[str]:
+    """The errors that runs on the cell's stack ended with, in its failure's words."""
     stack = stack_name({name: where.pins[name] for name in STACK if name in where.pins})
-    seen = [
+    return [
         entry["error"]
         for entry in known.recorded()
         if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature) and stack in entry["stacks"]
     ]
-    try:
-        return "|".join(each for each in pattern.split("|") if any(re.search(each, error) for error in seen)) or pattern
-    except re.error:  # not all of its bars are between alternatives
-        return pattern
 
 
 def _raw(pattern: str) -> str:
@@ -151,6 +156,9 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
     ranks = "in one process" if cell.strategy == "single" else f"on {cell.world_size} rank{'s' * (cell.world_size > 1)}"
     checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
     happens = f"Expected: it trains as in one process. Instead: {told(where)}."
+    if where.kind == "raises":
+        error = one_line(next(iter(seen(where)), "an error")).replace("\\", "/").replace('"', "'")  # in a docstring
+        happens = textwrap.shorten(f"Expected: it trains as in one process. Instead: {error}", 118, placeholder=" ...")
     if where.outcome == "trains":
         happens = "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     if where.kind == "crashes":
