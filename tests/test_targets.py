@@ -256,6 +256,20 @@ def test_ranks_that_use_the_same_are_not_told_apart():
     assert seen([torch.ones(1, 2)] * 2)[1].facts()["unequal"] == []
 
 
+@pytest.mark.parametrize("mended", [False, True])
+def test_frozen_inputs_of_checkpointed_layers_are_seen(tmp_path, mended):
+    """With an adapter on a frozen model, reentrant checkpointing has no graph to run backward on."""
+    base = made(tmp_path, QWEN2)
+    if mended:
+        base.enable_input_require_grads()
+    model = targets.add_lora(base, {"r": 2, "target_modules": "all-linear"})
+    watched = observe.Observer(model)
+    with watched.step():
+        inputs.loss(model, inputs.of(model)[0]).backward()
+    frozen = watched.facts()["frozen_input"]
+    assert frozen == ([] if mended else ["base_model.model.model.layers.0"])
+
+
 def test_weights_that_are_no_longer_one_are_apart():
     """Training one of the two alone changes the model without an error."""
     model, watched = seen([torch.ones(1, 2)])
