@@ -29,7 +29,6 @@ NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
 OWN = str(ROOT / "faultline")
 CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n\n"
-CHAOS = 0.2  # of all gradients: so much between two runs in one process hides everything
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class Target:
 
     def job(self, world_size: int) -> dict[str, Any]:
         """As `targets.Module` takes it."""
-        return {"file": str(self.file), "function": self.function, "lora": dict(self.lora), "world_size": world_size}
+        adapter = {"lora": dict(self.lora), "cwd": str(Path.cwd())}
+        return {"file": str(self.file), "function": self.function, **adapter, "world_size": world_size}
 
 
 class TargetFailed(Exception):
@@ -66,7 +66,7 @@ def command(args: argparse.Namespace) -> int:
     folder = results.new_run(kind=NAME)
     folder.describe(target=args.target, lora=args.lora, cells=[cell.id for cell in cells])
     try:
-        facts, found = measure(target, cells, args.workers, folder)
+        found = measure(target, cells, args.workers, folder)
     except TargetFailed as failed:
         print(f"faultline: {plain(args.target)}: {plain(failed)}", file=sys.stderr)
         if failed.traceback:
@@ -76,20 +76,19 @@ def command(args: argparse.Namespace) -> int:
         had = f"{len(folder.results())} of {len(cells)} cells, which are in {folder.shown}/cells.jsonl"
         print(f"faultline: interrupted after {had}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    folder.describe(finished=True, facts=results.finite(facts))
+    folder.describe(finished=True)
     if args.json:
-        print(json.dumps(results.finite(checked.as_json(facts, found)), indent=2))
+        print(json.dumps(results.finite(checked.as_json(found)), indent=2))
     else:
-        checked.show(Console(), args.target, args.lora, facts, found)
+        checked.show(Console(), args.target, args.lora, found)
         print(f"results: {folder.shown}/cells.jsonl")
-    return EXIT_AS_EXPECTED if all(map(checked.fine, found)) else EXIT_UNEXPECTED
+    if not checked.ran(found):
+        return EXIT_USAGE
+    return EXIT_AS_EXPECTED if checked.agrees(found) else EXIT_UNEXPECTED
 
 
-def measure(
-    target: Target, cells: Sequence[Cell], workers: int, folder: RunFolder
-) -> tuple[dict[str, Any], list[Result]]:
-    """Run the cells; gives what was seen of the model in one process, and the results in the order of the cells."""
-    facts: dict[str, Any] = {}
+def measure(target: Target, cells: Sequence[Cell], workers: int, folder: RunFolder) -> list[Result]:
+    """Run the cells; gives the results in the order of the cells."""
     found: dict[str, Result] = {}
     writer = results.Writer(folder)
     folder.describe(finished=False)
@@ -97,7 +96,6 @@ def measure(
         with terminal.progress(Console(stderr=True), len(cells), []) as advance:
 
             def done(entry: Result) -> None:
-                facts.update(entry.pop("facts"))
                 writer.add(entry)
                 found[entry["id"]] = entry
                 advance(entry)
@@ -105,11 +103,12 @@ def measure(
             runner.run_all(cells, workers, done, run=functools.partial(run_one, target))
     finally:
         writer.close()
-    return facts, [found[cell.id] for cell in cells]
+    return [found[cell.id] for cell in cells]
 
 
 def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
-    """One cell's result, with `first` (where it first differs), `apart` (weights that were tied) and `facts`.
+    """One cell's result, with `first` (where it first differs), `apart` (weights that were tied) and `facts` (what was
+    seen in one process, on the rows of as many ranks).
 
     Raises TargetFailed where one process can't train the target.
     """
@@ -118,9 +117,10 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
     def go() -> tuple[Ended, oracle.Judgement]:
         path, problem = references.file(server, cell, job)
         if problem:
-            raise TargetFailed(*told(problem))
+            raise TargetFailed(*told(problem, target.file.parent))
         facts.update(json.loads(path.with_suffix(".facts").read_text()))
-        if facts["noise"] > CHAOS:
+        # So much between two runs in one process would be taken for rounding, and hide faults of that size.
+        if facts["noise"] > matrix.TOLERANCE[cell.precision]:
             raise TargetFailed(
                 f"two runs in one process differ by {facts['noise']:.2g} of their gradients: the model draws random"
                 " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
@@ -171,17 +171,17 @@ def apart(ended: Ended) -> list[list[str]]:
     return [list(names) for names in dict.fromkeys(map(tuple, found))]
 
 
-def told(problem: str) -> tuple[str, str]:
+def told(problem: str, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from what is known of a reference that could not be made."""
     if problem == runner.DIED:
         return "the process that builds and trains it ended without a word, by a signal, os._exit or hanging", ""
     refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible): ((?s:.*))", problem, re.MULTILINE)
-    return one_line(refused[1] if refused else problem.strip().splitlines()[-1]), frames(problem)
+    return one_line(refused[1] if refused else problem.strip().splitlines()[-1]), frames(problem, folder)
 
 
-def frames(traceback: str) -> str:
-    """A traceback without this suite's frames, and without what has no others; empty where nothing is left."""
-    told = [part for part in map(_foreign, traceback.split(CAUSE)) if "\n  File " in part]
+def frames(traceback: str, folder: Path) -> str:
+    """A traceback without this suite's frames, and without causes that have none of a folder; empty if none has."""
+    told = [part for part in map(_foreign, traceback.split(CAUSE)) if f'\n  File "{folder}' in part]
     return CAUSE.join(part.strip("\n") for part in told) + "\n" if told else ""
 
 

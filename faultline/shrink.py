@@ -143,6 +143,9 @@ def _heads(part: dict[str, Any], small: dict[str, Any]) -> None:
         if type(part.get(many)) is int and expand in part:
             small[many] = 4
             small[wide] = int(part[expand] * small["hidden_size"]) // 4
+    for factors in ("short_factor", "long_factor"):
+        if isinstance(part.get(factors), list):
+            small[factors] = part[factors][: HEAD // 2]
     sections = [d for d in small.values() if isinstance(d, dict) and "mrope_section" in d]
     for rope in sections:
         rope["mrope_section"] = [HEAD // 2 - 2, 1, 1]

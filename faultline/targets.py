@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib.util
 import inspect
 import json
@@ -22,7 +24,7 @@ from faultline.scenario import Impossible, Scenario
 from faultline.strategies import Setup
 from faultline.strategies._common import blocks
 
-LARGEST = 100_000_000  # parameters: what is checked here is trained several times over, on a CPU
+LARGEST = 20_000_000  # parameters: what is checked here is trained several times over, on a CPU
 
 
 class Refused(Exception):
@@ -32,8 +34,9 @@ class Refused(Exception):
 class Module:
     """Stands for a failure's module: its scenario is the target's.
 
-    A target has `file`, `function` (empty: the file is a config), `lora` (keywords of LoraConfig, empty without) and
-    `world_size`: among how many ranks the rows of a batch are shared, in the reference too.
+    A target has `file`, `function` (empty: the file is a config), `lora` (keywords of LoraConfig, empty without), `cwd`
+    (the folder that it is run from) and `world_size`: among how many ranks the rows of a batch are shared, in the
+    reference too.
     """
 
     def __init__(self, target: Mapping[str, Any]) -> None:
@@ -41,13 +44,13 @@ class Module:
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         file, world = Path(self.target["file"]), self.target["world_size"]
-        with alone():
+        with alone(), contextlib.chdir(self.target["cwd"]):
             built = _call(file, self.target["function"]) if self.target["function"] else tiny(file)
         model, loss, batch = _parts(built)
-        if self.target["lora"]:
-            model = add_lora(model, dict(self.target["lora"]))
         if not isinstance(model, torch.nn.Module):
             raise Refused(f"{file.name} gives a {type(model).__name__}, not a model")
+        if self.target["lora"]:
+            model = add_lora(model, dict(self.target["lora"]))
         check(model)
         model.train()
         switch_off(getattr(model, "config", None))
@@ -167,12 +170,17 @@ def switch_off(config: Any) -> None:
 
 
 def name_blocks(model: torch.nn.Module) -> None:
-    """Give a model that names no blocks for FSDP those that it has in lists, else its parts."""
+    """Give a model that names no blocks for FSDP those that it has in lists, else its parts; never itself."""
     if blocks(model):
         return
     inside = [layer for module in model.modules() if isinstance(module, torch.nn.ModuleList) for layer in module]
-    named = inside or list(model.children())
-    model._no_split_modules = sorted({type(m).__name__ for m in named if any(True for _ in m.parameters())})
+    wrappable = [  # what has a forward pass; a class stands for all its modules, so not the model's own
+        module
+        for module in inside or model.children()
+        if not isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict) and type(module) is not type(model)
+    ]
+    found = [module for module in wrappable if any(True for _ in module.parameters())]
+    model._no_split_modules = sorted({type(module).__name__ for module in found})
 
 
 def add_lora(model: Any, keywords: dict[str, Any]) -> Any:
@@ -203,31 +211,50 @@ def checkpoint(model: Any, mode: str) -> None:
 
 def share(batch: Any, rank: int, world_size: int) -> Any:
     """A rank's rows of a batch, nested or not: of every tensor its part along dimension 0."""
-    if isinstance(batch, torch.Tensor):
-        if not batch.ndim:
-            return batch
-        if len(batch) % world_size:
+
+    def mine(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.ndim:
+            return tensor
+        if len(tensor) % world_size:
             raise Refused(
-                f"the batch has a tensor {list(batch.shape)}, which {world_size} ranks can't share by its rows;"
+                f"the batch has a tensor {list(tensor.shape)}, which {world_size} ranks can't share by its rows;"
                 f" give {ROWS} rows, or a function batch(step, rank, world_size)"
             )
-        part = len(batch) // world_size
-        return batch[rank * part : (rank + 1) * part]
-    if isinstance(batch, Mapping):
-        return {key: share(value, rank, world_size) for key, value in batch.items()}
-    if isinstance(batch, list | tuple) and any(True for _ in tensors(batch)):
-        return type(batch)(share(value, rank, world_size) for value in batch)
-    return batch
+        part = len(tensor) // world_size
+        return tensor[rank * part : (rank + 1) * part]
+
+    found = mapped(batch, mine)
+    if not any(True for _ in tensors(found)):
+        raise Refused(f"the batch is a {type(batch).__name__} without a tensor: give tensors, in dictionaries or lists")
+    return found
 
 
 def to(batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """A batch, nested or not, on the device; numbers as bf16 where DeepSpeed made the model so, as Trainer does."""
-    if isinstance(batch, Mapping):
-        return {key: to(value, device, dtype) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch)(to(value, device, dtype) for value in batch)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() and dtype == torch.bfloat16 else tensor.dtype)
+
+    return mapped(batch, moved)
+
+
+def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch of the same kind with every tensor changed."""
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, dtype if batch.is_floating_point() and dtype == torch.bfloat16 else batch.dtype)
+        return change(batch)
+    if isinstance(batch, Mapping):
+        changed = {key: mapped(value, change) for key, value in batch.items()}
+        try:
+            return type(batch)(changed)  # type: ignore[call-arg]
+        except TypeError:
+            return changed
+    if isinstance(batch, tuple) and hasattr(batch, "_make"):
+        return batch._make(mapped(value, change) for value in batch)
+    if isinstance(batch, list | tuple):
+        return type(batch)(mapped(value, change) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        own = {field.name: mapped(getattr(batch, field.name), change) for field in dataclasses.fields(batch)}
+        return dataclasses.replace(batch, **own)
     return batch
 
 

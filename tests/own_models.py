@@ -31,6 +31,28 @@ def healthy():
     return Model(), loss, batch()
 
 
+class Lists(Model):
+    """Its layers are lists of parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList([nn.Linear(8, 8), nn.LayerNorm(8)]) for _ in range(3))
+
+    def forward(self, x):
+        for layer, norm in self.layers:
+            x = norm(layer(x)).tanh()
+        return self.head(x)
+
+
+def nested_lists():
+    return Lists(), loss, batch()
+
+
+def nested_sequences():
+    parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)]
+    return nn.Sequential(*parts, nn.Linear(8, 4)), loss, batch()
+
+
 def checkpoints_by_itself():
     model = Model()
     forward = model.layers[1].forward
@@ -141,7 +163,15 @@ def spawns():
     torch.multiprocessing.spawn(print, nprocs=2)
 
 
-def random():
+def random(rate=0.5):
     model = Model()
-    model.layers[0].register_forward_hook(lambda module, args, output: nn.functional.dropout(output, 0.5))
+    model.layers[0].register_forward_hook(lambda module, args, output: nn.functional.dropout(output, rate))
     return model, loss, batch()
+
+
+def a_little_random():
+    return random(0.02)
+
+
+def no_tensors():
+    return Model(), loss, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,9 @@ FACTS = {
 }
 
 
+TWICE = {"facts": FACTS | {"several_calls": ["tower"]}}
+
+
 def ended(*steps, facts=None):
     """Two ranks: the first did these steps, the second did nothing wrong."""
     fine = [{"bad": [], "nan": [], "outputs": {}} for _ in steps]
@@ -37,7 +41,7 @@ def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
     axes = {"variant": variant, "strategy": strategy, "checkpointing": mode, "precision": precision, "device": device}
     rest = {"signature": "", "detail": "", "errors": [], "first": {}, "apart": [], "ranks": [{"error": None}]}
     known = {"id": cell, "failure": "check", "world_size": int(world[1:]), "outcome": outcome, "verdict": "expected"}
-    return {**axes, **known, **rest, "worst_parameter": "", "relative_error": None, **changes}
+    return {**axes, **known, **rest, "worst_parameter": "", "relative_error": None, "facts": FACTS, **changes}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ TRACEBACK = f"""Traceback (most recent call last):
 def test_a_user_sees_their_own_frames_only():
     """Frames of this suite in front of one's own hide what is wrong."""
     problem = TRACEBACK + "AttributeError: 'NoneType' object has no attribute 'shape'\n"
-    message, traceback = check.told(problem)
+    message, traceback = check.told(problem, Path("/home/me"))
     assert message == "AttributeError: 'NoneType' object has no attribute 'shape'"
     assert "faultline/rank.py" not in traceback and "_run(job" not in traceback
     assert traceback.startswith("Traceback") and traceback.endswith("'shape'\n") and "/home/me/train.py" in traceback
@@ -119,15 +123,15 @@ def test_a_refusal_is_one_line_with_the_cause_alone():
         + f'Traceback (most recent call last):\n  File "{ROOT}/faultline/targets.py", line 9, in _call\n    raise\n'
         + "faultline.targets.Refused: train.py exits (code 3)\n"
     )
-    message, traceback = check.told(problem)
+    message, traceback = check.told(problem, Path("/home/me"))
     assert message == "train.py exits (code 3)"
     assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
 
 
 def test_a_refusal_from_nowhere_has_no_traceback():
     ours = f'Traceback (most recent call last):\n  File "{ROOT}/faultline/targets.py", line 9, in f\n    raise\n'
-    assert check.told(ours + "faultline.targets.Refused: no\n") == ("no", "")
-    assert "os._exit" in check.told(runner.DIED)[0]
+    assert check.told(ours + "faultline.targets.Refused: no\n", ROOT) == ("no", "")
+    assert "os._exit" in check.told(runner.DIED, ROOT)[0]
 
 
 ORDER = ["", "embed", "layers.0", "layers.1", "head"]
@@ -162,23 +166,21 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     words = "AssertionError: The parameter tower.weight has already been reduced."
     cell = "check/model/zero2/reentrant/fp32/w2/cpu"
     result = entry("raises", cell, detail=words, ranks=[{"error": {"traceback": words}}])
-    assert checked.recognised(FACTS | {"several_calls": ["tower"]}, result)[0].name == "zero_double_reduction"
-    assert checked.recognised(FACTS, result)[0] is None
+    assert checked.recognised(result | TWICE)[0].name == "zero_double_reduction"
+    assert checked.recognised(result)[0] is None
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
     found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
-    facts = FACTS | {"several_calls": ["tower"]}
-    failure, signature, sure = checked.recognised(facts, found)
+    failure, signature, sure = checked.recognised(found | TWICE)
     assert (failure.name, signature, sure) == ("zero_double_reduction", "differs", "likely")
     elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
-    assert checked.recognised(facts, elsewhere)[0] is None, "no cell was ever measured to diverge there"
-    assert checked.recognised(FACTS, found)[0] is None, "nothing in this model runs twice"
+    assert checked.recognised(elsewhere | TWICE)[0] is None, "no cell was ever measured to diverge there"
+    assert checked.recognised(found)[0] is None, "nothing in this model runs twice"
 
 
 def test_one_failure_is_told_once_whatever_its_forms():
     """A user with nine failing cells of one cause needs one answer, with the remedies of all forms together."""
-    facts = FACTS | {"several_calls": ["tower"]}
     words = {
         "zero2": "AssertionError: it has already been reduced",
         "ddp": "Expected to mark a variable ready only once",
@@ -187,9 +189,10 @@ def test_one_failure_is_told_once_whatever_its_forms():
         entry(
             "raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=[{"error": {"traceback": text}}]
         )
+        | TWICE
         for name, text in words.items()
     ]
-    groups = checked.groups(facts, [*found, entry()])
+    groups = checked.groups([*found, entry()])
     assert len(groups) == 1 and len(groups[0].forms) == 2
     fates = {fate.key: fate for fate in groups[0].fates}
     assert fates["a"].word == "verified" and fates["a"].cells == 2, "non-reentrant helps against both"
@@ -201,9 +204,9 @@ def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for()
     assert {fact for failure in failures().values() for fact in failure.found_by} <= {*checked.FACTS}
 
 
-def shown(facts, results, target="train.py:build"):
+def shown(results, target="train.py:build"):
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115 - gone with the console
-    checked.show(console, target, "", facts, results)
+    checked.show(console, target, "", results)
     return console.export_text()
 
 
@@ -215,11 +218,38 @@ def test_no_name_or_error_steers_the_terminal(text):
     first = {"step": 1, "rank": 0, "phase": "backward", "module": hostile, "parameter": hostile, "error": 0.5}
     errors = [[hostile, "gradients", 1, 0, 0.5]]
     wrong = entry("diverges", signature="differs", detail=hostile, first=first, errors=errors, apart=[[hostile]])
-    assert "\x1b" not in shown(facts, [wrong], hostile)
-    json.dumps(checked.as_json(facts, [wrong]))
+    assert "\x1b" not in shown([wrong | {"facts": facts}], hostile)
+    json.dumps(checked.as_json([wrong | {"facts": facts}]))
 
 
 def test_an_adapter_that_never_moves_is_the_first_thing_told():
     facts = FACTS | {"no_gradient": ["base.lora_A.weight"]}
     assert "never move, not even in one process" in checked.remarks(facts)[0]
     assert checked.remarks(FACTS) == []
+
+
+def test_nothing_that_ran_is_no_agreement():
+    """Breaks when a selection in which no cell can be run is told as a model without faults."""
+    impossible = entry("impossible", detail="the model has no gradient_checkpointing_enable")
+    assert not checked.agrees([impossible]) and not checked.ran([impossible])
+    assert checked.verdict([impossible]) == "No cell could be run: the model has no gradient_checkpointing_enable."
+    assert checked.agrees([impossible, entry()])
+
+
+def test_what_could_not_be_proven_is_not_told_as_a_difference():
+    told = checked.verdict([entry(), entry("invalid")])
+    assert told == "1 could not be proven to run what their names say."
+
+
+def test_the_command_repeats_the_very_cell():
+    """Whatever a target is called: the words go through a shell."""
+    told = checked.command("my file.py:build", "r=8", entry(cell="check/model/zero2/off/bf16/w4/cpu"))
+    assert told.startswith("python -m faultline check 'my file.py:build' --lora r=8 --strategy zero2")
+    assert told.endswith("--checkpointing off --precision bf16 --world 4")
+
+
+def test_facts_are_those_of_the_most_ranks():
+    """With one rank, no parameter is used by some ranks only."""
+    alone = entry(cell="check/model/ddp/off/fp32/w1/cpu", facts=FACTS | {"no_gradient": ["a"]})
+    both = entry(facts=FACTS | {"unequal": ["a"]})
+    assert checked.facts_of([both, alone])["unequal"] == checked.facts_of([alone, both])["unequal"] == ["a"]

@@ -44,9 +44,10 @@ def run(server, tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp1-full", "fsdp2"])
-def test_a_healthy_model_trains(run, strategy):
+@pytest.mark.parametrize("model", ["healthy", "nested_lists", "nested_sequences"])
+def test_a_healthy_model_trains(run, model, strategy):
     """A tool that finds faults where there are none is soon ignored."""
-    found = run("healthy", strategy)
+    found = run(model, strategy)
     assert (found["outcome"], found["first"]) == ("trains", {}), found["detail"]
 
 
@@ -78,7 +79,7 @@ def test_tied_weights_that_come_apart_are_named(run):
 def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
     found = run("unused")
     assert found["facts"]["no_gradient"] == ["spare.weight", "spare.bias"]
-    failure, signature, sure = checked.recognised(found["facts"], found)
+    failure, signature, sure = checked.recognised(found)
     assert (failure.name, signature, sure) == ("ddp_unused_vision_tower", "unfinished-reduction", "certain")
 
 
@@ -90,7 +91,7 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
     assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
     assert run("experts", "ddp-find-unused")["outcome"] == "trains"
     died = run("experts", "ddp")
-    assert checked.recognised(died["facts"], died)[0].name == "ddp_unused_vision_tower"
+    assert checked.recognised(died)[0].name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_found_placed_and_recognised(run):
@@ -98,7 +99,7 @@ def test_a_silent_failure_is_found_placed_and_recognised(run):
     found = run("per_image", "zero3-small", "reentrant")
     assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
     assert found["first"]["module"].startswith("vpm.")
-    assert checked.recognised(found["facts"], found)[0].name == "zero_double_reduction"
+    assert checked.recognised(found)[0].name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant")["outcome"] == "trains"
 
 
@@ -125,6 +126,8 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
         ("fails", "AttributeError: 'NoneType' object has no attribute 'shape'", "return value.shape"),
         ("spawns", "processes of its own", "torch.multiprocessing.spawn"),
         ("random", "draws random numbers", ""),
+        ("a_little_random", "draws random numbers", ""),
+        ("no_tensors", "without a tensor", ""),
         ("nothing", "no function nothing; it has ", ""),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from transformers import BatchEncoding
 
 from faultline import compare, inputs, observe, shrink, targets
 from faultline.scenario import Impossible
@@ -185,6 +188,24 @@ def test_shares_are_the_whole_batch(times, world):
     assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
     assert torch.equal(torch.cat([part["rest"][0] for part in parts]), batch["rest"][0])
     assert all(part["n"] == 3 and part["rest"][1] == "text" for part in parts)
+
+
+class Named(NamedTuple):
+    x: torch.Tensor
+    kind: str
+
+
+@dataclass(frozen=True)
+class Record:
+    x: torch.Tensor
+    kind: str
+
+
+@pytest.mark.parametrize("kind", [Named, Record, lambda x, kind: BatchEncoding({"x": x})])
+def test_a_share_is_of_the_batch_own_kind(kind):
+    """A loss asks its batch for what it gave it."""
+    part = targets.share(kind(torch.arange(4), "text"), 1, 2)
+    assert type(part) is type(kind(torch.arange(4), "text")) and torch.equal(part.x, torch.tensor([2, 3]))
 
 
 def test_a_batch_that_does_not_divide_is_refused():

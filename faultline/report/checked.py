@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from faultline import diagnose, known, report
 from faultline.catalogue import Failure, failures
 from faultline.hints import Hints
 from faultline.known import Fate, Place
+from faultline.matrix import default_world
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
 from faultline.wording import normalised
@@ -74,14 +76,24 @@ def fine(result: Result) -> bool:
     return result["outcome"] in ("trains", "impossible")
 
 
-def groups(facts: dict[str, Any], results: Collection[Result]) -> list[Group]:
+def agrees(results: Collection[Result]) -> bool:
+    """Whether every cell that could be run does what one process does, and there is one."""
+    return ran(results) and all(map(fine, results))
+
+
+def ran(results: Collection[Result]) -> bool:
+    """Whether any cell could be run."""
+    return any(result["outcome"] != "impossible" for result in results)
+
+
+def groups(results: Collection[Result]) -> list[Group]:
     """The cells that don't train, put together where they show one known failure, or else do the same."""
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
     matches: dict[tuple[Any, ...], tuple[Failure | None, str]] = {}
     for result in results:
         if fine(result):
             continue
-        failure, signature, sure = recognised(facts, result)
+        failure, signature, sure = recognised(result)
         at = (result["first"].get("phase"), result["first"].get("module"))
         words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
         form = (result["outcome"], signature, "" if failure else words)
@@ -94,12 +106,12 @@ def groups(facts: dict[str, Any], results: Collection[Result]) -> list[Group]:
     ]
 
 
-def recognised(facts: dict[str, Any], result: Result) -> tuple[Failure | None, str, str]:
+def recognised(result: Result) -> tuple[Failure | None, str, str]:
     """The known failure that a cell shows, its signature and how sure that is.
 
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
     """
-    where = (result["strategy"], result["checkpointing"])
+    facts, where = result["facts"], (result["strategy"], result["checkpointing"])
     if result["outcome"] == "raises":
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
         context = f"{error.get('traceback', '')}\n{result['strategy']}"
@@ -125,8 +137,14 @@ def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:
     return any(facts.get(fact) for fact in failure.found_by)
 
 
-def show(console: Console, target: str, lora: str, facts: dict[str, Any], results: Sequence[Result]) -> None:
+def facts_of(results: Sequence[Result]) -> dict[str, Any]:
+    """What was seen in one process, on the rows of the most ranks, which differ the most."""
+    return max(results, key=lambda result: result["world_size"])["facts"]
+
+
+def show(console: Console, target: str, lora: str, results: Sequence[Result]) -> None:
     """Print facts, table and every group of cells that doesn't train, with what helps."""
+    facts = facts_of(results)
     console.print()
     _line(
         console,
@@ -138,17 +156,25 @@ def show(console: Console, target: str, lora: str, facts: dict[str, Any], result
         _line(console, f"  {text}")
     console.print()
     terminal.tables(console, results)
-    for group in groups(facts, results):
+    for group in groups(results):
         console.print()
         _group(console, target, lora, group, results)
-    bad = sum(not fine(result) for result in results)
     console.print()
-    _line(console, f"{bad} of {len(results)} cells don't do what one process does." if bad else _all_fine(results))
+    _line(console, verdict(results))
 
 
-def _all_fine(results: Sequence[Result]) -> str:
-    ran = sum(result["outcome"] == "trains" for result in results)
-    return f"All {ran} cells that can be run do what one process does: every gradient and weight agrees."
+def verdict(results: Sequence[Result]) -> str:
+    """The answer in a line."""
+    if not ran(results):
+        return f"No cell could be run: {one_line(results[0]['detail'])}."
+    wrong = sum(not fine(result) and result["outcome"] != "invalid" for result in results)
+    unproven = sum(result["outcome"] == "invalid" for result in results)
+    if not wrong and not unproven:
+        trained = sum(result["outcome"] == "trains" for result in results)
+        return f"All {trained} cells that can be run do what one process does: every gradient and weight agrees."
+    told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
+    told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
+    return "; ".join(told) + "."
 
 
 def _size(facts: dict[str, Any]) -> str:
@@ -183,8 +209,7 @@ def _group(console: Console, target: str, lora: str, group: Group, results: Sequ
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
         _line(console, f"    python -m faultline show {group.failure.name}")
-    options = f" --strategy {one['strategy']} --checkpointing {one['checkpointing']}"
-    _line(console, f"  again: {command(target, lora)}{options}", "dim")
+    _line(console, f"  again: {command(target, lora, one)}", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -203,9 +228,15 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
 
-def command(target: str, lora: str) -> str:
-    """What checks the target again."""
-    return f"python -m faultline check {plain(target)}" + (f" --lora {plain(lora)}" if lora else "")
+def command(target: str, lora: str, result: Result) -> str:
+    """What checks the target again in one cell."""
+    words = ["python", "-m", "faultline", "check", plain(target), *(["--lora", plain(lora)] if lora else [])]
+    words += ["--strategy", result["strategy"], "--checkpointing", result["checkpointing"]]
+    cell = report.cell_of(result)
+    usual = {"precision": "fp32", "world": default_world(cell), "device": "cpu"}
+    for axis, value in {"precision": cell.precision, "world": cell.world_size, "device": cell.device}.items():
+        words += [f"--{axis}", str(value)] if value != usual[axis] else []
+    return shlex.join(words)
 
 
 def worst(result: Result) -> dict[str, tuple[Any, ...]]:
@@ -235,12 +266,12 @@ def _number(value: Any) -> str:
     return f"{value:.2g}" if isinstance(value, float | int) else str(value)
 
 
-def as_json(facts: dict[str, Any], results: Sequence[Result]) -> dict[str, Any]:
+def as_json(results: Sequence[Result]) -> dict[str, Any]:
     """The answer for machines; README.md has the table of its keys."""
     kept = ("id", "outcome", "signature", "detail", "first", "apart", "errors", "worst_parameter", "relative_error")
     return {
-        "agrees": all(map(fine, results)),
-        "model": {key: value for key, value in facts.items() if key != "order"},
+        "agrees": agrees(results),
+        "model": {key: value for key, value in facts_of(results).items() if key != "order"},
         "cells": [{key: result[key] for key in kept} for result in results],
         "problems": [
             {
@@ -259,7 +290,7 @@ def as_json(facts: dict[str, Any], results: Sequence[Result]) -> dict[str, Any]:
                     for f in group.fates
                 ],
             }
-            for group in groups(facts, results)
+            for group in groups(results)
         ],
     }
 
