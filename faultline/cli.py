@@ -123,7 +123,6 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("-o", "--output", default="", metavar="FILE", help="where to (default: standard output)")
     out.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     out.add_argument("--markdown", action="store_true", help="an issue for whoever must fix it, with the file in it")
-    out.add_argument("--stack", default="", metavar="STACK", help="the versions to pin: a name from stacks/")
 
     proof = verb(verbs, "export-all", export.command_all, "export every cell that fails, and run each file by itself")
     add_selection(proof)

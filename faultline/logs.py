@@ -36,6 +36,7 @@ _PREFIX = re.compile(
     r"\[(?:local_?)?(?:rank|default|trainer|worker|gpu)[ _:]?(?P<rank>\d{1,5})\]:? ?"
     r"|\[(?P<number>\d{1,5})\]:(?= ?\S) ?"
     r"| {0,4}(?P<srun>\d{1,5}): "
+    r"|\[\d{1,5},(?:mpirank:)?(?P<mpi>\d{1,5})(?:,[\w.-]{1,60})?\](?:<std(?:out|err)>)?:? ?"
     r"|\((?P<actor>[\w.<>:-]{1,60}(?: [\w.-]{1,40})? (?:pid|rank)=\d{1,9}(?:, ip=[\w.:]{1,60})?)\) ?"
     r"|(?P<host>(?=[a-z][a-z.-]{0,40}\d)[a-z][\w.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): "
     r"|(?P<service>(?=[a-z][a-z.-]{0,40}\d)[a-z][\w.-]{0,60}) {1,8}\| "
@@ -262,7 +263,7 @@ def bare(text: str) -> tuple[str, int | None, str, bool]:
         if not match:
             break
         kind = match.lastgroup or ""
-        if kind in ("rank", "number", "srun"):
+        if kind in ("rank", "number", "srun", "mpi"):
             rank = int(match[kind])
         elif kind in ("actor", "host", "service"):
             names += f"{match[kind]} "

@@ -191,18 +191,12 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
         (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
         (("nonsense",), "not a cell"),
         (("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",), "it is impossible"),
-        ((RAISES, "--stack", "yesterday"), "unknown stack"),
     ],
 )
 def test_mistakes_are_one_clear_line(asked, argv, said):
     code, out, errors = asked("export", *argv)
     assert code == 2 and not out and len(errors) == 1
     assert said in errors[0]
-
-
-def test_another_stack_is_pinned(asked):
-    _, out, _ = asked("export", RAISES, "--stack", "deepspeed-0.15.4")
-    assert '"deepspeed==0.15.4"' in out.splitlines()[2] and "torch==" in out.splitlines()[2]
 
 
 def function(text):

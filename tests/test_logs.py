@@ -103,6 +103,8 @@ PREFIXED = {
     "[rank0]:   File": ("  File", 0),
     "[rank12]: x": ("x", 12),
     "[default3]:RuntimeError: x": ("RuntimeError: x", 3),
+    "[1,mpirank:2,algo-1]<stderr>:  File": ("  File", 2),
+    "[1,3]<stdout>:x": ("x", 3),
     "0: Traceback": ("Traceback", 0),
     " 3:   File": ("  File", 3),
     "[2]: x": ("x", 2),

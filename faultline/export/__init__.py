@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from faultline import stacks
 from faultline.catalogue import failures
-from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.matrix import Selection, select
 
 
@@ -16,7 +15,7 @@ def command(args: argparse.Namespace) -> int:
     from faultline.export import facts, issue, write  # libcst and templates, which no other command needs
 
     [cell] = select(failures(), Selection(cells=(args.cell,)))
-    where = facts.place(cell, pins(args.stack))
+    where = facts.place(cell)
     text = issue.write_issue(where) if args.markdown else write.write(where)
     if args.output in ("", "-"):
         print(text, end="")
@@ -34,15 +33,3 @@ def command_all(args: argparse.Namespace) -> int:
     from faultline.export import prove
 
     return EXIT_AS_EXPECTED if prove.prove(args) else EXIT_UNEXPECTED
-
-
-def pins(stack: str) -> dict[str, str] | None:
-    """The versions that a stack of stacks/ pins, the rest as of today; None for today's."""
-    if stack in ("", stacks.TODAY):
-        return None
-    if stack not in stacks.named():
-        raise unknown("stack", stack, list(stacks.named()))
-    from faultline.known import everything_pinned
-
-    named = (line.partition("==") for line in stacks.read(stack).requirements)
-    return {**everything_pinned(), **{name: version for name, equals, version in named if equals}}

@@ -36,7 +36,6 @@ class Place:
     outcome: str
     signature: str
     pins: Mapping[str, str]
-    installed: bool = True
 
     @property
     def kind(self) -> str:
@@ -46,15 +45,14 @@ class Place:
         return "misplaced" if self.variant.second else "trains"
 
 
-def place(cell: Cell, pins: Mapping[str, str] | None = None) -> Place:
+def place(cell: Cell) -> Place:
     """What is known of a cell; raises UsageError where there is nothing to export."""
     failure = catalogue.failures()[cell.failure]
-    told = expectations.expect(runner.rules(failure), cell, pins or known.pinned())
+    told = expectations.expect(runner.rules(failure), cell, known.pinned())
     if told.outcome in ("impossible", "invalid"):
         raise UsageError(f"{cell.id} can't be exported: it is {told.outcome} here")
     signature = told.signatures[0] if told.signatures else ""
-    every = known.everything_pinned() if pins is None else pins
-    return Place(cell, failure, failure.variant(cell.variant), told.outcome, signature, every, pins is None)
+    return Place(cell, failure, failure.variant(cell.variant), told.outcome, signature, known.everything_pinned())
 
 
 def facts(where: Place) -> dict[str, Any]:
@@ -97,7 +95,6 @@ def facts(where: Place) -> dict[str, Any]:
         "ds_config": None,
         "accelerated": False,
         "read_weights": "weights(built.model_wrapped)",
-        "plugin_has_version": True,
         "requires_python": ">=3.11,<3.14",
         "title": failure.title,
         "train_doc": f"{'Train' if where.kind != 'misplaced' else 'Prepare two models'} under {cell.strategy}"

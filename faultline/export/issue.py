@@ -21,7 +21,7 @@ def write_issue(where: Place) -> str:
     ]
     return TEMPLATES.get_template("issue.md.j2").render(
         title=escaped(where.failure.title),
-        happens=told(where),
+        happens="the error below" if where.kind == "raises" else told(where),
         trains=where.outcome == "trains",
         error=fenced(plain(errors[-1]), "text") if errors and where.kind == "raises" else "",
         cell=where.cell,

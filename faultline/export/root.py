@@ -68,21 +68,16 @@ def parts(function: cst.FunctionDef, wanted: Collection[str]) -> Root:
     return Root(_statements(function), values, used(function, "setup"), config)
 
 
-def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...] | None, installed: bool) -> Root:
+def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...] | None) -> Root:
     """The failure's `trainer` for one variant; `arguments` are the names of those that the strategy gives; None
-    where the file also trains without it.
-
-    Where the stack is `installed` here, TRL's classes are imported from where they are.
+    where the file also trains without it. TRL's classes are imported from where they are.
     """
     known: dict[str, Any] = {"variant": variant, "setup": _setup(cell)}
     known |= {"arguments": Keys(*arguments)} if arguments is not None else {}
     function = _folded(sources, "trainer", known)
-    if installed:
-        homes = Homes(sources)
-        changed = function.visit(homes)
-        assert isinstance(changed, cst.FunctionDef)
-        function = changed
-    function = pruned(function)
+    changed = function.visit(Homes(sources))
+    assert isinstance(changed, cst.FunctionDef)
+    function = pruned(changed)
     *_, last = function.body.body
     result = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
     if not isinstance(result, cst.Return) or result.value is None or _own_returns(function) != 1:

@@ -54,7 +54,7 @@ def write(where: Place) -> str:
     if variant.trainer:
         given = {"zero": ("deepspeed",), "fsdp1": ("fsdp", "fsdp_config"), "fsdp2": ("fsdp", "fsdp_config")}
         keys = None if where.kind in COMPARED else given.get(o["family"], ())
-        built = root.trainer(sources, cell, variant, keys, where.installed)
+        built = root.trainer(sources, cell, variant, keys)
     else:
         function = root.scenario(sources, cell, variant)
         built = root.parts(function, root.PARTS)
