@@ -66,6 +66,9 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     did = [sample for sample in telling if sample.shows]
     if outside:
         return None, f"your releases, {outside} than any that was measured, do what {_named(did[0], asked)} does"
+    torch, measured = versions.get("torch"), ranges.public(known.pinned()["torch"])
+    if told == {True} and torch and not torch.holds(measured):
+        return None, f"your torch does what {measured} does"
     if told == {True}:
         return True, ""
     some = " and ".join(dict.fromkeys(sample.date or _named(sample, asked) for sample in (did[0], did[-1])))

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -20,6 +21,7 @@ from faultline.report import one_line
 from faultline.server import STACK
 
 DEEP = 5  # files that include each other
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 LONG = 5000  # characters of a requirement with its hashes
 
 
@@ -72,9 +74,19 @@ def _pin(name: str, specifier: str, source: str) -> Pin | None:
         return Pin(package, Range(), one_line(source))
 
 
+def _applies(requirement: Requirement) -> bool:
+    """Whether a requirement's marker holds for this Python on Linux, without extras; so it does where it is odd."""
+    try:
+        return not requirement.marker or requirement.marker.evaluate(LINUX)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return True
+
+
 def _requirement(text: str, source: str) -> Pin | None:
     """The pin of a requirement; a build that a URL names has the version of its file or tag."""
     found = Requirement(text)
+    if not _applies(found):
+        return None
     specifier = str(found.specifier)
     if found.url:
         named = re.search(

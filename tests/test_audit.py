@@ -64,6 +64,15 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "2025-03-01"
 
 
+def test_another_torch_than_was_run_is_a_condition(tmp_path, asked):
+    """Breaks when what was measured with one torch is told as sure of any."""
+    project(tmp_path)
+    (tmp_path / "requirements.txt").write_text(PROJECT["requirements.txt"].replace("2.13.0", "1.13.1"))
+    _, out, _ = asked("audit", str(tmp_path), "--json")
+    found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}["grpo_lora_no_grad"]
+    assert not found["sure"] and any("your torch does what" in text for case in found["cases"] for text in case["if"])
+
+
 def test_the_example_of_the_readme_is_what_is_printed(tmp_path, asked):
     """Breaks when README.md shows an answer that nobody gets."""
     _, out, _ = asked("audit", project(tmp_path))

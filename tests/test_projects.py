@@ -145,6 +145,13 @@ def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
     assert any("no version of deepspeed fits" in note for note in setup.notes)
 
 
+def test_a_requirement_for_another_python_is_none_of_this_one(tmp_path):
+    """Breaks when the alternatives of markers are taken for a contradiction, and the version is lost."""
+    file = tmp_path / "requirements.txt"
+    file.write_text("trl==0.15.2 ; python_version < '3.10'\ntrl==1.16.0 ; python_version >= '3.10'\n")
+    assert setups.of([str(file)], False).versions["trl"].text == "==1.16.0"
+
+
 def test_an_environment_is_read_from_its_folder(tmp_path):
     """Breaks when a virtual environment, of whichever Python, says nothing."""
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
