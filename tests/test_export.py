@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from ruff import find_ruff_bin
 
-from faultline import catalogue, known
+from faultline import catalogue, known, strategies
 from faultline.errors import UsageError
 from faultline.export import facts, fold, issue, names, prove, write
 from faultline.matrix import Cell
@@ -79,6 +79,11 @@ def test_only_what_the_cell_needs_is_in_its_file():
     ):
         assert needless not in text, f"{needless} is of no use in this file"
     assert "slices.shape[0] * slices.shape[1]" in text, "the broken variant's number of calls is lost"
+
+
+def test_every_family_of_strategies_has_its_template():
+    """Breaks when a new way to distribute can't be exported."""
+    assert {file.name.partition(".")[0] for file in facts.STRATEGIES.iterdir()} >= {*strategies.families()}
 
 
 def test_comments_are_kept():

@@ -58,6 +58,9 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
 
     for command in commands(match):
         _told(console, "Again", command)
+    cell, date = known.cell_for(failure, match.signature, match.where)
+    if cell and not date:
+        _told(console, "File", f"python -m faultline export {cell.id} -o repro.py")
     _told(console, "More", f"python -m faultline show {failure.name}")
     for record in failure.records:
         _told(console, "", record)
