@@ -102,8 +102,14 @@ def parser() -> argparse.ArgumentParser:
     own = verb(verbs, "check", check.command, "train your own model under the strategies and compare with one process")
     own.add_argument("target", metavar="TARGET", help="train.py:build, a config.json, or a model's folder")
     own.add_argument("--lora", default="", metavar="r=8,target=all-linear", help="with an adapter of PEFT")
-    for axis in ("strategy", "checkpointing", "precision", "world", "device"):
-        own.add_argument(f"--{axis}", default="", metavar="NAMES")
+    for axis, names in (
+        ("strategy", "such as ddp,zero*,fsdp2 (default: all)"),
+        ("checkpointing", "off, reentrant or non-reentrant (default: all)"),
+        ("precision", "fp32 (default) or bf16"),
+        ("world", "ranks: 1, 2 (default) or 4"),
+        ("device", "cpu (default) or cuda"),
+    ):
+        own.add_argument(f"--{axis}", default="", metavar="NAMES", help=names)
     own.set_defaults(failure="", variant="", cell="")
     own.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
     own.add_argument("--json", action="store_true", help="for machines")
