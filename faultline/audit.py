@@ -171,17 +171,6 @@ def _case(setup: Setup, failure: Failure, case: Case) -> dict[str, Any]:
         "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last},
         "upgrade": list(shown.upgrade),
         "measured": "the bare mechanism today" if shown.fixed else "these cells today",
-        "remedies": [
-            {
-                "claim": fate.claim.text,
-                "kind": fate.claim.kind,
-                "verdict": fate.word,
-                "for": fate.speak_for,
-                "cells": fate.cells,
-                "instead": list(fate.instead),
-                "source": fate.claim.source,
-            }
-            for fate in shown.remedies
-        ],
+        "remedies": [known.as_json(fate) for fate in shown.remedies],
         "repeat": list(shown.commands),
     }

@@ -233,18 +233,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "strategies": sorted(hints.strategies, key=strategies.names().index),
         "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
         "versions": hints.versions,
-        "claims": [
-            {
-                "claim": f.claim.text,
-                "kind": f.claim.kind,
-                "verdict": f.word,
-                "for": f.speak_for,
-                "cells": f.cells,
-                "instead": list(f.instead),
-                "source": f.claim.source,
-            }
-            for f in fates
-        ],
+        "claims": [known.as_json(fate) for fate in fates],
         "measured": scope,
         "happens": happens(match) if match else [],
         "then": then(told),

@@ -42,6 +42,19 @@ class Fate:
     instead: tuple[str, ...]
 
 
+def as_json(fate: Fate) -> dict[str, Any]:
+    """A remedy's fate for machines, as every command tells it."""
+    return {
+        "claim": fate.claim.text,
+        "kind": fate.claim.kind,
+        "verdict": fate.word,
+        "for": fate.speak_for,
+        "cells": fate.cells,
+        "instead": list(fate.instead),
+        "source": fate.claim.source,
+    }
+
+
 @functools.cache
 def pinned() -> dict[str, str]:
     """The versions of today's stack, as requirements.txt pins them."""
