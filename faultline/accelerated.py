@@ -67,13 +67,15 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     accelerator = Accelerator(
         cpu=setup.device.type == "cpu",
         mixed_precision="bf16" if setup.precision == "bf16" else "no",
+        gradient_accumulation_steps=setup.micro_batches,
         **family.accelerate(options, setup),
     )
-    model, optimizer = accelerator.prepare(built.model, sgd(built.model.parameters()))
+    model, optimizer = accelerator.prepare(built.model, (built.optimizer or sgd)(built.model))
 
     # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
     remain = accelerator.distributed_type != DistributedType.DEEPSPEED
-    return Wrapped(model, accelerator.backward, plain_step(optimizer), accelerator, remain)
+    step = plain_step(optimizer)
+    return Wrapped(model, accelerator.backward, step, accelerator, remain, lambda last: accelerator.accumulate(model))
 
 
 def config_file(deepspeed: str, setup: Setup) -> str:

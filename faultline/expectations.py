@@ -28,6 +28,7 @@ KEYS = (*PATTERNS, "world_size", "versions", "outcome", "signature", "record", "
 # What the oracle calls a finding that no pattern of the failure names.
 ORACLE_SIGNATURES = (
     *("other", "differs", "unmoved", "nan", "ranks-differ", "reference-model"),
+    *("checkpoint-lacks", "checkpoint-differs", "checkpoint-untied"),
     *("no-progress", "silent-exit", "evidence", *signal.Signals.__members__),
 )
 

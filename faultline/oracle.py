@@ -52,8 +52,9 @@ class Judgement:
     relative_error: float | None = None
 
 
-def judge(cell: Cell, failure: Failure, ended: Ended) -> Judgement:
-    """Name the outcome: a death or an error, whichever came first, placement, numbers; none of it without evidence."""
+def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None) -> Judgement:
+    """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
+    `loaded` tells of; none of it without evidence."""
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
         return _proven(cell, ended, Judgement(Outcome.HANGS, "no-progress", "; ".join([ended.hang, *waits])))
@@ -81,7 +82,43 @@ def judge(cell: Cell, failure: Failure, ended: Ended) -> Judgement:
             worst_parameter=numbers.worst_parameter,
             relative_error=numbers.relative_error,
         )
+    if numbers.outcome is Outcome.TRAINS and any(report["evidence"].get("saved") for report in reports):
+        return _judge_checkpoint(loaded, numbers)
     return numbers
+
+
+def _judge_checkpoint(loaded: Ended | None, numbers: Judgement) -> Judgement:
+    """What a process of its own found in the checkpoint of a cell that trained."""
+    report = loaded.ranks[0].report if loaded else None
+    if not report or report["error"] or report["evidence"]["process_group"] or not report["evidence"]["live"]:
+        why = report["error"]["message"] if report and report["error"] else "no process was left to say why"
+        return Judgement(Outcome.INVALID, "evidence", f"nobody could look into the checkpoint: {why}")
+    signature, detail = _checkpoint_faults(report["checkpoint"])
+    return Judgement(Outcome.DIVERGES, signature, detail) if signature else numbers
+
+
+def _checkpoint_faults(found: dict[str, Any]) -> tuple[str, str]:
+    """The signature of what is wrong with a checkpoint and the words for it; both empty where nothing is."""
+    said = [
+        f"{len(found[kind])} of {found['names']} tensors are {words} in the checkpoint: {_some(found[kind])}"
+        for kind, words in (("missing", "missing"), ("empty", "empty"), ("misshapen", "of another shape"))
+        if found[kind]
+    ]
+    if found["error"]:
+        said.append(f"loading it raises {found['error']}")
+    if said:
+        return "checkpoint-lacks", "; ".join(said)
+    if found["differs"]:
+        worst = max(found["differs"], key=lambda name: found["differs"][name])
+        off = f"{worst} by {found['differs'][worst]:.2g}"
+        return "checkpoint-differs", f"{len(found['differs'])} tensors of the checkpoint are off: {off}"
+    if found["untied"]:
+        return "checkpoint-untied", f"tied in the model and apart in the checkpoint: {_some(found['untied'][0])}"
+    return "", ""
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def first_cause(reports: list[dict[str, Any]]) -> tuple[int, dict[str, Any]] | None:
@@ -154,6 +191,9 @@ def evidence_doubts(cell: Cell, reports: list[dict[str, Any]]) -> list[str]:
             doubts.append(who + f"checkpointing was {found['checkpointing_seen']}, not {cell.checkpointing}")
         if len(report["steps"]) != STEPS:
             doubts.append(who + f"{len(report['steps'])} of {STEPS} steps")
+        micro_batches = found.get("micro_batches", 0)
+        if micro_batches and len(report["losses"]) != STEPS * micro_batches:
+            doubts.append(who + f"{len(report['losses'])} losses of {STEPS} steps of {micro_batches} micro-batches")
         wanted = ["gradients", "weights"] if found.get("gradients_remain") else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.get("compared", ())]
     losses = {tuple(report["losses"]) for report in reports}

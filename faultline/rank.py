@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from faultline import accelerated, catalogue, checkpointing, compare, scenario, strategies, targets, trainer
+from faultline import accelerated, catalogue, checkpointing, compare, roundtrip, scenario, strategies, targets, trainer
 from faultline.matrix import STEPS, Cell
 from faultline.run import Injection, Run, injection, show
 
@@ -24,7 +24,8 @@ def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
     A job has the keys cell, folder, reference, and optionally `at_fork` (what the
     server says of itself), `target` (somebody's own model, see `targets.Module`,
     instead of the catalogue's), `inject` (see `run.injection`), `record` (write a
-    reference instead of comparing with one) and `times` (do it all again in the
+    reference instead of comparing with one), `checkpoint` (the folder that a failure with a `save` saves to), `load`
+    (load what is in there and do nothing else, see `roundtrip.load`) and `times` (do it all again in the
     same ranks and report the last time: how long the bare work takes).
     """
     for _ in range(job.get("times", 1)):
@@ -46,6 +47,9 @@ def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
     cell = Cell.parse(job["cell"])
+    if job.get("load"):
+        os.environ["TMPDIR"] = tempfile.tempdir = job["folder"]
+        return roundtrip.load(cell, Path(job["checkpoint"]), report)
     setup = _set_up(cell, rank, job, report)
     if "target" in job:
         run = Run(targets.Module(job["target"]), catalogue.Variant(cell.variant), cell, setup)
@@ -54,6 +58,8 @@ def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
         run = Run(module, module.FAILURE.variant(cell.variant), cell, setup)
     if job.get("record"):
         return record(run, Path(job["reference"]), report)
+    if hasattr(run.module, "save"):
+        run = replace(run, checkpoint=job["checkpoint"])
     saved = compare.load(job["reference"])
     trace = compare.Trace({}, [], [])
     try:
@@ -120,13 +126,16 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
     cell = run.cell
     with scenario.building():
         built = inject.scenario(run.module.scenario(run.variant.remedy, run.setup), run.setup)
-    setup = replace(run.setup, deepspeed=built.deepspeed)
+    native = 1 if built.by_hand else built.micro_batches
+    setup = replace(run.setup, deepspeed=built.deepspeed, micro_batches=native)
+    report["evidence"] |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     inject.model(built.model)
     (built.checkpoint or checkpointing.enable)(built.model, cell.checkpointing)
     report["evidence"]["checkpointing_set"] = checkpointing.configured(built.model)
+    tied = roundtrip.ties(built.model)
     scenario.share_dropout(built.model)
     built.model.to(setup.device)
-    wrap = accelerated.wrap if built.second else strategies.wrap
+    wrap = accelerated.wrap if built.second or built.accelerate else strategies.wrap
     wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
     strategy = strategies.family(cell.strategy)
     report["evidence"] |= strategy.evidence(wrapped.model) | {"gradients_remain": wrapped.gradients_remain}
@@ -140,21 +149,39 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
         for step in range(STEPS):
-            with scenario.building():  # an image processor may need what the stack doesn't have
-                batch = to(built.batch(step, setup.rank, setup.world_size), setup.device)
-            with (built.around or nullcontext)(), built.observer.step() if built.observer else nullcontext():
-                with watch.training(), autocast(cell, setup):
-                    loss = built.loss(wrapped.model, batch)
-                report["losses"].append(loss.item())
-                wrapped.backward(loss)
+            if built.before_step:
+                built.before_step(wrapped.model, step)
+            with built.observer.step() if built.observer else nullcontext():
+                for micro in range(built.micro_batches):
+                    _micro_batch(built, wrapped, micro, step, setup, cell, watch, report)
             gradients = strategy.gradients(wrapped.model) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
+            if run.checkpoint and step + 1 == roundtrip.SAVED_AFTER:
+                roundtrip.save(run, wrapped, trace, tied, report)
     finally:
         watch.close()
         report["evidence"] |= watch.evidence()
         if built.observer:
             report["facts"] = built.observer.facts()
+
+
+def _micro_batch(
+    built: scenario.Scenario, wrapped: Any, micro: int, step: int, setup: Any, cell: Cell, watch: Any, report: Any
+) -> None:
+    """Forward and backward of one of a step's micro-batches, each way of accumulating as its users write it."""
+    with scenario.building():  # an image processor may need what the stack doesn't have
+        batch = to(built.batch(step * built.micro_batches + micro, setup.rank, setup.world_size), setup.device)
+    last = micro == built.micro_batches - 1
+    if built.by_hand and cell.strategy != "single":
+        accumulating = built.by_hand(wrapped.model, last)
+    else:
+        accumulating = wrapped.accumulate(last)
+    with accumulating, (built.around or nullcontext)():
+        with watch.training(), autocast(cell, setup):
+            loss = built.loss(wrapped.model, batch)
+        report["losses"].append(loss.item())
+        wrapped.backward(loss / built.micro_batches if built.by_hand else loss)
 
 
 def autocast(cell: Cell, setup: Any) -> Any:

@@ -16,12 +16,14 @@ from faultline.strategies import Setup
 
 @dataclass(frozen=True)
 class Run:
-    """A failure's module, or what stands for it, and the variant of it that this rank runs."""
+    """A failure's module, or what stands for it, and the variant of it that this rank runs; the folder of its
+    checkpoint, where it saves one."""
 
     module: Any  # has `scenario` or `trainer`, as a failure's file
     variant: Variant
     cell: Cell
     setup: Setup
+    checkpoint: str = ""
 
 
 def _same(thing: Any, setup: Setup) -> Any:

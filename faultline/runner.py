@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -71,14 +72,27 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         path, problem = references.file(server, cell)
         if problem:
             return Ended([]), without_reference(problem)
-        ended = server.run({"cell": cell.id, "reference": str(path), "inject": inject}, cell.world_size)
-        return ended, oracle.judge(cell, failure, ended)
+        with checkpoint(server) as folder:
+            job = {"cell": cell.id, "checkpoint": str(folder)}
+            ended = server.run({**job, "reference": str(path), "inject": inject}, cell.world_size)
+            loaded = server.run({**job, "load": True}, 1) if folder.exists() else None
+        return ended, oracle.judge(cell, failure, ended, loaded)
 
     ended, judged = surviving(server, go)
     versions = server.greeting.get("versions", {})
     expected = expectations.expect(rules(failure), cell, versions)
     verdict = expectations.verdict(expected, judged.outcome, judged.signature)
     return results.result(cell, judged, ended, results.stack_name(versions), expected, verdict)
+
+
+@contextlib.contextmanager
+def checkpoint(server: RankServer) -> Iterator[Path]:
+    """A folder that a cell's ranks may make to save to; it is gone with the cell."""
+    folder = server.folder / "checkpoint"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:

@@ -17,16 +17,20 @@ MOMENTUM = 0.9
 class Scenario:
     """A model, a loss and the batches of each rank; it knows nothing of strategies.
 
-    `batch(step, rank, world_size)` gives a rank its rows of the global batch:
+    `batch(number, rank, world_size)` gives a rank its rows of the global batch:
     rank 0 of 1 gets all of them. `loss(model, batch)` must be scaled so that the
-    mean over the ranks is the loss of the global batch. `check(model, batch)`
+    mean over the ranks, and over a step's micro-batches, is the loss of the global batch. `check(model, batch)`
     runs once before training, on the wrapped model, and may raise. `checkpoint(model, mode)` sets the
     checkpointing mode where `gradient_checkpointing_enable` is not meant.
-    `around()` is held open from a step's forward pass until its backward pass has ended.
+    `around()` is held open from a forward pass until its backward pass has ended.
     `second(accelerator)` prepares a model that is only read and gives it back;
-    the scenario then trains through accelerate. `deepspeed` changes the config
-    that a ZeRO strategy takes from its file. `observer` (see `observe.Observer`)
-    sees what the model's modules do.
+    the scenario then trains through accelerate, as it does where `accelerate` says so. `deepspeed` changes the config
+    that a ZeRO strategy takes from its file. `observer` (see `observe.Observer`) sees what the model's modules do.
+
+    A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
+    `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
+    loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
+    `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps.
     """
 
     model: torch.nn.Module
@@ -38,6 +42,11 @@ class Scenario:
     second: Callable[[Any], torch.nn.Module] | None = None
     deepspeed: dict[str, Any] = field(default_factory=dict)
     observer: Any = None
+    accelerate: bool = False
+    micro_batches: int = 1
+    by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    before_step: Callable[[Any, int], None] | None = None
 
 
 class Impossible(Exception):
@@ -54,9 +63,9 @@ def building() -> Iterator[None]:
         raise Impossible(f"this stack lacks it: {told}") from error
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    """SGD with momentum: Adam would hide a gradient that is off by a factor."""
-    return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=LR, momentum=MOMENTUM)
+def sgd(model: Any) -> torch.optim.Optimizer:
+    """SGD with momentum, of what is trained: Adam would hide a gradient that is off by a factor."""
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=LR, momentum=MOMENTUM)
 
 
 def my_rows(values: list[Any], rank: int, world_size: int) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from faultline import accelerated, checkpointing, compare, scenario, strategies
+from faultline import accelerated, checkpointing, compare, roundtrip, scenario, strategies
 from faultline.matrix import ROWS, STEPS
 from faultline.run import Injection, Run, show
 
@@ -29,6 +30,7 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
         trainer = run.module.trainer(run.variant, arguments(run), setup)
     check_checkpointing(trainer.args, cell.checkpointing)
     inject.model(trainer.model)
+    tied = roundtrip.ties(trainer.model)
     scenario.share_dropout(trainer.model)
     sgd = (torch.optim.SGD, {"lr": scenario.LR, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
@@ -60,6 +62,8 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     try:
         with scripted_sampling(setup.rank, getattr(trainer, "sample_blocks", 1)):
             trainer.train()
+        if run.checkpoint:
+            roundtrip.save(run, trainer, trace, tied, report)
     finally:
         watch.close()
         report["evidence"] |= watch.evidence()
@@ -92,6 +96,16 @@ def arguments(run: Run) -> dict[str, Any]:
         "seed": 7,
         **strategies.family(cell.strategy).arguments(strategies.options(cell.strategy), setup),
     }
+
+
+def changed_config(arguments: dict[str, Any], changes: dict[str, Any], setup: strategies.Setup) -> dict[str, Any]:
+    """The arguments with changes to the DeepSpeed config that they name (see `strategies.Setup.deepspeed`), if any."""
+    if "deepspeed" not in arguments:
+        return arguments
+    content = strategies.families()["zero"].merged(json.loads(Path(arguments["deepspeed"]).read_text()), changes)
+    file = Path(setup.folder) / f"changed-{setup.rank}.json"
+    file.write_text(json.dumps(content))
+    return {**arguments, "deepspeed": str(file)}
 
 
 def from_trl(package: str, name: str) -> Any:

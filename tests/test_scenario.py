@@ -130,9 +130,9 @@ def test_lora_with_dropout_gives_each_row_the_same_logits_on_every_rank(world):
 def test_the_optimizer_is_sgd_with_momentum_on_what_is_trained():
     model = torch.nn.Linear(2, 2)
     model.bias.requires_grad_(False)
-    [group] = sgd(model.parameters()).param_groups
+    [group] = sgd(model).param_groups
     assert group["params"] == [model.weight], "a frozen parameter is given to the optimizer"
-    assert (type(sgd(model.parameters())), group["momentum"]) == (torch.optim.SGD, 0.9)
+    assert (type(sgd(model)), group["momentum"]) == (torch.optim.SGD, 0.9)
 
 
 def test_every_step_has_other_rows_of_unequal_length():

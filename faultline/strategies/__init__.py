@@ -2,7 +2,7 @@
 
 A strategy file has a dictionary STRATEGIES (name to options) and the functions
 
-    wrap(model, sgd, options, setup) -> Wrapped     under the bare engine
+    wrap(model, optimizer, options, setup) -> Wrapped   under the bare engine; `optimizer(model)` makes the optimizer
     arguments(options, setup) -> dict               for TrainingArguments
     accelerate(options, setup) -> dict              for accelerate.Accelerator
     parameters(wrapped), gradients(wrapped)         whole tensors by name, on every rank
@@ -18,6 +18,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -27,8 +28,9 @@ from typing import Any
 class Wrapped:
     """A model under an engine: `backward` takes the loss, `step` applies and clears the gradients.
 
-    `accelerator` is there when accelerate prepared the model. An engine whose
-    `backward` steps as well leaves no gradients to read.
+    `accumulate(last)` is held open around each micro-batch's forward and backward pass and says whether it is the
+    step's last: the engine's own gradient accumulation. `accelerator` is there when accelerate prepared the model. An
+    engine whose `backward` steps as well leaves no gradients to read.
     """
 
     model: Any
@@ -36,13 +38,15 @@ class Wrapped:
     step: Callable[[], None]
     accelerator: Any = None
     gradients_remain: bool = True
+    accumulate: Callable[[bool], AbstractContextManager[Any]] = lambda last: nullcontext()
 
 
 @dataclass(frozen=True)
 class Setup:
     """Where a rank finds itself: what its cell asks for, and the device that it was given.
 
-    `deepspeed` changes the config that a ZeRO strategy takes from its file.
+    `deepspeed` changes the config that a ZeRO strategy takes from its file (None takes a key out). `micro_batches`
+    are what the engine itself accumulates for a step; it divides their losses by their number.
     """
 
     rank: int
@@ -52,6 +56,7 @@ class Setup:
     device: Any
     folder: str
     deepspeed: dict[str, Any]
+    micro_batches: int = 1
 
 
 @functools.cache
@@ -84,4 +89,4 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     """Put a scenario's model under the bare engine of a strategy."""
     from faultline.scenario import sgd
 
-    return family(name).wrap(built.model, sgd, options(name), setup)
+    return family(name).wrap(built.model, built.optimizer or sgd, options(name), setup)

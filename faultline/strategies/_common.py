@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
@@ -51,6 +52,16 @@ def whole_parameters(model: Any) -> dict[str, Any]:
 
 def whole_gradients(model: Any) -> dict[str, Any]:
     return {name: parameter.grad for name, parameter in named(model).items()}
+
+
+def plain_backward(micro_batches: int) -> Callable[[Any], None]:
+    """Backward of one of several micro-batches, whose mean is the step's loss, as a loop without an engine does it."""
+    return lambda loss: (loss / micro_batches).backward()
+
+
+def no_sync(model: Any) -> Callable[[bool], AbstractContextManager[Any]]:
+    """Gradient accumulation as DDP and FSDP1 document it: gradients are reduced with the last micro-batch only."""
+    return lambda last: nullcontext() if last else model.no_sync()
 
 
 def plain_step(optimizer: Any) -> Callable[[], None]:

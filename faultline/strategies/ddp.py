@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import nbytes, plain_step, whole_gradients, whole_parameters
+from faultline.strategies._common import nbytes, no_sync, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 1
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -15,12 +15,12 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
     from torch.nn.parallel import DistributedDataParallel
 
     devices = [setup.device] if setup.device.type == "cuda" else None
     model = DistributedDataParallel(model, device_ids=devices, **options)
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
+    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import blocks, clean, named, nbytes, plain_step
+from faultline.strategies._common import blocks, clean, named, nbytes, no_sync, plain_backward, plain_step
 
 ORDER = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -16,7 +16,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
     import torch
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -30,7 +30,7 @@ def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped
         device_id=setup.device,
         use_orig_params=True,
     )
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
+    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:

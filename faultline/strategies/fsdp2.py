@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import all_gather, blocks, named, nbytes, plain_step
+from faultline.strategies._common import all_gather, blocks, named, nbytes, plain_backward, plain_step
 
 ORDER = 4
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -14,7 +15,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -30,7 +31,12 @@ def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped
         if isinstance(module, classes):
             fully_shard(module, **settings)
     fully_shard(model, **settings)
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
+
+    def accumulate(last: bool) -> Any:
+        model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=accumulate)
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import nbytes, plain_step, whole_gradients, whole_parameters
+from faultline.strategies._common import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 0
 STRATEGIES: dict[str, dict[str, Any]] = {"single": {}}
 
 
-def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
-    return Wrapped(model, lambda loss: loss.backward(), plain_step(sgd(model.parameters())))
+def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)))
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:

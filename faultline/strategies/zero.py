@@ -41,23 +41,37 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
+def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A config with changes to it, in its sections too; None takes a key out."""
+    new = {
+        key: {**content.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
+    }
+    return {key: value for key, value in {**content, **new}.items() if value is not None}
+
+
 def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
-    content = copy.deepcopy(read_config(options["file"]))
-    for key, value in setup.deepspeed.items():
-        content[key] = {**content[key], **value} if isinstance(value, dict) else value
+    content = merged(copy.deepcopy(read_config(options["file"])), setup.deepspeed)
     content["train_micro_batch_size_per_gpu"] = ROWS // setup.world_size
+    if setup.micro_batches > 1:
+        content["gradient_accumulation_steps"] = setup.micro_batches
     if setup.precision == "bf16":
         content["bf16"] = {"enabled": True}
     return content
 
 
-def wrap(model: Any, sgd: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
     import deepspeed
 
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    engine, *_ = deepspeed.initialize(model=model, optimizer=sgd(trainable), config=config(options, setup))
-    return Wrapped(engine, engine.backward, engine.step)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer(model), config=config(options, setup))
+
+    @contextmanager
+    def accumulate(last: bool) -> Iterator[None]:
+        yield
+        if not last:
+            engine.step()  # is told of every micro-batch, and steps with the last
+
+    return Wrapped(engine, engine.backward, engine.step, accumulate=accumulate)
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
@@ -159,6 +173,7 @@ def evidence(engine: Any) -> dict[str, Any]:
     return {
         "wrapper": type(engine).__name__,
         "stage": engine.zero_optimization_stage(),
+        "accumulation": engine.gradient_accumulation_steps(),
         "optimizer": type(optimizer).__name__,
         "partition_gradients": getattr(optimizer, "partition_gradients", None),
         # At stage 0 the engine reduces in buckets of a fixed size: there, it is only what was asked for.
@@ -180,6 +195,7 @@ def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     stage = zero["stage"]
     wanted = {
         "stage": stage,
+        "accumulation": found.get("engine_accumulates", found["accumulation"]),
         "partition_gradients": {1: False, 2: True}.get(stage),
         "reduce_bucket_size": zero.get("reduce_bucket_size", found["reduce_bucket_size"]),
         "offload_optimizer": "offload_optimizer" in zero,

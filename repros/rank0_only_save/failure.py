@@ -1,0 +1,73 @@
+"""Saving on the main process only, as one does in one process and under DDP, leaves the other ranks waiting."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/kohya-ss/sd-scripts/pull/604"
+STUCK = "https://github.com/ibrahimethemhamamci/CT-CLIP/issues/16"
+DOCS = "https://huggingface.co/docs/transformers/deepspeed"
+
+FAILURE = Failure(
+    title="Saving on the main process only hangs where saving takes all ranks",
+    records=(ISSUE, STUCK, DOCS),
+    since="accelerate's first release with DeepSpeed (2021)",
+    until="not fixed: what is sharded is gathered or written by all ranks together",
+    signatures={
+        # What gloo says when two ranks are in different collectives, rather than to wait for ever.
+        "other-collective": r"Received data size doesn't match expected size",
+    },
+    variants=(
+        Variant("broken", look="`if accelerator.is_main_process: accelerator.save_state(...)`"),
+        Variant("all_ranks"),
+        Variant("barrier"),
+        Variant("broken", trainer="sft", look="`if trainer.is_world_process_zero(): trainer.save_model(...)`"),
+        Variant("all_ranks", trainer="sft"),
+    ),
+    claims={
+        "a": Claim("save on all ranks", swap={"remedy": "all_ranks"}, source=ISSUE),
+        "b": Claim(
+            "wait for the main process (`accelerator.wait_for_everyone()`)", swap={"remedy": "barrier"}, source=STUCK
+        ),
+    },
+)
+
+GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}}
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(qwen2(), loss, batch, accelerate=True)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from faultline.trainer import changed_config
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    config = SFTConfig(**changed_config(arguments, GATHER, setup))
+    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer())
+
+
+def save(variant, trained, folder):
+    write = trained.save_model if variant.trainer else trained.accelerator.save_state
+    if variant.remedy == "all_ranks" or trained.accelerator.is_main_process:
+        write(str(folder))
+    if variant.remedy == "barrier":
+        trained.accelerator.wait_for_everyone()
+
+
+def load(variant, folder):
+    from tiny_models.checkpoints import state_dict
+
+    return state_dict(folder)

@@ -1,0 +1,94 @@
+"""Several `engine.backward()` before one `engine.step()`: ZeRO-1 and ZeRO-2 keep the last micro-batch only."""
+
+from contextlib import nullcontext
+
+from faultline.catalogue import Claim, Failure, Variant
+
+PR = "https://github.com/allenai/open-instruct/pull/1498"
+ISSUE = "https://github.com/huggingface/accelerate/issues/1970"
+
+FAILURE = Failure(
+    title="Gradient accumulation by hand keeps only the last micro-batch under ZeRO-1 and ZeRO-2",
+    records=(PR, ISSUE, "https://github.com/huggingface/accelerate/issues/3877"),
+    since="deepspeed 0.18.3 (the oldest that was tried)",
+    until="not fixed: without gradient_accumulation_steps in its config, each backward ends a step for the engine",
+    signatures={
+        "no-sync-refused": r"no_sync context manager is incompatible with gradient partitioning",
+        # DDP's static graph and `no_sync`, whatever the model.
+        "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
+    },
+    elsewhere=("static-graph-no-sync",),
+    variants=(
+        Variant("broken", look="a loop with several `engine.backward(loss)` before each `engine.step()`"),
+        Variant("boundary", strategies=("zero*",)),
+        Variant("native"),
+        Variant("no_sync"),
+        Variant("no_overlap", strategies=("zero*",)),
+    ),
+    claims={
+        "a": Claim(
+            "`engine.set_gradient_accumulation_boundary(last)` before each backward pass",
+            swap={"remedy": "boundary"},
+            where={"strategy": "zero*"},
+            source=PR,
+        ),
+        "b": Claim(
+            "`gradient_accumulation_steps` in the config, and `engine.step()` after each micro-batch",
+            swap={"remedy": "native"},
+            source=PR,
+        ),
+        "c": Claim(
+            "`no_sync()` around all micro-batches but the last, as `accelerator.accumulate` does it",
+            swap={"remedy": "no_sync"},
+            source=ISSUE,
+        ),
+        "d": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where={"strategy": "zero2*"}, source=ISSUE),
+        "e": Claim("ZeRO-3", swap={"strategy": "zero3"}, where={"strategy": "zero[12]*"}, source=PR),
+        "f": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where={"strategy": "zero*"}, source=ISSUE),
+        "g": Claim(
+            "other bucket sizes",
+            kind="changes",
+            swap={"strategy": "zero2-small"},
+            where={"strategy": "zero2"},
+            source=ISSUE,
+        ),
+    },
+)
+
+
+def plain(model, last):
+    return nullcontext()
+
+
+def boundary(model, last):
+    model.set_gradient_accumulation_boundary(last)
+    return nullcontext()
+
+
+def no_sync(model, last):
+    return nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
+
+
+LOOPS = {"boundary": boundary, "native": None, "no_sync": no_sync}
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(number, rank, world_size):
+        return token_batch(text_rows(number), rank, world_size)
+
+    overlap = {"overlap_comm": False} if remedy == "no_overlap" else {}
+    return Scenario(
+        qwen2(),
+        loss,
+        batch,
+        micro_batches=2,
+        by_hand=LOOPS.get(remedy, plain),
+        deepspeed={"zero_optimization": overlap},
+    )

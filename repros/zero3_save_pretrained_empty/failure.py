@@ -1,0 +1,132 @@
+"""`save_pretrained` under ZeRO-3 writes tensors without elements."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/transformers/issues/20082"
+OPENRLHF = "https://github.com/OpenRLHF/OpenRLHF/issues/839"
+DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/2413"
+
+FAILURE = Failure(
+    title="`save_pretrained` under ZeRO-3 writes tensors without elements",
+    records=(
+        ISSUE,
+        DEEPSPEED,
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/933",
+        "https://github.com/deepspeedai/DeepSpeed/issues/3841",
+        OPENRLHF,
+        "https://github.com/ymcui/Chinese-LLaMA-Alpaca-2/issues/222",
+    ),
+    since="deepspeed's ZeRO-3 (2021)",
+    until="not fixed: a partitioned parameter is empty unless it is gathered, and `save_pretrained` gathers nothing",
+    signatures={
+        # FSDP2's tensors aren't plain ones, which safetensors finds out.
+        "no-storage": r"Attempted to access the data pointer on an invalid python storage",
+    },
+    variants=(
+        Variant("broken", look="`model.save_pretrained(folder)` in a loop of one's own"),
+        Variant("torch_save", look="`torch.save(model.state_dict(), file)`"),
+        Variant("main_process"),
+        Variant("ignore_mismatched"),
+        Variant("state_dict"),
+        Variant("zero_to_fp32", strategies=("zero*",)),
+        Variant("broken", trainer="sft", look="`trainer.model.save_pretrained(folder)`"),
+        Variant("save_model", trainer="sft"),
+    ),
+    claims={
+        "a": Claim(
+            "`trainer.save_model(folder)` on all ranks, with `stage3_gather_16bit_weights_on_model_save`",
+            swap={"remedy": "save_model"},
+            where={"variant": "sft-broken"},
+            source=ISSUE,
+        ),
+        "b": Claim(
+            "`save_pretrained(folder, state_dict=accelerator.get_state_dict(engine))`",
+            swap={"remedy": "state_dict"},
+            source=ISSUE,
+        ),
+        "c": Claim(
+            "`engine.save_checkpoint(folder)`, then `zero_to_fp32.py`",
+            swap={"remedy": "zero_to_fp32"},
+            where={"strategy": "zero*"},
+            source=DEEPSPEED,
+        ),
+        "d": Claim("save on the main process only", swap={"remedy": "main_process"}, source=ISSUE),
+        "e": Claim(
+            "`accelerator.unwrap_model(engine)` first, as `broken` does",
+            kind="trains",
+            where={"variant": "broken", "strategy": "zero3*"},
+            source=OPENRLHF,
+        ),
+        "f": Claim("`torch.save`, or `safe_serialization=False`", swap={"remedy": "torch_save"}, source=ISSUE),
+        "g": Claim(
+            "`ignore_mismatched_sizes=True` when it is loaded, as the error says",
+            swap={"remedy": "ignore_mismatched"},
+            source=OPENRLHF,
+        ),
+        "h": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}, source=ISSUE),
+    },
+)
+
+GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}}
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(qwen2(), loss, batch, accelerate=True, deepspeed=GATHER if remedy == "state_dict" else {})
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from faultline.trainer import changed_config
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    if variant.remedy == "save_model":
+        arguments = changed_config(arguments, GATHER, setup)
+    config = SFTConfig(**arguments)
+    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer())
+
+
+def save(variant, trained, folder):
+    import torch
+
+    if variant.remedy == "save_model":
+        return trained.save_model(folder)
+    accelerator = trained.accelerator
+    engine = trained.model_wrapped if variant.trainer else trained.model
+    model, main = accelerator.unwrap_model(engine), accelerator.is_main_process
+    if variant.remedy == "zero_to_fp32":
+        engine.save_checkpoint(folder)
+    elif variant.remedy == "state_dict":
+        model.save_pretrained(folder, state_dict=accelerator.get_state_dict(engine), is_main_process=main)
+    elif variant.remedy == "torch_save":
+        state = model.state_dict()
+        if main:
+            model.config.save_pretrained(folder)
+            torch.save(state, folder / "pytorch_model.bin")
+    elif variant.remedy == "main_process":
+        if main:
+            model.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder, is_main_process=main)
+
+
+def load(variant, folder):
+    from transformers import Qwen2ForCausalLM
+
+    if variant.remedy == "zero_to_fp32":
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+        return get_fp32_state_dict_from_zero_checkpoint(folder)
+    return Qwen2ForCausalLM.from_pretrained(folder, ignore_mismatched_sizes=variant.remedy == "ignore_mismatched")
