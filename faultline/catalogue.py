@@ -27,7 +27,8 @@ class Variant:
     """What is run: the failure as it was reported (`broken`) or one claimed remedy.
 
     `trainer` is empty at scenario level, else the trainer that it runs in: the
-    name is then ``trainer-remedy``. `strategies` are patterns. `second` is the
+    name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
+    default: what checkpointing has nothing to do with is measured in one of them. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
     `needs` are of NEEDS; `look` says what no file of a project shows, and what to look for in its code.
     `package` is the library in which it goes wrong: TRL in a trainer, else the strategy's engine, unless it is named.
@@ -36,6 +37,7 @@ class Variant:
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
+    checkpointing: tuple[str, ...] = ("*",)
     second: str = ""
     needs: tuple[str, ...] = ()
     look: str = ""

@@ -90,7 +90,9 @@ SENSELESS: dict[str, Rule] = {
 
 # What the default matrix leaves out; asking for the value on the command line brings it back.
 SUBSET_STRATEGIES = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
+MODES = "the variant names the checkpointing modes in which it runs by default"
 NOT_BY_DEFAULT: dict[str, Rule] = {
+    MODES: lambda c, v: not matches(c.checkpointing, v.checkpointing),
     "bf16 runs for broken variants under single, ddp, zero2, zero3, fsdp1-full and fsdp2 at the default world size": (
         lambda c, v: (
             c.precision == "bf16"
@@ -152,7 +154,7 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
         for cell, variant in every_cell(failures, selection.device)
         if possible(cell, variant)
         and _asked(cell, selection)
-        and not any(rule(_as_default(cell, selection), variant) for rule in NOT_BY_DEFAULT.values())
+        and not any(rule(_as_default(cell, selection), variant) for rule in _not_by_default(selection))
     ]
 
 
@@ -176,6 +178,11 @@ def _asked(cell: Cell, selection: Selection) -> bool:
             for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
         )
     )
+
+
+def _not_by_default(selection: Selection) -> list[Rule]:
+    """The default rules that hold for what was asked for: naming a mode brings it back for every variant."""
+    return [rule for text, rule in NOT_BY_DEFAULT.items() if not (text == MODES and selection.checkpointing)]
 
 
 def _as_default(cell: Cell, selection: Selection) -> Cell:

@@ -1,15 +1,18 @@
 """Faults seeded into runs that are healthy, and changes that only look like faults; ranks load them by name."""
 
 import contextlib
+import copy
 import itertools
 import math
 from dataclasses import replace
 from unittest import mock
 
+import safetensors.torch
 import torch
 
 from faultline.matrix import STEPS
 from faultline.run import Injection
+from faultline.scenario import LR, MOMENTUM
 
 FAULTY = 1  # the rank that is at fault
 LAST = STEPS - 1  # one-step faults strike here: no later step makes them larger
@@ -248,3 +251,65 @@ def _interleaved(built, setup, step):
 # Changes that are none: another order of summation, and an error far below what a lost row makes.
 INTERLEAVED_ROWS = on_batch(_interleaved)
 SLIGHTLY_OFF = on_loss(lambda setup, step: 1 + 1e-6 * (-1) ** (setup.rank + step))
+
+
+# An accumulation step lost: the first micro-batch of the last step, of two in each, brings nothing.
+LOST_MICRO_BATCH = on_loss(lambda setup, number: 0.0 if number == 2 * LAST else 1.0)
+
+
+def _own_token_mean(built, setup, step):
+    """Each rank takes the mean over its own tokens, which are not as many as its peers'."""
+    batch = built.batch(step, setup.rank, setup.world_size)
+    return {**batch, "scale": 1 / int((batch["labels"][:, 1:] != -100).sum())}
+
+
+WRONG_TOKEN_WEIGHT = on_batch(_own_token_mean)
+
+
+def on_saved(change):
+    """Let ``change(tensors)`` alter what `save_pretrained` has written."""
+
+    def model(model):
+        original = model.save_pretrained
+
+        def save_pretrained(folder, *args, is_main_process=True, **kwargs):
+            original(folder, *args, is_main_process=is_main_process, **kwargs)
+            if is_main_process:
+                file = f"{folder}/model.safetensors"
+                tensors = safetensors.torch.load_file(file)
+                change(tensors)
+                safetensors.torch.save_file(tensors, file, metadata={"format": "pt"})
+
+        model.save_pretrained = save_pretrained
+
+    return Injection(model=model)
+
+
+SAVED = "model.layers.0.mlp.up_proj.weight"
+MISSING_TENSOR = on_saved(lambda tensors: tensors.pop(SAVED))
+EMPTY_TENSOR = on_saved(lambda tensors: tensors.update({SAVED: torch.empty(0)}))
+STALE_TENSOR = on_saved(lambda tensors: tensors[SAVED].mul_(1 + 1e-5))
+
+
+def _one_rank_saves(wrapped, setup):
+    """The faulty rank takes no part in what gathers a checkpoint."""
+    accelerator = copy.copy(wrapped.accelerator)
+    if setup.rank == FAULTY:
+        accelerator.get_state_dict = lambda model: {}
+    return replace(wrapped, accelerator=accelerator)
+
+
+ONE_RANK_SAVES = Injection(wrapped=_one_rank_saves)
+
+
+def _dead_parameters(built, setup):
+    """The optimizer is given copies of the parameters, as one that was made too early holds them."""
+
+    def optimizer(model):
+        copies = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+        return torch.optim.SGD(copies, lr=LR, momentum=MOMENTUM)
+
+    return replace(built, optimizer=optimizer)
+
+
+DEAD_PARAMETERS = Injection(scenario=_dead_parameters)

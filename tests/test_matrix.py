@@ -37,6 +37,10 @@ FAILURES = failures()
 DEFAULT = select(FAILURES, Selection())
 WHOLE = list(every_cell(FAILURES, "cpu"))
 POSSIBLE = {cell for cell, variant in WHOLE if possible(cell, variant)}
+EVERY_MODE = select(FAILURES, Selection(checkpointing=CHECKPOINTING))
+DEFAULT_MODES = {
+    cell for cell, variant in WHOLE if any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing)
+}
 VARIANTS = sorted({variant.name for failure in FAILURES.values() for variant in failure.variants})
 CLAIMS = [pytest.param(f, claim, id=f"{f.name}-{key}") for f in FAILURES.values() for key, claim in f.claims.items()]
 every_failure = pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
@@ -97,6 +101,7 @@ def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
         for failure in FAILURES.values()
         for variant, strategy, mode in product(failure.variants, strategies.names(), CHECKPOINTING)
         if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
+        and any(fnmatchcase(mode, pattern) for pattern in variant.checkpointing)
     }
     found = {cell for cell in DEFAULT if cell.precision == "fp32" and cell.world_size == default_world(cell)}
     assert found == wanted, "a combination is missing from every run, and nobody would see it"
@@ -107,7 +112,8 @@ def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
     assert len(plain) > 4
     for failure, strategy in product(plain, ("ddp", "zero2", "zero3", "fsdp2")):
         for change in ({"precision": "bf16"}, {"world_size": 1}, {"world_size": 4}):
-            cell = Cell(failure, "broken", strategy, "reentrant")
+            mode = "reentrant" if "*" in FAILURES[failure].variant("broken").checkpointing else "off"
+            cell = Cell(failure, "broken", strategy, mode)
             assert replace(cell, **change) in DEFAULT, f"{failure} is never run with {change}"
 
 
@@ -187,7 +193,8 @@ def selected(asked):
 @given(NARROW)
 @settings(deadline=None, max_examples=15)
 def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
-    assert selected(asked) == [cell for cell in DEFAULT if named(asked, cell)]
+    whole = EVERY_MODE if asked.checkpointing else DEFAULT
+    assert selected(asked) == [cell for cell in whole if named(asked, cell)]
 
 
 @given(NARROW, st.sets(st.sampled_from(PRECISIONS)), st.sets(st.sampled_from(WORLD_SIZES)))
@@ -198,12 +205,15 @@ def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, wor
     for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
         if cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
             assert cell not in found, f"{cell.id} was not asked for"
+        elif not asked.checkpointing and cell not in DEFAULT_MODES:
+            assert cell not in found, f"{cell.id} is of a mode that was not asked for"
         elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
             assert cell in found, f"{cell.id} was asked for and is left out"
 
 
 def test_naming_every_precision_and_world_size_gives_every_possible_cell():
-    assert set(select(FAILURES, Selection(precision=PRECISIONS, world_size=WORLD_SIZES))) == POSSIBLE
+    everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING)
+    assert set(select(FAILURES, everything)) == POSSIBLE
 
 
 SOME = st.lists(st.sampled_from(sorted(POSSIBLE, key=lambda cell: cell.id)), min_size=1)

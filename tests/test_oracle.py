@@ -19,6 +19,8 @@ FULL = "zero_double_reduction", "one_call"  # trains every parameter, and runs u
 UNUSED = "zero3_dummy_loss", "no_dummy"  # has parameters without a gradient: None here, zeros there
 LORA = "grpo_lora_no_grad", "check_graph"
 TRAINER = "grpo_lora_no_grad", "sft-broken"
+ACCUMULATED = "zero12_manual_ga_keeps_last_microbatch", "native"
+SAVED = "zero3_save_pretrained_empty", "state_dict"
 
 ALL = [name for name in strategies.names() if name != "single"]
 SUBSET = [name for name in matrix.SUBSET_STRATEGIES if name != "single"]
@@ -27,6 +29,11 @@ DDP = [name for name in ALL if name.startswith("ddp")]
 REPLICATED = [name for name in ALL if name.startswith(("ddp", "zero0", "zero1", "zero2", "fsdp1-no"))]
 # Elsewhere the engine has no optimizer of its own; there, STALE_WEIGHTS is the same fault.
 ZERO_SHARDS = [name for name in ALL if name.startswith(("zero1", "zero2", "zero3"))]
+
+NO_STATIC_GRAPH = [name for name in ALL if name != "ddp-static-graph"]  # torch refuses `no_sync` with it
+NOT_ZERO = [name for name in ALL if not name.startswith("zero")]  # which looks for the optimizer's parameters
+# FSDP1 dies of SIGSEGV where it gathers a checkpoint on a CPU.
+SAVES = [name for name in ALL if name not in ("fsdp1-full", "fsdp1-grad-op")]
 
 # What a fault has to be called, and what has to be named as the worst of it.
 AT_LAST_STEP = r"\w.* \((gradients|weights), step 3, rank \d\)"
@@ -45,6 +52,12 @@ EXPECTED = {
     "DRIFT": (REPLICATED, "diverges", "differs", r"\w.* \(weights, step 3, rank 1\)"),
     "ONE_BIT": (REPLICATED, "diverges", "ranks-differ", r"\w.*"),
     "LOST_IN_TRAINER": (ALL, "diverges", "differs", r"\w.* \(weights, step 3, rank \d\)"),
+    "WRONG_TOKEN_WEIGHT": (ALL, "diverges", "differs", r"\w.* \((gradients|weights), step \d, rank \d\)"),
+    "LOST_MICRO_BATCH": (NO_STATIC_GRAPH, "diverges", "differs", AT_LAST_STEP),
+    "MISSING_TENSOR": (SAVES, "diverges", "checkpoint-lacks", ""),
+    "EMPTY_TENSOR": (SAVES, "diverges", "checkpoint-lacks", ""),
+    "STALE_TENSOR": (SAVES, "diverges", "checkpoint-differs", ""),
+    "DEAD_PARAMETERS": (NOT_ZERO, "diverges", "unmoved", r"\w.* \(weights, step \d, rank \d\)"),
     # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
     "SAME_ROWS": (ALL, "invalid", "evidence", ""),
     # Nothing is left to train, and every engine says so before the first step.
