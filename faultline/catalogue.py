@@ -37,11 +37,11 @@ class Variant:
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
-    checkpointing: tuple[str, ...] = ("*",)
     second: str = ""
     needs: tuple[str, ...] = ()
     look: str = ""
     package: str = ""
+    checkpointing: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
         for need in self.needs:

@@ -23,6 +23,7 @@ from faultline import (
     environments,
     expectations,
     matrix,
+    overview,
     readmes,
     reliability,
     results,
@@ -233,6 +234,7 @@ def readme(args: argparse.Namespace) -> int:
             print(readmes.rewrite(REPROS / failure.name / "README.md", failure, found))
     if not {cell.id for cell in matrix.select(failures(), Selection())} - {entry["id"] for entry in found}:
         print(readmes.rewrite_noise(ROOT / "README.md", found))
+    print(overview.rewrite())
     return EXIT_AS_EXPECTED
 
 

@@ -32,18 +32,19 @@ def rewrite_noise(file: Path, results: Collection[Result]) -> str:
     return put(file, lambda: noise(results))
 
 
-def put(file: Path, content: Callable[[], str]) -> str:
-    """Put Markdown between the two markers of a file."""
+def put(file: Path, content: Callable[[], str], markers: tuple[str, str] = (BEGIN, END)) -> str:
+    """Put Markdown between two markers of a file."""
+    begin, end = markers
     name = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} can't be read: {error}") from None
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UsageError(f"{name} must have the lines {BEGIN} and {END}, once each, around its measured part")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    new = f"{before}{BEGIN}\n\n{content()}\n\n{END}{after}"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise UsageError(f"{name} must have the lines {begin} and {end}, once each, around its measured part")
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    new = f"{before}{begin}\n\n{content()}\n\n{end}{after}"
     if new == text:
         return f"{name}: unchanged"
     file.write_text(new, encoding="utf-8")
@@ -63,7 +64,7 @@ def noise(results: Collection[Result]) -> str:
         if healthy:
             median, most = f"{healthy[len(healthy) // 2]:.1e}", f"{healthy[-1]:.1e}"
             rows.append(
-                _row(
+                row(
                     precision,
                     str(len(healthy)),
                     median,
@@ -88,7 +89,7 @@ def noise(results: Collection[Result]) -> str:
         "most times the noise",
         "margin",
     )
-    return "\n".join(_headed(head, rows))
+    return "\n".join(headed(head, rows))
 
 
 def measured(failure: Failure, results: Iterable[Result]) -> str:
@@ -133,9 +134,9 @@ def happens(failure: Failure, main: Outcomes) -> list[str]:
             told = tuple(("any" if modes <= {*own} else ", ".join(own), outcome) for outcome, own in same.items())
             groups.setdefault(told, []).append(strategy)
         for told, names in groups.items():
-            group = _code(report.grouped(names, did))
-            lines += [_row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in told]
-    return _headed(("variant", "strategies", "checkpointing", "outcome"), lines)
+            group = as_code(report.grouped(names, did))
+            lines += [row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in told]
+    return headed(("variant", "strategies", "checkpointing", "outcome"), lines)
 
 
 def elsewhere(observed: Outcomes, main: Outcomes) -> str:
@@ -152,7 +153,7 @@ def elsewhere(observed: Outcomes, main: Outcomes) -> str:
     for (place, change), cells in sorted(changes.items()):
         among = [_usual(cell) for cell in others if _place(cell) == place]
         where = ", ".join(report.places([_usual(cell) for cell in cells], among))
-        texts.append(f"with {place}, {_code(where)}: {change}")
+        texts.append(f"with {place}, {as_code(where)}: {change}")
     if texts:
         return f"Different outside of that table: {'; '.join(texts)}."
     run = " or ".join(sorted({_place(cell) for cell in others}))
@@ -175,10 +176,10 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
     """The table of claims with their verdicts."""
     verdicts = report.verdicts(failure, results)
     rows = [
-        _row(key, verdict.claim.text, verdict.word, _count(failure, verdict, results))
+        row(key, verdict.claim.text, verdict.word, _count(failure, verdict, results))
         for key, verdict in verdicts.items()
     ]
-    return _headed(("", "claim", "verdict", "cells"), rows)
+    return headed(("", "claim", "verdict", "cells"), rows)
 
 
 def second_models(results: Iterable[Result]) -> list[str]:
@@ -194,10 +195,10 @@ def second_models(results: Iterable[Result]) -> list[str]:
         groups.setdefault((result["variant"], told), []).append(result["strategy"])
         strategies_of.setdefault(result["variant"], set()).add(result["strategy"])
     rows = [
-        _row(f"`{variant}`", _code(report.grouped(names, strategies_of[variant])), told)
+        row(f"`{variant}`", as_code(report.grouped(names, strategies_of[variant])), told)
         for (variant, told), names in groups.items()
     ]
-    return _headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
+    return headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
 
 
 def _count(failure: Failure, verdict: Verdict, results: Collection[Result]) -> str:
@@ -205,10 +206,10 @@ def _count(failure: Failure, verdict: Verdict, results: Collection[Result]) -> s
     if verdict.word == "untested":
         return "no cell could tell"
     count = f"{len(verdict.speaks_for)} of {len(verdict.speaks_for) + len(verdict.against)} cells"
-    return _code("; ".join([count, *report.where(failure, verdict, results)]))
+    return as_code("; ".join([count, *report.where(failure, verdict, results)]))
 
 
-def _code(text: str) -> str:
+def as_code(text: str) -> str:
     """Patterns as code: an asterisk means something to Markdown."""
     return re.sub(r"[A-Za-z0-9-]+\*", r"`\g<0>`", text)
 
@@ -217,10 +218,12 @@ def _outcome(outcome: str, signature: str) -> str:
     return one_line(f"{outcome} `{signature}`" if signature else outcome)
 
 
-def _headed(names: Iterable[str], rows: Iterable[str]) -> list[str]:
+def headed(names: Iterable[str], rows: Iterable[str]) -> list[str]:
+    """The lines of a table."""
     names = tuple(names)
-    return [_row(*names), _row(*["---"] * len(names)), *rows]
+    return [row(*names), row(*["---"] * len(names)), *rows]
 
 
-def _row(*columns: str) -> str:
+def row(*columns: str) -> str:
+    """A line of a table; what stands in its cells can't end them."""
     return "| " + " | ".join(one_line(column).replace("|", r"\|") for column in columns) + " |"

@@ -65,6 +65,9 @@ EXPECTED = {
 }
 
 
+ELSEWHERE = {"LOST_IN_TRAINER", "ALL_FROZEN", "LOST_MICRO_BATCH", "MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR"}
+
+
 @pytest.fixture(scope="module")
 def run():
     """Run a cell with a change to it, and give back its result."""
@@ -93,9 +96,7 @@ def check(entry, fault):
     assert re.fullmatch(worst, entry["worst_parameter"]), f"the worst is said to be {entry['worst_parameter']!r}"
 
 
-@pytest.mark.parametrize(
-    ("fault", "strategy"), everywhere(*(name for name in EXPECTED if name not in ("LOST_IN_TRAINER", "ALL_FROZEN")))
-)
+@pytest.mark.parametrize(("fault", "strategy"), everywhere(*(name for name in EXPECTED if name not in ELSEWHERE)))
 def test_a_fault_is_caught(run, fault, strategy):
     """Breaks when a run with this fault passes for a healthy one, or when it is called something else."""
     check(run(cell(FULL, strategy), fault), fault)
@@ -127,6 +128,27 @@ def test_a_fault_is_caught_in_a_trainer(run, fault, strategy, precision):
     check(run(cell(TRAINER, strategy, precision), fault), fault)
 
 
+@pytest.mark.parametrize(("fault", "strategy"), everywhere("LOST_MICRO_BATCH"))
+def test_a_lost_micro_batch_is_caught(run, fault, strategy):
+    """Breaks when an engine's gradient accumulation can lose what a micro-batch brings."""
+    check(run(cell(ACCUMULATED, strategy), fault), fault)
+
+
+@pytest.mark.parametrize(("fault", "strategy"), everywhere("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR"))
+def test_a_spoilt_checkpoint_is_caught(run, fault, strategy):
+    """Breaks when a checkpoint passes that lacks a tensor, or has another one than the model; it must be named."""
+    entry = run(cell(SAVED, strategy), fault)
+    check(entry, fault)
+    assert "model.layers.0.mlp.up_proj.weight" in entry["detail"]
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
+def test_a_rank_that_saves_alone_is_caught(run, strategy):
+    """Breaks when a collective that lacks a rank passes; gloo ends it with an abort, or it hangs."""
+    entry = run(cell(SAVED, strategy), "ONE_RANK_SAVES")
+    assert entry["outcome"] in ("hangs", "crashes"), entry["detail"] or "not caught"
+
+
 @pytest.mark.parametrize(
     ("change", "strategy", "precision"),
     [("INTERLEAVED_ROWS", name, "fp32") for name in ALL]
@@ -144,6 +166,8 @@ HEALTHY = [
     *((UNUSED, name) for name in SUBSET if name != "ddp"),
     (UNUSED, "ddp-find-unused"),
     *((LORA, name) for name in (*SUBSET, "fsdp1-no-shard")),
+    *((ACCUMULATED, name) for name in NO_STATIC_GRAPH),
+    *((SAVED, name) for name in SAVES),
 ]
 
 
@@ -155,8 +179,13 @@ def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     assert entry["relative_error"] < compare.TOLERANCE["fp32"] / 10
 
 
-@pytest.mark.parametrize("strategy", SUBSET)
-def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, strategy):
+@pytest.mark.parametrize(
+    ("scenario", "strategy"),
+    [(FULL, name) for name in SUBSET]
+    + [(ACCUMULATED, name) for name in SUBSET]
+    + [(SAVED, name) for name in SUBSET if name in SAVES],
+)
+def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
     """Breaks when a run of the same cell fails now and then."""
-    alarms = [entry for _ in range(30) if (entry := run(cell(FULL, strategy)))["outcome"] != "trains"]
+    alarms = [entry for _ in range(30) if (entry := run(cell(scenario, strategy)))["outcome"] != "trains"]
     assert [(entry["outcome"], entry["detail"]) for entry in alarms] == []

@@ -67,13 +67,6 @@ def test_the_table_of_axes_is_the_matrixs():
     assert set(code(named)) == set(strategies.names())
 
 
-def test_the_table_of_failures_is_the_catalogue():
-    table = rows(section("The failures"))
-    assert sorted(code(name)[0] for name, *_ in table) == [*catalogue.failures()]
-    for name, _, link in table:
-        assert f"(repros/{code(name)[0]}/README.md)" in link
-
-
 def test_links_lead_to_files():
     for target in re.findall(r"\]\(([^)#:]+)\)", TEXT):
         assert (catalogue.ROOT / target).is_file(), f"{target} doesn't exist"

@@ -1,0 +1,64 @@
+"""The table of all failures: one line each, made from their records and blessed rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from faultline import claims, known, readmes, report, strategies
+from faultline.catalogue import ROOT, Failure, failures
+from faultline.matrix import default_world
+
+BEGIN, END = "<!-- failures: begin -->", "<!-- failures: end -->"
+README = ROOT / "README.md"
+WORDS = {"misplaced": "misplaced", "diverges": "silent", "raises": "raises", "hangs": "hangs", "crashes": "crashes"}
+
+
+def rewrite() -> str:
+    """Put the table into the project's README, and say whether that changed the file."""
+    return readmes.put(README, table, (BEGIN, END))
+
+
+def table() -> str:
+    """Markdown: each failure with where it happens today, since and until when, what helps and what doesn't."""
+    head = ("failure", "what happens", "where, today", "since", "until", "helps", "doesn't help")
+    return "\n".join(readmes.headed(head, [readmes.row(*_line(failure)) for failure in failures().values()]))
+
+
+def _line(failure: Failure) -> tuple[str, ...]:
+    verdicts = {
+        key: claims.verdict(failure, claim, known.outcomes(failure)).word
+        for key, claim in failure.claims.items()
+        if claim.kind == "helps"
+    }
+
+    def told(word: str, mark: Callable[[str], str] = str) -> list[str]:
+        return [mark(failure.claims[key].text) for key in verdicts if verdicts[key] == word]
+
+    helps = told("verified") + told("conditional", lambda text: f"in places: {text}")
+    return (
+        f"[{failure.name}](repros/{failure.name}/README.md)",
+        failure.title,
+        "; ".join(where(failure)) or "nowhere any more",
+        failure.since,
+        failure.until,
+        "; ".join(helps),
+        "; ".join(told("refuted")),
+    )
+
+
+def where(failure: Failure) -> list[str]:
+    """How the broken variants end on today's stack, in fp32 at the usual world size, and under which strategies."""
+    names: dict[str, dict[str, None]] = {}
+    for cell, (outcome, signature) in known.outcomes(failure).items():
+        usual = cell.precision == "fp32" and cell.world_size == default_world(cell)
+        if not usual or failure.variant(cell.variant).remedy != "broken":
+            continue
+        if outcome in WORDS and signature not in failure.elsewhere:
+            names.setdefault(WORDS[outcome], {})[cell.strategy] = None
+    return [f"{word}: {readmes.as_code(report.grouped(found, strategies.names()))}" for word, found in names.items()]
+
+
+def lines(text: str) -> Iterable[str]:
+    """The failures that a text's table has a line for."""
+    inside = text.partition(BEGIN)[2].partition(END)[0]
+    return [line.split("](")[0][3:] for line in inside.splitlines() if line.startswith("| [")]
