@@ -97,6 +97,7 @@ class Reported:
     """The failure as it was reported: a stack of stacks/, and the place in the matrix, in fp32 on two ranks.
 
     `note` says what of the report this place can't show without a GPU, `needs_gpu` that it can't show it at all.
+    `good` is the stack of the first release that has it no more, which runs beside it.
     """
 
     stack: str
@@ -105,6 +106,7 @@ class Reported:
     checkpointing: str = "off"
     note: str = ""
     needs_gpu: bool = False
+    good: str = ""
 
 
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept

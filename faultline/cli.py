@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="cells at a time (default: the cores)")
     run.add_argument("--resume", action="store_true", help="go on with the newest run")
     run.add_argument("--shard", default="", metavar="I/N", help="run one of N equal parts")
+    run.add_argument("--quick", action="store_true", help="one cell of each variant, where its failure shows")
 
     show_list = verb(verbs, "list", commands.list_cells, "list the cells of a selection, and what is left out and why")
     add_selection(show_list)

@@ -1,4 +1,4 @@
-"""A failure on the stack that it was reported on, and next to it on today's."""
+"""A failure on the stack that it was reported on, next to it on the first good one, if it has one, and on today's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from faultline.results import Result, untagged
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run the cell as reported on both stacks; exit code 0 if the failure shows on the old one, 1 if not.
-
-    3 says that the old stack can't be had here.
+    """Run the cell as reported on its stacks; exit code 0 if the failure shows on the old one and not on the first
+    good one, if it names one; 1 if not. 3 says that one of these can't be had here.
     """
     if args.failure not in failures():
         raise unknown("failure", args.failure, list(failures()))
@@ -33,14 +32,16 @@ def command(args: argparse.Namespace) -> int:
     if failure.reported.needs_gpu and cell.device == "cpu":
         raise UsageError(f"{failure.name} as it was reported needs a GPU: DEVICE=cuda on a machine that has one")
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
-    names = (failure.reported.stack, stacks.TODAY)
+    names = [name for name in (failure.reported.stack, failure.reported.good, stacks.TODAY) if name]
     both = [campaigns.measure(campaign, name, stacks.parse(name), [cell]) for name in names]
     note = failure.reported.note if cell.device == "cpu" else ""
     show(Console(), failure, cell, both, note)
     print(f"results: {campaign.folder.shown}")
-    if both[0].unusable:
+    pair = both[:-1]
+    if any(each.unusable for each in pair):
         return EXIT_UNDECIDED
-    return EXIT_AS_EXPECTED if shows(failure, both[0].results[0]) else EXIT_UNEXPECTED
+    told = [shows(failure, each.results[0]) for each in pair]
+    return EXIT_AS_EXPECTED if told[0] and not any(told[1:]) else EXIT_UNEXPECTED
 
 
 def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
@@ -56,7 +57,7 @@ def shows(failure: Failure, entry: Result) -> bool:
 
 
 def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], note: str) -> None:
-    """The two outcomes side by side, then the full error of each; all of it can be pasted."""
+    """The outcomes side by side, then the full error of each; all of it can be pasted."""
     console.print(Text(failure.name, style="bold").append(f"  {failure.title}", style="not bold dim"), soft_wrap=True)
     console.print(Text(cell.id), soft_wrap=True)
     table = Table("", *(Column(Text(one_line(each.name))) for each in both), box=box.SIMPLE, pad_edge=False)

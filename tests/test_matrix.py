@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from faultline import claims, readmes, strategies
+from faultline import claims, known, readmes, strategies
 from faultline.catalogue import KINDS, REPROS, failures
 from faultline.errors import UsageError
 from faultline.matrix import (
@@ -299,3 +299,14 @@ def test_a_claim_can_be_put_to_the_test(failure, claim):
     assert not claim.swap or any(other in DEFAULT for _, other in pairs), "`swap` leads to no cell that is ever run"
     every = claims.verdict(failure, claim, dict.fromkeys(DEFAULT, ("raises", "check")))
     assert every.word != "untested", "no run can ever say what became of the claim"
+
+
+def test_a_quick_run_has_every_variant_once_and_every_failure_where_it_shows():
+    """Breaks when `run --quick` leaves a variant out, or runs the broken ones only where nothing goes wrong."""
+    quick = known.quick(DEFAULT)
+    assert [(c.failure, c.variant) for c in quick] == [(f.name, v.name) for f in FAILURES.values() for v in f.variants]
+    for failure in FAILURES.values():
+        today = known.outcomes(failure)
+        broken = [c for c in today if failure.variant(c.variant).remedy == "broken" and today[c][0] != "trains"]
+        shown = [c for c in quick if c.failure == failure.name and today[c][0] != "trains"]
+        assert shown or not broken, f"{failure.name} can't be seen in a quick run"
