@@ -25,7 +25,7 @@ OPTIONS = $(strip $(SELECTION) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-matrix test-quick browser screenshots bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge export-all
+.PHONY: help setup test test-matrix test-quick browser screenshots bench repeat chaos list lint clean clean-stacks reproduce timeline bisect is-safe is-safe-change replay merge export-all reports
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -112,6 +112,9 @@ replay: setup ## is-safe over the past bumps of stacks/bumps.toml, whose answer 
 
 export-all: setup ## export every cell that fails, or those that the variables name, and run each file; RESUME=1, WORKERS
 	$(RUN) faultline export-all $(SELECTION) $(call option,--workers,WORKERS) $(if $(filter-out 0,$(RESUME)),--resume)
+
+reports: setup ## export the upstream report of each failure that today's releases have, and run each file once; FAILURE
+	$(RUN) faultline reports $(call option,--failure,FAILURE)
 
 clean-stacks: setup ## remove the environments of all stacks, but for those that a run uses
 	$(RUN) faultline clean-stacks

@@ -136,6 +136,9 @@ def parser() -> argparse.ArgumentParser:
     proof.add_argument("--workers", type=int, default=1, help="files at a time")
     proof.add_argument("--resume", action="store_true", help="keep what was proven before")
 
+    reports = verb(verbs, "reports", export.command_reports, "export and run the upstream report of each failure")
+    reports.add_argument("--failure", default="", metavar="NAMES")
+
     env = verb(verbs, "env", commands.env, "versions, devices and effective settings")
     env.add_argument("--json", action="store_true")
 

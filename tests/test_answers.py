@@ -25,6 +25,7 @@ VERBS = (
     "audit",
     "export",
     "export-all",
+    "reports",
     "env",
     "bless",
     "readme",

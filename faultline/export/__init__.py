@@ -33,3 +33,10 @@ def command_all(args: argparse.Namespace) -> int:
     from faultline.export import prove
 
     return EXIT_AS_EXPECTED if prove.prove(args) else EXIT_UNEXPECTED
+
+
+def command_reports(args: argparse.Namespace) -> int:
+    """Write the upstream report of each failure that today's releases have."""
+    from faultline.export import reports
+
+    return reports.command(args)

@@ -1,0 +1,63 @@
+"""Upstream reports of what today's releases still have: exported, run once, and listed in repros/README.md."""
+
+from __future__ import annotations
+
+import argparse
+
+from faultline import known, overview, readmes
+from faultline.catalogue import REPROS, Failure, failures
+from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.export import facts, issue, prove
+from faultline.matrix import Cell
+from faultline.results import stack_name
+
+LIST = REPROS / "README.md"
+REPORT = "report.md"
+MARKERS = ("<!-- reports: begin -->", "<!-- reports: end -->")
+
+
+def command(args: argparse.Namespace) -> int:
+    """Export the telling cell of each failure, run the file, and write the report where it reproduced; exit code 1
+    where a file did something else."""
+    wrong = []
+    for failure in failures().values():
+        cell = telling(failure)
+        if cell is None or (args.failure and failure.name not in args.failure.split(",")):
+            continue
+        proof = prove.one(cell)
+        print(f"{cell.id}: {proof.why or 'reproduced'}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
+        if proof.why:
+            wrong.append(cell)
+            continue
+        text = issue.write_issue(facts.place(cell))
+        (REPROS / failure.name / REPORT).write_text(text, encoding="utf-8")
+    print(readmes.put(LIST, table, MARKERS))
+    return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def telling(failure: Failure) -> Cell | None:
+    """The cell that shows a failure as it was reported on today's stack, silently if it can; None where none does."""
+    today = known.outcomes(failure)
+    broken = [cell for cell in known.quick(today) if failure.variant(cell.variant).remedy == "broken"]
+    shown = [cell for cell in broken if today[cell][0] in prove.REPRODUCING and today[cell][1] not in failure.elsewhere]
+    return min(shown, key=lambda cell: today[cell][0] == "raises", default=None)
+
+
+def table() -> str:
+    """Markdown: each failure that has a report, with where it happens, the cell and the record upstream."""
+    rows = []
+    for failure in failures().values():
+        cell = telling(failure)
+        if cell and (REPROS / failure.name / REPORT).exists():
+            rows.append(
+                readmes.row(
+                    f"[{failure.name}]({failure.name}/README.md)",
+                    "; ".join(overview.where(failure)),
+                    f"`{cell.name}`",
+                    f"[report]({failure.name}/{REPORT})",
+                    failure.records[0],
+                )
+            )
+    head = ("failure", "where, today", "the cell that the report shows", "ready to file", "upstream")
+    told = f"Each file was run by itself and ended with REPRODUCED, on {stack_name(known.pinned())}."
+    return told + "\n\n" + "\n".join(readmes.headed(head, rows))
