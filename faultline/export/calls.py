@@ -54,7 +54,7 @@ def uses_in(node: cst.CSTNode) -> Uses:
 def without_idle_methods(order: list[Placed], start: Module) -> None:
     """Take methods away from modules whose name nothing says; a leading underscore means that a library asks."""
     nodes = [module.definitions[name] for _, module, name in order] + list(start.definitions.values())
-    said = Counter(each.attr for node in nodes for each in ast.walk(tree(node)) if isinstance(each, ast.Attribute))
+    said = Counter(attribute for node in nodes for attribute in _attributes(node))
     for _, module, name in order:
         node = module.definitions[name]
         if isinstance(node, cst.ClassDef) and any(code(base.value).endswith("Module") for base in node.bases):
@@ -62,10 +62,15 @@ def without_idle_methods(order: list[Placed], start: Module) -> None:
                 each
                 for each in node.body.body
                 if not isinstance(each, cst.FunctionDef)
-                or each.name.value in ("forward", *said)
+                or each.name.value == "forward"
+                or said[each.name.value] > _attributes(each).count(each.name.value)  # not just its own
                 or each.name.value.startswith("_")
             ]
             module.definitions[name] = node.with_changes(body=node.body.with_changes(body=kept))
+
+
+def _attributes(node: cst.CSTNode) -> list[str]:
+    return [each.attr for each in ast.walk(tree(node)) if isinstance(each, ast.Attribute)]
 
 
 def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
