@@ -343,6 +343,31 @@ def test_what_is_known_is_decided():
     ]
 
 
+def test_a_comprehension_over_known_names_is_written_out():
+    """Breaks when a file makes columns that its trainer doesn't want, or loses one that it does."""
+    node = function(
+        """
+        def rows(columns):
+            made = []
+            for a in lines:
+                row = {"x": a, "y": g(a), "z": 1}
+                made.append({column: row[column] for column in columns.split()})
+                other = {column: a for column in lines}
+            return made, other
+        """
+    )
+    folded = names.code(fold.fold(node, {"columns": "z x"}, {})).strip()
+    assert 'made.append({"z": 1, "x": a})' in folded.replace("'", '"')
+    assert "row =" not in folded and "for column in lines" in folded
+
+
+def test_nothing_is_computed_in_vain():
+    """Breaks when a statement without effect stays where its variable went, or one with an effect goes."""
+    text = 'def f(x):\n    """Told."""\n    f" {x}"[:2]\n    x.y\n    g(x)[0]\n    yield\n    return x\n'
+    left = 'def f(x):\n    """Told."""\n    g(x)[0]\n    yield\n    return x\n'
+    assert write.effective(text) == left
+
+
 def test_what_changes_is_left_alone():
     """The near miss: breaks when a name that is bound twice or changed is taken for a constant."""
     text = """

@@ -85,7 +85,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
             uses.times[name] = uses.times.get(name, 0) + times
     for place, module, name in order:
         function, calls = module.definitions[name], uses.calls.get(name, [])
-        if not isinstance(function, cst.FunctionDef) or function.decorators:
+        if not isinstance(function, cst.FunctionDef):
             continue
         if not calls or uses.times[name] != len(calls) + 1 or any(a.star == "*" for c in calls for a in c.args):
             continue  # also handed on as a value
@@ -93,7 +93,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
         change: Cut | Inline | Splice
         if cut:
             module.definitions[name], change = cut
-        elif isinstance(function.params.star_arg, cst.Param) or len(calls) != 1:
+        elif function.decorators or isinstance(function.params.star_arg, cst.Param) or len(calls) != 1:
             continue
         elif (expression := only_expression(function)) is not None:
             change = Inline(function, expression)

@@ -46,7 +46,7 @@ NO_SAMPLING = r"""\b(SFT|DPO|KTO)Trainer\b|["']lmbda["']: 0\.0"""
 # Distributions by the name that is imported, where it differs.
 DISTRIBUTIONS = {"PIL": "pillow"}
 # What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
-RULES = ("F401", "F541", "F841", "I001", "B010", "RUF100")
+RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RUF100")
 
 
 def write(where: Place) -> str:
@@ -121,7 +121,7 @@ def tidy(text: str) -> str:
     ruff = [find_ruff_bin()]
     shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
-    text = _through(fix, text)
+    text = effective(_through(fix, text))
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     text = guarded(text)
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
@@ -132,6 +132,16 @@ def tidy(text: str) -> str:
     if found.returncode:
         raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
     return text
+
+
+def effective(text: str) -> str:
+    """The text without statements that only compute something, which are left of variables that nothing reads."""
+    lines = text.splitlines()
+    for each in reversed([each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Expr)]):
+        kinds = [type(inner) for inner in ast.walk(each.value)]
+        if not isinstance(each.value, ast.Constant) and not {ast.Call, ast.Await, ast.Yield, ast.YieldFrom} & {*kinds}:
+            lines[each.lineno - 1 : each.end_lineno] = []
+    return "\n".join(lines) + "\n"
 
 
 def guarded(text: str) -> str:
