@@ -86,6 +86,12 @@ def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0)
     return {**inputs, "labels": labels, "scale": world_size / tokens}
 
 
+def random_batch(rows: list[list[int]], rank: int, world_size: int) -> dict[str, Any]:
+    """As `token_batch`, of rows of equal length, which need no padding: for exported files."""
+    ids = torch.tensor(my_rows(rows, rank, world_size))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "scale": 1 / ids.numel()}
+
+
 def next_token_loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
     """Scaled sum of next-token losses for logits [B, T, vocabulary]."""
     predicted, labels = logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,9 @@ def scripted_sampling(rank: int, blocks: int = 1) -> Iterator[None]:
 
     def draw(probabilities: torch.Tensor, num_samples: int, **kwargs: Any) -> torch.Tensor:
         at, rows = next(position), len(probabilities)
-        places = [rank * rows + row % (rows // blocks) * blocks + row // (rows // blocks) for row in range(rows)]
+        places: Sequence[int] = range(rank * rows, rank * rows + rows)
+        if blocks > 1:
+            places = [rank * rows + row % (rows // blocks) * blocks + row // (rows // blocks) for row in range(rows)]
         letters = range(len(SPECIAL), len(VOCABULARY))
         tokens = [letters[_hash(place, at) % len(letters)] for place in places]
         return torch.tensor(tokens, device=probabilities.device).unsqueeze(1)

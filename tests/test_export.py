@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
 import statistics
 import subprocess
 import sys
 import textwrap
 import tomllib
+from pathlib import Path
 
 import libcst as cst
 import pytest
@@ -25,6 +27,10 @@ from faultline.matrix import Cell
 
 CELLS = prove.reproducing()
 RAISES = "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu"
+# Only some of its ranks have the error, and the others lose their peer.
+ONE_RAISES = "ddp_unused_vision_tower/images_on_one_rank/ddp/off/fp32/w2/cpu"
+WRAPPED = "zero3_dummy_loss/one_by_one/fsdp2/off/fp32/w2/cpu"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 TRAINS = "zero3_dummy_loss/no_dummy/zero2/off/fp32/w2/cpu"
 # One of each outcome, family of strategies and level.
 RUN = (
@@ -81,6 +87,48 @@ def test_only_what_the_cell_needs_is_in_its_file():
     assert "slices.shape[0] * slices.shape[1]" in text, "the broken variant's number of calls is lost"
 
 
+def test_nothing_of_other_strategies_or_modes_is_left():
+    """Breaks when a file has what nothing in it uses, or a comment on what isn't there."""
+    assert "_no_split_modules" not in exported(RAISES), "only FSDP asks for it"
+    assert "_no_split_modules" in exported(WRAPPED), "FSDP makes its units of it"
+    assert "gradient_checkpointing_enable" not in exported(WRAPPED), "no checkpointing is asked for"
+    assert "gradient_checkpointing_enable" in exported(RAISES)
+    for cell in (RAISES, WRAPPED, *RUN):
+        text = exported(cell)
+        assert "sys.exit(print(" not in text
+        assert ("the words" in text or "room for what" in text) <= ("VOCABULARY" in text), "the words are not there"
+        assert ("scripted_sampling" in text) <= ("sample" in cell), "it learns from texts that are given"
+        trainer = ast.parse(text)
+        methods = {n.name for n in ast.walk(trainer) if isinstance(n, ast.FunctionDef)}
+        assert "without_dropout" not in methods or "dropout" in text.replace("without_dropout", "")
+
+
+def test_the_error_is_told_in_whole_sentences():
+    """Breaks when a file or an issue quotes an error that ends in the middle of a word or a sentence."""
+    for cell in (RAISES, ONE_RAISES, "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"):
+        where = facts.place(Cell.parse(cell))
+        told = " ".join(ast.get_docstring(ast.parse(exported(cell))).split())
+        said = re.search(r"Instead: (.*?) Records:", told)[1]
+        whole = " ".join(facts.shown(where).split()).replace('"', "'")
+        kept = said.removesuffix(" ...")
+        assert whole.startswith(kept) and (said == whole or kept[-1] in ".?!")
+        assert facts.shown(where).strip() in issue.write_issue(where)
+
+
+@given(st.text(alphabet="ab. ?!'", max_size=500))
+def test_law_an_error_is_cut_between_words(error):
+    """Breaks when a cut runs through a word, loses the beginning, or makes a docstring that is too long."""
+    cut = facts.beginning(error)
+    assert cut == error or (cut.endswith(" ...") and error.startswith(cut.removesuffix(" ...")))
+    assert len(cut) <= facts.LONGEST_ERROR + 4
+
+
+def test_lines_are_short():
+    for cell in (RAISES, WRAPPED, *RUN):
+        for line in exported(cell).splitlines()[5:]:
+            assert len(line) <= 120 or "http" in line, line
+
+
 def test_every_family_of_strategies_has_its_template():
     """Breaks when a new way to distribute can't be exported."""
     assert {file.name.partition(".")[0] for file in facts.STRATEGIES.iterdir()} >= {*strategies.families()}
@@ -121,10 +169,66 @@ def test_a_file_does_what_its_cell_does(cell):
 
 @pytest.mark.slow
 def test_a_file_works_under_torchrun():
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    code, output = prove.run(exported("fsdp_reference_model/broken/fsdp2/off/fp32/w2/cpu"), launcher)
+    code, output = prove.run(exported("fsdp_reference_model/broken/fsdp2/off/fp32/w2/cpu"), TORCHRUN)
     assert code == 0, output
     assert output.count("REPRODUCED: ") == 2 and "NOT REPRODUCED" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
+@pytest.mark.parametrize("cell", [RAISES, ONE_RAISES])
+def test_an_error_is_told_and_no_rank_is_left(cell, launcher, tmp_path):
+    """Breaks when an error is lost because another rank died with it, or a rank outlives its file."""
+    (tmp_path / "repro.py").write_text(exported(cell))
+    with (tmp_path / "output").open("w") as output:
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        command = [sys.executable, *launcher, "repro.py"]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, stdout=output, stderr=output, check=False)
+    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and f"TMPDIR={tmp_path}" in started_with(pid)]
+    told = (tmp_path / "output").read_text()
+    assert ended.returncode == 0, told
+    assert "REPRODUCED: the error above" in told and "NOT REPRODUCED" not in told
+    assert re.search(signature_of(cell), told), "the error is not shown"
+    assert left == []
+
+
+def started_with(pid):
+    """A process's environment; empty if it is gone by now, or only waits for somebody to ask how it ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def signature_of(cell):
+    where = facts.place(Cell.parse(cell))
+    return where.failure.signatures[where.signature]
+
+
+@pytest.mark.slow
+def test_what_lacks_a_package_was_not_tried(tmp_path):
+    """Breaks when a missing package, or a release without a name, ends in a traceback or passes for an answer."""
+    text = exported(RAISES)
+    absent = text.replace("import deepspeed\n", "import deepspeed_that_nobody_has\n", 1)
+    moved = text.replace("Qwen2Config, Qwen2ForCausalLM", "Qwen2Config, Qwen2ForCausalLM, NotThere", 1)
+    for changed, missing in ((absent, "deepspeed_that_nobody_has"), (moved, "NotThere")):
+        assert changed != text
+        code, output = prove.run(changed)
+        assert code == 2
+        [line] = [line for line in output.splitlines() if "NOT TRIED" in line]
+        assert missing in line and "REPRODUCED" not in output and "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_other_versions_are_told():
+    """Breaks when a file that runs on other versions than its own doesn't say so, or refuses to run."""
+    text = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu")
+    code, output = prove.run(text)
+    assert code == 0 and "as pinned" in output and "NOT AS PINNED" not in output
+    pins = next(line for line in text.splitlines() if line.startswith("PINS"))
+    code, output = prove.run(text.replace(pins, re.sub(r'"torch": "[^"]*"', '"torch": "1.0.0"', pins)))
+    assert code == 0 and "REPRODUCED: " in output, "it has to run all the same"
+    assert "NOT AS PINNED" in output and "1.0.0" in output
 
 
 @pytest.mark.slow
@@ -132,7 +236,7 @@ def test_what_trains_is_not_reproduced():
     """The near miss: breaks when the comparison finds a difference where there is none."""
     code, output = prove.run(exported(TRAINS))
     assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
-    assert "whose movement is off by" in output
+    assert ": 0 of " in output and "parameters are off" in output
 
 
 @pytest.mark.slow
@@ -237,6 +341,31 @@ def test_what_is_known_is_decided():
         "    d(look, None)",
         "    return size, 'seen-1'",
     ]
+
+
+def test_a_comprehension_over_known_names_is_written_out():
+    """Breaks when a file makes columns that its trainer doesn't want, or loses one that it does."""
+    node = function(
+        """
+        def rows(columns):
+            made = []
+            for a in lines:
+                row = {"x": a, "y": g(a), "z": 1}
+                made.append({column: row[column] for column in columns.split()})
+                other = {column: a for column in lines}
+            return made, other
+        """
+    )
+    folded = names.code(fold.fold(node, {"columns": "z x"}, {})).strip()
+    assert 'made.append({"z": 1, "x": a})' in folded.replace("'", '"')
+    assert "row =" not in folded and "for column in lines" in folded
+
+
+def test_nothing_is_computed_in_vain():
+    """Breaks when a statement without effect stays where its variable went, or one with an effect goes."""
+    text = 'def f(x):\n    """Told."""\n    f" {x}"[:2]\n    x.y\n    g(x)[0]\n    yield\n    return x\n'
+    left = 'def f(x):\n    """Told."""\n    g(x)[0]\n    yield\n    return x\n'
+    assert write.effective(text) == left
 
 
 def test_what_changes_is_left_alone():

@@ -56,9 +56,8 @@ def test_generate_gets_no_token_type_ids():
     assert set(WORDS("a red field")) == {"input_ids", "attention_mask"}, "older releases refuse the batch"
 
 
-def test_the_chat_template_marks_turns_and_images():
-    content = [{"type": "image"}, {"type": "text", "text": "what is it"}]
-    messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "a leaf"}]
+def test_the_chat_template_marks_turns():
+    messages = [{"role": "user", "content": "<boi>what is it"}, {"role": "assistant", "content": "a leaf"}]
     text = WORDS.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == "<bos><turn>user\n<boi>what is it<end>\n<turn>assistant\na leaf<end>\n<turn>assistant\n"
     tokens = WORDS.convert_ids_to_tokens(WORDS(text)["input_ids"])

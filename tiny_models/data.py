@@ -33,8 +33,8 @@ def text_rows(step: int) -> list[list[int]]:
 
 
 def random_rows(step: int) -> list[list[int]]:
-    """As `text_rows`, of random tokens: in an exported file, what fails at once needs no text."""
-    return [torch.randint(12, VOCAB_SIZE // 2, (length,)).tolist() for length in (34, 24, 40, 33)]
+    """As `text_rows`, of random tokens and equal length: in an exported file, what fails at once needs no text."""
+    return torch.randint(12, VOCAB_SIZE // 2, (4, 32)).tolist()
 
 
 def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices:
 
     generator = torch.Generator().manual_seed(step)
     pixels = torch.randn(rows, slices, 3, 8, 8, generator=generator)
-    batch = token_batch(text_rows(step)[:rows], rank, world_size)
-    return {**batch, "slices": torch.stack(my_rows(list(pixels), rank, world_size))}
+    text = token_batch(text_rows(step)[:rows], rank, world_size)
+    return {**text, "slices": torch.stack(my_rows(list(pixels), rank, world_size))}
 
 
 def saved(model: Any, setup: Any, name: str = "model") -> Any:
@@ -117,17 +117,23 @@ def letter_score(completions: list[str], **_: Any) -> list[float]:
     return [sum((7 * ord(letter)) % 11 for letter in text) / 10 for text in completions]
 
 
-def turns(*columns: str) -> Any:
-    """Each line of text as a prompt and its completion of 12 letters, in those of the columns that a trainer wants."""
+def turns(columns: str) -> Any:
+    """Each line of text as a prompt and its completion of 12 letters, in the columns that a trainer wants."""
     from datasets import Dataset
 
-    rows = []
-    for number, record in enumerate(records("text")):
+    rows: list[dict[str, Any]] = []
+    for record in records("text"):
         first, second, rest = record["text"].split(" ", 2)
-        prompt, completion = f"{first} {second}", f" {rest}"[:12]
-        said = (("user", prompt), ("assistant", completion))
-        row = {"prompt": prompt, "completion": completion, "label": number % 2 == 0}
-        row |= {"chosen": completion, "rejected": completion[::-1], "privileged_context": completion}
-        row |= {"messages": [{"role": role, "content": content} for role, content in said]}
-        rows.append({column: row[column] for column in columns})
+        prompt = f"{first} {second}"
+        completion = f" {rest}"[:12]
+        row = {
+            "prompt": prompt,
+            "completion": completion,
+            "label": len(rows) % 2 == 0,
+            "chosen": completion,
+            "rejected": completion[::-1],
+            "privileged_context": completion,
+            "messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}],
+        }
+        rows.append({column: row[column] for column in columns.split()})
     return Dataset.from_list(rows)

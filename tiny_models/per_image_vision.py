@@ -37,7 +37,8 @@ class PerImageVisionModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.llm = Qwen2ForCausalLM(config())
+        settings = config()
+        self.llm = Qwen2ForCausalLM(settings)
         vision = SiglipVisionConfig(
             hidden_size=16,
             intermediate_size=24,

@@ -8,13 +8,12 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<turn>", "<end>", "<boi>", "<image>", "<eoi>")
 ROLES = ("user", "assistant", "system")
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,?!\nABCD"
-VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)
-VOCAB_SIZE = 96  # the words above, and room for what a library adds
+VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)  # VOCAB_SIZE has room for what a library adds
+VOCAB_SIZE = 96
 
 TEMPLATE = """\
 {{ bos_token }}{% for message in messages %}<turn>{{ message['role'] }}
-{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}\
-{% if part['type'] == 'image' %}<boi>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<end>
+{{ message['content'] }}<end>
 {% endfor %}{% if add_generation_prompt %}<turn>assistant
 {% endif %}"""
 
@@ -32,7 +31,7 @@ def tokenizer(padding_side: str = "left") -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
     backend.add_special_tokens(list(SPECIAL))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(ROLES) + r"|.|\n"), "isolated")
-    backend.decoder = decoders.ByteLevel()  # what is ASCII reads the same; GOLD takes no other tokenizer
+    backend.decoder = decoders.ByteLevel()  # what is ASCII reads the same; some trainers take no other tokenizer
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token="<pad>",

@@ -54,7 +54,7 @@ def uses_in(node: cst.CSTNode) -> Uses:
 def without_idle_methods(order: list[Placed], start: Module) -> None:
     """Take methods away from modules whose name nothing says; a leading underscore means that a library asks."""
     nodes = [module.definitions[name] for _, module, name in order] + list(start.definitions.values())
-    said = Counter(each.attr for node in nodes for each in ast.walk(tree(node)) if isinstance(each, ast.Attribute))
+    said = Counter(attribute for node in nodes for attribute in _attributes(node))
     for _, module, name in order:
         node = module.definitions[name]
         if isinstance(node, cst.ClassDef) and any(code(base.value).endswith("Module") for base in node.bases):
@@ -62,10 +62,15 @@ def without_idle_methods(order: list[Placed], start: Module) -> None:
                 each
                 for each in node.body.body
                 if not isinstance(each, cst.FunctionDef)
-                or each.name.value in ("forward", *said)
+                or each.name.value == "forward"
+                or said[each.name.value] > _attributes(each).count(each.name.value)  # not just its own
                 or each.name.value.startswith("_")
             ]
             module.definitions[name] = node.with_changes(body=node.body.with_changes(body=kept))
+
+
+def _attributes(node: cst.CSTNode) -> list[str]:
+    return [each.attr for each in ast.walk(tree(node)) if isinstance(each, ast.Attribute)]
 
 
 def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
@@ -80,7 +85,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
             uses.times[name] = uses.times.get(name, 0) + times
     for place, module, name in order:
         function, calls = module.definitions[name], uses.calls.get(name, [])
-        if not isinstance(function, cst.FunctionDef) or function.decorators:
+        if not isinstance(function, cst.FunctionDef):
             continue
         if not calls or uses.times[name] != len(calls) + 1 or any(a.star == "*" for c in calls for a in c.args):
             continue  # also handed on as a value
@@ -88,7 +93,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
         change: Cut | Inline | Splice
         if cut:
             module.definitions[name], change = cut
-        elif isinstance(function.params.star_arg, cst.Param) or len(calls) != 1:
+        elif function.decorators or isinstance(function.params.star_arg, cst.Param) or len(calls) != 1:
             continue
         elif (expression := only_expression(function)) is not None:
             change = Inline(function, expression)

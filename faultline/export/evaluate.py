@@ -71,3 +71,14 @@ def literal(value: Any) -> cst.BaseExpression:
     if not same:
         raise Unknown(text[:50])
     return cst.parse_expression(text)
+
+
+def spread(arguments: Any) -> list[cst.Arg]:
+    """Arguments with ``*[...]`` written out and ``**{}`` left away."""
+    found: list[cst.Arg] = []
+    for argument in arguments:
+        if argument.star == "*" and isinstance(argument.value, cst.List | cst.Tuple):
+            found += [cst.Arg(element.value) for element in argument.value.elements]
+        elif not (argument.star == "**" and isinstance(argument.value, cst.Dict) and not argument.value.elements):
+            found.append(argument)
+    return found if len(found) == len(arguments) else [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in found]

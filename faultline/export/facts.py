@@ -23,7 +23,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 STRATEGIES = TEMPLATES / "strategies"
 # A parameter that moves less than this part of the largest movement is held against that.
 FLOOR = {"fp32": 1e-3, "bf16": 0.05}
+LONGEST_ERROR = 180  # characters of one in a file's docstring
 DEADLINE = 180  # seconds that a rank may take
+COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,13 @@ def facts(where: Place) -> dict[str, Any]:
         "deadline": DEADLINE,
         "sgd": "torch.optim.SGD([p for p in PARAMETERS if p.requires_grad], lr=0.05, momentum=0.9)",
         "backend": '"nccl" if torch.cuda.device_count() >= WORLD_SIZE else "gloo"' if cuda else '"gloo"',
-        "packages": "__PACKAGES__",
+        "packages": "__PINS__",
         "ds_config": None,
         "accelerated": False,
+        "dropout": False,
         "read_weights": "weights(built.model_wrapped)",
         "requires_python": ">=3.11,<3.14",
         "title": failure.title,
-        "train_doc": f"{'Train' if where.kind != 'misplaced' else 'Prepare two models'} under {cell.strategy}"
-        f"{'' if cell.checkpointing == 'off' else f' with {cell.checkpointing} checkpointing'}.",
         "to_device": (lambda text: f"to({text}, device)") if cuda else (lambda text: text),
     }
     o["variables"] = variables(family, options, where.pins) if where.variant.trainer else {}
@@ -127,6 +128,24 @@ def seen(where: Place) -> list[str]:
     ]
 
 
+def shown(where: Place) -> str:
+    """The error to show of a cell: of its own stack if one was recorded there, else of another; empty if of none."""
+    recorded = [
+        entry["error"]
+        for entry in known.recorded()
+        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature)
+    ]
+    return next(iter([*seen(where), *reversed(recorded)]), "")
+
+
+def beginning(error: str) -> str:
+    """The first sentences of an error, as many as fit on two lines."""
+    if len(error) <= LONGEST_ERROR:
+        return error
+    sentences = re.match(r".*[.!?](?= )", error[:LONGEST_ERROR])
+    return f"{sentences[0] if sentences else error[:LONGEST_ERROR].rpartition(' ')[0]} ..."
+
+
 def _raw(pattern: str) -> str:
     """A pattern as source, with lines broken in front of bars where it is long."""
     lines = [""]
@@ -139,8 +158,8 @@ def told(where: Place) -> str:
     """What the file says when it sees what it looks for."""
     return {
         "raises": "the error above",
-        "diverges": "nothing was raised, and the weights are not those of one process",
-        "trains": "nothing was raised, and the weights are not those of one process",
+        "diverges": "no error, and other weights than in one process",
+        "trains": "no error, and other weights than in one process",
         "misplaced": "each rank holds the whole of a model that should be sharded",
         "crashes": f"a rank was killed by {where.signature}",
         "hangs": "the ranks make no progress",
@@ -154,8 +173,9 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
     checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
     happens = f"Expected: it trains as in one process. Instead: {told(where)}."
     if where.kind == "raises":
-        error = one_line(next(iter(seen(where)), "an error")).replace("\\", "/").replace('"', "'")  # in a docstring
-        happens = textwrap.shorten(f"Expected: it trains as in one process. Instead: {error}", 118, placeholder=" ...")
+        error = shown(where) or "an error with the words of SIGNATURE."
+        error = " ".join(one_line(error).split()).replace("\\", "/").replace('"', "'")  # in a docstring
+        happens = f"Expected: it trains as in one process. Instead: {beginning(error)}"
     if where.outcome == "trains":
         happens = "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     if where.kind == "crashes":
@@ -165,7 +185,7 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
     lines = [
         f"Run under {cell.strategy} {ranks} ({device}, {cell.precision}), {checkpointing} gradient checkpointing"
         + (f", variant {cell.variant}." if where.variant.remedy != "broken" else "."),
-        happens,
+        *textwrap.wrap(happens, 118, break_long_words=False, break_on_hyphens=False),
         *textwrap.wrap(
             "Records: " + ", ".join(where.failure.records), 118, break_long_words=False, break_on_hyphens=False
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from faultline.export.evaluate import LONGEST, Unknown, constant, evaluate, literal
+from faultline.export.evaluate import LONGEST, Unknown, constant, evaluate, literal, spread
 from faultline.export.names import Statements, bindings, changed, code, parameters, used, without
 
 
@@ -105,7 +105,7 @@ class Fold(cst.CSTTransformer):
         return self._choice(updated.value, index.value, None) or updated
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        updated = updated.with_changes(args=_spread(updated.args))
+        updated = updated.with_changes(args=spread(updated.args))
         function, arguments = updated.func, updated.args
         if isinstance(function, cst.Attribute) and function.attr.value == "get" and len(arguments) in (1, 2):
             default = arguments[1].value if len(arguments) == 2 else cst.Name("None")
@@ -141,6 +141,28 @@ class Fold(cst.CSTTransformer):
         if elements and len(elements) != len(updated.elements):
             elements = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in elements]
         return updated.with_changes(elements=elements)
+
+    def leave_DictComp(self, original: cst.DictComp, updated: cst.DictComp) -> cst.BaseExpression:
+        """Over a few known values it is written out."""
+        over = updated.for_in
+        try:
+            items = evaluate(over.iter, self.known)
+        except Unknown:
+            return updated
+        if (
+            over.ifs
+            or over.inner_for_in
+            or not isinstance(over.target, cst.Name)
+            or not isinstance(items, list | tuple)
+        ):
+            return updated
+        elements = []
+        for item in items:
+            one = Fold({over.target.value: literal(item)}, {**self.known, over.target.value: item}, self.tables)
+            key, value = updated.key.deep_clone().visit(one), updated.value.deep_clone().visit(one)
+            assert isinstance(key, cst.BaseExpression) and isinstance(value, cst.BaseExpression)
+            elements.append(cst.DictElement(key, value))
+        return cst.Dict(elements)
 
     # Statements
 
@@ -196,17 +218,6 @@ def flat(block: cst.BaseSuite, comments: Any) -> Any:
 def _is_impossible(block: cst.BaseSuite) -> bool:
     """Whether a block only says that the cell can't exist: it does, or it would not be exported."""
     return code(block).strip().startswith("raise Impossible(")
-
-
-def _spread(arguments: Any) -> list[cst.Arg]:
-    """Arguments with ``*[...]`` written out and ``**{}`` left away."""
-    found: list[cst.Arg] = []
-    for argument in arguments:
-        if argument.star == "*" and isinstance(argument.value, cst.List | cst.Tuple):
-            found += [cst.Arg(element.value) for element in argument.value.elements]
-        elif not (argument.star == "**" and isinstance(argument.value, cst.Dict) and not argument.value.elements):
-            found.append(argument)
-    return found if len(found) == len(arguments) else [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in found]
 
 
 def fold(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from faultline import known, report, strategies
-from faultline.export.facts import Place, told
+from faultline.export.facts import Place, documented, shown, told
 from faultline.export.write import TEMPLATES, packages_of, write
 from faultline.matrix import default_world
 from faultline.report import one_line, plain
@@ -14,16 +14,13 @@ from faultline.report import one_line, plain
 def write_issue(where: Place) -> str:
     """Markdown that can be pasted as it is."""
     text = write(where)
-    errors = [
-        entry["error"]
-        for entry in known.recorded()
-        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature)
-    ]
+    error = shown(where) if where.kind == "raises" else ""
+    happens = f"an error that matches `{documented(where)}`" if where.kind == "raises" else told(where)
     return TEMPLATES.get_template("issue.md.j2").render(
         title=escaped(where.failure.title),
-        happens="the error below" if where.kind == "raises" else told(where),
+        happens="the error below" if error else happens,
         trains=where.outcome == "trains",
-        error=fenced(plain(errors[-1]), "text") if errors and where.kind == "raises" else "",
+        error=fenced(plain(error), "text") if error else "",
         cell=where.cell,
         variant=escaped(where.variant.remedy),
         broken=where.variant.remedy == "broken",

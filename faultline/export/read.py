@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import string
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,9 @@ class Reader(Statements):
     Seeds go as well: every rank sets one before it builds anything, and compares with nothing but itself.
     """
 
-    def __init__(self, module: Module, rows: int) -> None:
+    def __init__(self, module: Module, rows: int, idle: Collection[str]) -> None:
         super().__init__()
-        self.module, self.rows = module, rows
+        self.module, self.rows, self.idle = module, rows, idle
 
     def leave_Import(self, original: cst.Import, updated: cst.Import) -> Any:
         for alias in updated.names:
@@ -72,6 +73,12 @@ class Reader(Statements):
         seeded = code(updated.items[0].item).startswith("seeded(")
         return flat(updated.body, updated.leading_lines) if seeded else updated
 
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
+        target = updated.targets[0].target
+        return (
+            cst.RemoveFromParent() if isinstance(target, cst.Attribute) and target.attr.value in self.idle else updated
+        )
+
     def leave_AnnAssign(self, original: cst.AnnAssign, updated: cst.AnnAssign) -> Any:
         if updated.value is None:
             return cst.RemoveFromParent()
@@ -90,15 +97,15 @@ class Reader(Statements):
         return cst.Name(name.upper())
 
 
-def read(text: str, rows: int = 0) -> Module:
+def read(text: str, rows: int = 0, idle: Collection[str] = ()) -> Module:
     """A module's definitions and imports; anything else at its top, such as a docstring, is left away.
 
-    Of a fixture, the first `rows` lines are taken.
+    Of a fixture, the first `rows` lines are taken; attributes with the `idle` names are not set.
     """
     module = Module()
     tree = cst.parse_module(text)
     for statement in tree.body:
-        ready = statement.visit(Reader(module, rows))
+        ready = statement.visit(Reader(module, rows, idle))
         if isinstance(ready, cst.FunctionDef | cst.ClassDef):
             module.definitions[ready.name.value] = ready
         elif isinstance(ready, cst.SimpleStatementLine) and isinstance(ready.body[0], cst.Assign):
@@ -109,15 +116,15 @@ def read(text: str, rows: int = 0) -> Module:
 
 
 @functools.cache
-def _read_once(text: str, rows: int) -> Module:
-    return read(text, rows)
+def _read_once(text: str, rows: int, idle: Collection[str]) -> Module:
+    return read(text, rows, idle)
 
 
 class Sources:
     """The modules of ours that one file is made of; `failure` is the folder's failure.py."""
 
-    def __init__(self, folder: Path, rows: int) -> None:
-        self._folder, self._rows = folder, rows
+    def __init__(self, folder: Path, rows: int, idle: tuple[str, ...] = ()) -> None:
+        self._folder, self._rows, self._idle = folder, rows, idle
         self._constants: dict[str, dict[str, Any]] = {}
         self._read: dict[str, Module] = {}
 
@@ -126,7 +133,7 @@ class Sources:
             place = ROOT / name.replace(".", "/")
             file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
             text = (self._folder / "failure.py" if name == "failure" else file).read_text(encoding="utf-8")
-            once = _read_once(text, self._rows)  # nodes don't change, what holds them does
+            once = _read_once(text, self._rows, self._idle)  # nodes don't change, what holds them does
             self._read[name] = Module(dict(once.definitions), dict(once.imports))
         return self._read[name]
 

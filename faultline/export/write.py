@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -15,9 +17,10 @@ from ruff import find_ruff_bin
 from faultline import catalogue
 from faultline.errors import UsageError
 from faultline.export import facts, root
-from faultline.export.bundle import bundle, line
-from faultline.export.facts import Place, config, filled, shim
-from faultline.export.read import Sources
+from faultline.export.bundle import bundle, line, reachable
+from faultline.export.facts import COMPARED, Place, config, filled, shim
+from faultline.export.names import code
+from faultline.export.read import Sources, read
 from faultline.matrix import ROWS
 from faultline.server import STACK
 
@@ -33,11 +36,17 @@ STANDARD = (
     *(f"import {name}" for name in ("os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
     "from importlib import metadata",
 )
-COMPARED = ("diverges", "trains")
+# What stands for something else in files that need not compare numbers: module, name, and its simpler self.
+SIMPLER = (
+    ("tiny_models.data", "text_rows", "random_rows"),
+    ("faultline.scenario", "token_batch", "random_batch"),
+)
+# Trainers that learn from given completions only, and so never sample.
+NO_SAMPLING = r"""\b(SFT|DPO|KTO)Trainer\b|["']lmbda["']: 0\.0"""
 # Distributions by the name that is imported, where it differs.
 DISTRIBUTIONS = {"PIL": "pillow"}
 # What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
-RULES = ("F401", "F541", "F841", "I001", "B010", "RUF100")
+RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RUF100")
 
 
 def write(where: Place) -> str:
@@ -46,11 +55,13 @@ def write(where: Place) -> str:
     folder = catalogue.REPROS / cell.failure
     # What goes wrong at once needs no other rows at later steps.
     rows = 10**6 if where.kind in COMPARED else ROWS
-    sources = Sources(folder, rows)
-    if where.kind not in COMPARED:
-        data = sources["tiny_models.data"].definitions
-        data["text_rows"] = data["random_rows"].with_changes(name=cst.Name("text_rows"))
     o = facts.facts(where)
+    # Only FSDP asks a model which of its modules are units.
+    sources = Sources(folder, rows, () if o["family"].startswith("fsdp") else ("_no_split_modules",))
+    if where.kind not in COMPARED:
+        for module, name, simpler in SIMPLER:
+            definitions = sources[module].definitions
+            definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
     if variant.trainer:
         given = {"zero": ("deepspeed",), "fsdp1": ("fsdp", "fsdp_config"), "fsdp2": ("fsdp", "fsdp_config")}
         keys = None if where.kind in COMPARED else given.get(o["family"], ())
@@ -66,6 +77,8 @@ def write(where: Place) -> str:
         o |= {"accelerated": "second" in built.parts}
     o["as_file"] = "as_launched(" in built.statements  # which hands a config's path to accelerate's launcher
     o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
+    o["compared"] = o["kind"] in COMPARED
+    o["samples"] = not re.search(NO_SAMPLING, f"{built.statements} {built.parts.get('built')}")
     if o["family"] == "zero":
         base = config(o["options"], cell, built.deepspeed)
         zero_optimization = base.pop("zero_optimization")
@@ -76,7 +89,11 @@ def write(where: Place) -> str:
     failure = sources["failure"]
     places = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
     o["names"] = "\n".join(line(name, *place) for name, place in places.items())
-    main = TEMPLATES.get_template(f"{level}.py.j2").render(o=o) + TEMPLATES.get_template("launch.py.j2").render(o=o)
+    rendered = TEMPLATES.get_template(f"{level}.py.j2").render
+    if o["compared"]:
+        used = reachable(sources, read(rendered(o=o)))
+        o["dropout"] = any("dropout" in code(module.definitions[name]) for _, module, name in used)
+    main = rendered(o=o) + TEMPLATES.get_template("launch.py.j2").render(o=o)
     parts = bundle(sources, main, o["trainer"])
     o["main"] = TEMPLATES.get_template("main.py.j2").render(o=o)
     lines = set(parts.imports) | set(STANDARD)
@@ -87,7 +104,8 @@ def write(where: Place) -> str:
     needed = packages(o["imports"], where.pins)
     o["pins"] = [f"{name}=={where.pins[name]}" for name in needed]
     text = TEMPLATES.get_template("file.py.j2").render(o=o)
-    return tidy(text.replace("__PACKAGES__", repr(tuple(name for name in needed if name in STACK))))
+    under_test = {name: where.pins[name] for name in needed if name in STACK}
+    return tidy(text.replace("__PINS__", repr(under_test)))
 
 
 def packages(imports: str, pins: Mapping[str, str]) -> list[str]:
@@ -103,8 +121,9 @@ def tidy(text: str) -> str:
     ruff = [find_ruff_bin()]
     shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
-    text = _through(fix, text)
+    text = effective(_through(fix, text))
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
+    text = guarded(text)
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
     text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", text)
     text = _through([*ruff, "format", "--quiet", *compact, *shared, "-"], text)
@@ -113,6 +132,36 @@ def tidy(text: str) -> str:
     if found.returncode:
         raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
     return text
+
+
+def effective(text: str) -> str:
+    """The text without statements that only compute something, which are left of variables that nothing reads."""
+    lines = text.splitlines()
+    for each in reversed([each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Expr)]):
+        kinds = [type(inner) for inner in ast.walk(each.value)]
+        if not isinstance(each.value, ast.Constant) and not {ast.Call, ast.Await, ast.Yield, ast.YieldFrom} & {*kinds}:
+            lines[each.lineno - 1 : each.end_lineno] = []
+    return "\n".join(lines) + "\n"
+
+
+def guarded(text: str) -> str:
+    """The text with one line, and an exit code of its own, for who lacks a package or has a release without a name."""
+    statements = ast.parse(text).body
+    first = next(number for number, each in enumerate(statements) if isinstance(each, ast.Expr) and number) + 1
+    imports = list(itertools.takewhile(lambda each: isinstance(each, ast.Import | ast.ImportFrom), statements[first:]))
+    lines = text.splitlines()
+    start, end = imports[0].lineno - 1, imports[-1].end_lineno
+    return "\n".join(
+        [
+            *lines[:start],
+            "try:",
+            *(f"    {each}" if each else "" for each in lines[start:end]),
+            "except ImportError as error:",
+            '    print(f"NOT TRIED: {error}; `uv run repro.py` installs what this file was made for")',
+            "    sys.exit(2)",
+            *lines[end:],
+        ]
+    )
 
 
 def _through(command: list[str], text: str) -> str:

@@ -85,10 +85,11 @@ def trainer(variant, arguments, setup):
     others = {"reward_funcs": letter_score} if "reward" in given else {}
     if "second" in given:
         others[second] = saved(qwen2(seed=1), setup, "second")
-    model, config = saved(qwen2(), setup), from_trl(package, f"{name}Config")(**{**arguments, **settings})
-    data = {"train_dataset": turns(*columns.split()), "processing_class": tokenizer()}
+    model = saved(qwen2(), setup)
+    args = from_trl(package, f"{name}Config")(**{**arguments, **settings})
+    data = {"train_dataset": turns(columns), "processing_class": tokenizer()}
     try:
-        built = from_trl(package, f"{name}Trainer")(model=model, args=config, **data, **others)
+        built = from_trl(package, f"{name}Trainer")(model=model, args=args, **data, **others)
     except ValueError as error:
         if "not compatible" in str(error):
             raise Impossible(f"the trainer refuses: {error}") from error

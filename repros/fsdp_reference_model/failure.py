@@ -131,5 +131,5 @@ def trainer(variant, arguments, setup):
 
     # The trainer loads its reference model from the policy's name, so the policy is saved and loaded first.
     model = saved(qwen2(), setup)
-    config = GRPOConfig(**arguments, **GRPO, beta=0.1)
-    return GRPOTrainer(model, letter_score, config, train_dataset=prompts(), processing_class=tokenizer())
+    args = GRPOConfig(**arguments, **GRPO, beta=0.1)
+    return GRPOTrainer(model, letter_score, args, train_dataset=prompts(), processing_class=tokenizer())
