@@ -60,6 +60,9 @@ class References:
         return path, failed.read_text() if failed.exists() else DIED
 
 
+Run = Callable[[RankServer, References, Cell], results.Result]
+
+
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
     """Run one cell and say what it did and whether that was expected.
 
@@ -130,7 +133,7 @@ def run_all(
     workers: int,
     done: Callable[[results.Result], None],
     python: str = sys.executable,
-    run: Callable[[RankServer, References, Cell], results.Result] | None = None,
+    run: Run | None = None,
 ) -> None:
     """Run cells on `workers` rank servers, with `run_cell` or what takes its place.
 
@@ -186,7 +189,7 @@ def _work(
     references: References,
     waiting: queue.SimpleQueue[Cell],
     finished: queue.SimpleQueue[results.Result | BaseException | None],
-    run: Callable[[RankServer, References, Cell], results.Result],
+    run: Run,
 ) -> None:
     """A worker: run waiting cells one after the other; None says that it has come to its end."""
     try:

@@ -138,27 +138,28 @@ def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:
 
 
 def facts_of(results: Sequence[Result]) -> dict[str, Any]:
-    """What was seen in one process, on the rows of the most ranks, which differ the most."""
-    return max(results, key=lambda result: result["world_size"])["facts"]
+    """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
+    return max(results, key=lambda result: (bool(result["facts"]), result["world_size"]))["facts"]
 
 
-def show(console: Console, target: str, lora: str, results: Sequence[Result]) -> None:
-    """Print facts, table and every group of cells that doesn't train, with what helps."""
+def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
+    """Print facts, table and every group of cells that doesn't train, with what helps.
+
+    `options` are those that the target was given with, such as ``--lora``.
+    """
     facts = facts_of(results)
     console.print()
-    _line(
-        console,
-        Text(plain(target), style="bold").append(
-            f"  {_size(facts)}{' with --lora ' + lora if lora else ''}", "not bold dim"
-        ),
-    )
+    told = ", ".join(filter(None, (_size(facts), f"with {shlex.join(map(plain, options))}" if options else "")))
+    _line(console, Text(plain(target), style="bold").append(f"  {told}" if told else "", "not bold dim"))
+    if {"--stack", "--python"} & {*options}:
+        _line(console, f"  on {one_line(results[0]['stack'])}")
     for text in remarks(facts):
         _line(console, f"  {text}")
     console.print()
-    terminal.tables(console, results)
+    terminal.tables(console, results, terminal.UNLIKE_ALONE)
     for group in groups(results):
         console.print()
-        _group(console, target, lora, group, results)
+        _group(console, target, options, group, results)
     console.print()
     _line(console, verdict(results))
 
@@ -178,11 +179,15 @@ def verdict(results: Sequence[Result]) -> str:
 
 
 def _size(facts: dict[str, Any]) -> str:
+    if not facts:
+        return ""
     return f"{facts['class']}, {facts['parameters']:,} parameters, {facts['trainable']:,} of them trainable"
 
 
 def remarks(facts: dict[str, Any]) -> list[str]:
     """What the model shows in one process, one line each."""
+    if not facts:
+        return []
     told = [f"{_names(facts[key])}: {text}" for key, text in FACTS.items() if facts[key]]
     still = [name for key in ("no_gradient", "zero_gradient") for name in facts[key] if "lora_" in name]
     if still:
@@ -199,7 +204,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
 
 
-def _group(console: Console, target: str, lora: str, group: Group, results: Sequence[Result]) -> None:
+def _group(console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result]) -> None:
     for form in group.forms:
         _form(console, form, results)
     one = group.forms[0].results[0]
@@ -208,8 +213,8 @@ def _group(console: Console, target: str, lora: str, group: Group, results: Sequ
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
-        _line(console, f"    python -m faultline show {group.failure.name}")
-    _line(console, f"  again: {command(target, lora, one)}", "dim")
+        _line(console, "    " + report.here(f"python -m faultline show {group.failure.name}"))
+    _line(console, f"  again: {command(target, options, one)}", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -228,15 +233,15 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
 
-def command(target: str, lora: str, result: Result) -> str:
+def command(target: str, options: Sequence[str], result: Result) -> str:
     """What checks the target again in one cell."""
-    words = ["python", "-m", "faultline", "check", plain(target), *(["--lora", plain(lora)] if lora else [])]
+    words = ["python", "-m", "faultline", "check", plain(target), *map(plain, options)]
     words += ["--strategy", result["strategy"], "--checkpointing", result["checkpointing"]]
     cell = report.cell_of(result)
     usual = {"precision": "fp32", "world": default_world(cell), "device": "cpu"}
     for axis, value in {"precision": cell.precision, "world": cell.world_size, "device": cell.device}.items():
         words += [f"--{axis}", str(value)] if value != usual[axis] else []
-    return shlex.join(words)
+    return report.here(shlex.join(words))
 
 
 def worst(result: Result) -> dict[str, tuple[Any, ...]]:
