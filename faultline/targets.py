@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import inspect
 import json
@@ -20,7 +19,7 @@ import torch
 from faultline import checkpointing, inputs, shrink
 from faultline.matrix import ROWS
 from faultline.observe import Observer, tensors
-from faultline.scenario import Impossible, Scenario
+from faultline.scenario import Impossible, Scenario, mapped, to
 from faultline.strategies import Setup
 from faultline.strategies._common import blocks
 
@@ -70,7 +69,8 @@ class Module:
         def mean(model: Any, batch: Any) -> torch.Tensor:
             """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
             found = []
-            dtype = next(model.parameters()).dtype
+            # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
+            dtype = torch.bfloat16 if next(model.parameters()).dtype == torch.bfloat16 else None
             for number, part in batch:
                 observer.share = number
                 found.append(scalar(loss(model, to(part, setup.device, dtype))))
@@ -227,35 +227,6 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
     if not any(True for _ in tensors(found)):
         raise Refused(f"the batch is a {type(batch).__name__} without a tensor: give tensors, in dictionaries or lists")
     return found
-
-
-def to(batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A batch, nested or not, on the device; numbers as bf16 where DeepSpeed made the model so, as Trainer does."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, dtype if tensor.is_floating_point() and dtype == torch.bfloat16 else tensor.dtype)
-
-    return mapped(batch, moved)
-
-
-def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A batch of the same kind with every tensor changed."""
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        changed = {key: mapped(value, change) for key, value in batch.items()}
-        try:
-            return type(batch)(changed)  # type: ignore[call-arg]
-        except TypeError:
-            return changed
-    if isinstance(batch, tuple) and hasattr(batch, "_make"):
-        return batch._make(mapped(value, change) for value in batch)
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped(value, change) for value in batch)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        own = {field.name: mapped(getattr(batch, field.name), change) for field in dataclasses.fields(batch)}
-        return dataclasses.replace(batch, **own)
-    return batch
 
 
 def scalar(loss: Any) -> torch.Tensor:

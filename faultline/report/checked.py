@@ -172,7 +172,8 @@ def verdict(results: Sequence[Result]) -> str:
     unproven = sum(result["outcome"] == "invalid" for result in results)
     if not wrong and not unproven:
         trained = sum(result["outcome"] == "trains" for result in results)
-        return f"All {trained} cells that can be run do what one process does: every gradient and weight agrees."
+        who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
+        return f"{who} what one process does: every gradient and weight agrees."
     told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
     told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
     return "; ".join(told) + "."
