@@ -110,6 +110,8 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
         if problem:
             raise TargetFailed(*told(problem, target.file.parent))
         facts.update(json.loads(path.with_suffix(".facts").read_text()))
+        if facts["noise"] != facts["noise"]:
+            raise TargetFailed("gradients are not numbers in one process already, so there is nothing to compare")
         # So much between two runs in one process would be taken for rounding, and hide faults of that size.
         if facts["noise"] > matrix.TOLERANCE[cell.precision]:
             raise TargetFailed(
@@ -164,10 +166,11 @@ def apart(ended: Ended) -> list[list[str]]:
 
 def told(problem: str, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from what is known of a reference that could not be made."""
-    if problem == runner.DIED:
-        return "the process that builds and trains it ended without a word, by a signal, os._exit or hanging", ""
-    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible): ((?s:.*))", problem, re.MULTILINE)
-    return one_line(refused[1] if refused else problem.strip().splitlines()[-1]), frames(problem, folder)
+    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible|Died): ((?s:.*))", problem, re.MULTILINE)
+    # An error's message may have several lines, of which the first stands behind the last frame.
+    error = re.findall(r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*(.+)", problem, re.MULTILINE)
+    last = error[-1] if error else problem.strip().splitlines()[-1]
+    return one_line(refused[1] if refused else last), frames(problem, folder)
 
 
 def frames(traceback: str, folder: Path) -> str:
@@ -181,7 +184,8 @@ def _foreign(traceback: str) -> str:
     ours = False
     for line in traceback.splitlines(keepends=True):
         if named := re.match(r'  File "([^"]+)"', line):
-            ours = named[1].startswith((OWN, "<"))
+            # Each call of a module has three of torch's own, which say nothing.
+            ours = named[1].startswith((OWN, "<")) or named[1].endswith("/torch/nn/modules/module.py")
         elif not line.startswith("    "):
             ours = line.startswith("faultline.")
         if not ours:

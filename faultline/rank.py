@@ -49,6 +49,7 @@ def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
     cell = Cell.parse(job["cell"])
     setup = _set_up(cell, rank, job, report)
     if "target" in job:
+        os.chdir(job["target"]["cwd"])  # a batch may be read from a file, later than the model is built
         run = Run(targets.Module(job["target"]), catalogue.Variant(cell.variant), cell, setup)
     else:
         module = catalogue.load_module(catalogue.REPROS / cell.failure)

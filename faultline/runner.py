@@ -55,9 +55,24 @@ class References:
                     path.with_suffix(".facts").write_text(json.dumps(report["facts"]))
                 if report and report["error"]:
                     failed.write_text(report["error"]["traceback"])
+                elif target and not path.exists():
+                    failed.write_text(f"faultline.runner.Died: the process that builds and trains it {_how(ended)}")
         if path.exists():
             return path, ""
         return path, failed.read_text() if failed.exists() else DIED
+
+
+def _how(ended: Ended) -> str:
+    """How the only rank of a run ended that left no report."""
+    [end] = ended.ranks
+    if ended.hang:
+        return f"hangs: {ended.hang}" + (f"; {place}" if (place := oracle.innermost(end.stack)) else "")
+    how = (
+        f"was killed by {oracle.signal_name(-(end.exit or 0))}"
+        if (end.exit or 0) < 0
+        else f"left with exit code {end.exit}"
+    )
+    return ": ".join(filter(None, (how, oracle.last_words(end.log))))
 
 
 Run = Callable[[RankServer, References, Cell], results.Result]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import inspect
 import json
@@ -34,7 +33,7 @@ class Module:
     """Stands for a failure's module: its scenario is the target's.
 
     A target has `file`, `function` (empty: the file is a config), `lora` (keywords of LoraConfig, empty without), `cwd`
-    (the folder that it is run from) and `world_size`: among how many ranks the rows of a batch are shared, in the
+    (the folder that its ranks work in) and `world_size`: among how many ranks the rows of a batch are shared, in the
     reference too.
     """
 
@@ -43,11 +42,18 @@ class Module:
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         file, world = Path(self.target["file"]), self.target["world_size"]
-        with alone(), contextlib.chdir(self.target["cwd"]):
+        with alone():
             built = _call(file, self.target["function"]) if self.target["function"] else tiny(file)
         model, loss, batch = _parts(built)
         if not isinstance(model, torch.nn.Module):
-            raise Refused(f"{file.name} gives a {type(model).__name__}, not a model")
+            raise Refused(f"{file.name} gives a {type(model).__name__}: return a model, or (model, loss, batch)")
+        if loss is not None and not callable(loss):
+            raise Refused(f"the loss is a {type(loss).__name__}: return a function loss(model, batch) in its place")
+        if hasattr(model, "_orig_mod"):
+            raise Refused(f"{file.name} gives a compiled model: return it as it was before torch.compile")
+        kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        if kinds - {torch.float32}:
+            model.float()  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if self.target["lora"]:
             model = add_lora(model, dict(self.target["lora"]))
         check(model)
@@ -55,6 +61,7 @@ class Module:
         switch_off(getattr(model, "config", None))
         name_blocks(model)
         observer = Observer(model)
+        observer.cast = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
         if loss is None:
             loss = inputs.loss
             batch, observer.not_fed = inputs.of(model)
@@ -70,13 +77,17 @@ class Module:
             """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
             found = []
             # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
-            dtype = torch.bfloat16 if next(model.parameters()).dtype == torch.bfloat16 else None
+            own = next(model.parameters()).dtype
+            dtype = own if own == torch.bfloat16 or observer.cast else None
             for number, part in batch:
                 observer.share = number
                 found.append(scalar(loss(model, to(part, setup.device, dtype))))
             if alone_and_plain and not any(part.requires_grad for part in found):
                 raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
-            return torch.stack(found).mean()
+            whole = torch.stack(found).mean()
+            if alone_and_plain and not whole.isfinite():
+                raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
+            return whole
 
         return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer)
 
@@ -95,9 +106,10 @@ def alone() -> Iterator[None]:
 def _call(file: Path, function: str) -> Any:
     sys.path.insert(0, str(file.parent))
     sys.argv = [str(file)]
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = file.stem if file.stem not in sys.modules else f"{file.stem}_"  # somebody's own datasets.py
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if not callable(getattr(module, function, None)):

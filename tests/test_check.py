@@ -25,7 +25,7 @@ FACTS = {
     "trainable": 10,
     "noise": 0.0,
     "checkpointing": "off",
-    **{key: [] for key in (*checked.FACTS, "tied", "not_fed")},
+    **{key: [] for key in (*checked.FACTS, "tied", "not_fed", "cast")},
 }
 
 
@@ -107,6 +107,17 @@ def test_no_adapter_is_read_from_anything_else(text):
         assert not text or found["r"] >= 1
 
 
+def test_a_message_of_several_lines_is_told_by_its_first(tmp_path):
+    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model."""
+    problem = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in build\n    load()\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in build\n    load()\n    ^^^^^^\n'
+        "OSError: no connection\nSee the manual\n  about offline mode.\n"
+    )
+    assert check.told(problem, Path("/home/me"))[0] == "OSError: no connection"
+
+
 TRACEBACK = f"""Traceback (most recent call last):
   File "{ROOT}/faultline/rank.py", line 35, in main
     _run(job, rank, report)
@@ -142,7 +153,8 @@ def test_a_refusal_is_one_line_with_the_cause_alone():
 def test_a_refusal_from_nowhere_has_no_traceback():
     ours = f'Traceback (most recent call last):\n  File "{ROOT}/faultline/targets.py", line 9, in f\n    raise\n'
     assert check.told(ours + "faultline.targets.Refused: no\n", ROOT) == ("no", "")
-    assert "os._exit" in check.told(runner.DIED, ROOT)[0]
+    died = "faultline.runner.Died: the process that builds and trains it left with exit code 5"
+    assert check.told(died, ROOT) == ("the process that builds and trains it left with exit code 5", "")
 
 
 ORDER = ["", "embed", "layers.0", "layers.1", "head"]
@@ -179,6 +191,16 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     result = entry("raises", cell, detail=words, ranks=[{"error": {"traceback": words}}])
     assert checked.recognised(result | TWICE)[0].name == "zero_double_reduction"
     assert checked.recognised(result)[0] is None
+
+
+def test_words_that_only_a_remedy_leads_to_name_no_failure():
+    """Breaks when a parameter that DDP waits for is called a failure of ZeRO-3's, with the remedies of that."""
+    error = {"type": "RuntimeError", "message": "", "traceback": ""}
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=[{"error": error}])
+    assert checked.recognised(result)[0] is None
+    unused = result | {"facts": FACTS | {"no_gradient": ["spare"]}}
+    assert checked.recognised(unused)[0].name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():

@@ -120,8 +120,9 @@ def recognised(result: Result) -> tuple[Failure | None, str, str]:
         for match in fits:
             if fits_model(match.failure, facts):
                 return match.failure, match.signature, match.sure
-        # Their words, and nothing that the model could be asked for.
-        found = next((match for match in fits if not match.failure.found_by), None)
+        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
+        alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
+        found = next(alone, None)
         return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
     for failure in failures().values():
         if not fits_model(failure, facts):
@@ -195,6 +196,8 @@ def remarks(facts: dict[str, Any]) -> list[str]:
         told.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
     if facts["checkpointing"] != "off":
         told.append(f"checkpoints by itself, {facts['checkpointing']}: that is what `off` stands for below")
+    if facts["cast"]:
+        told.append(f"has {' and '.join(facts['cast'])} weights: they are fp32 here, from which --precision bf16 casts")
     told += [f"{' = '.join(map(one_line, names))}: tied" for names in facts["tied"]]
     told += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts["not_fed"]]
     return told
