@@ -28,7 +28,7 @@ README = ROOT / "bench" / "README.md"
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
 REPEATS = 20
 # As their smallest public models have them; what isn't said is transformers' default.
-CONFIGS = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_hidden_layers": 24},
     "gemma3": {"architectures": ["Gemma3ForConditionalGeneration"]},
 }

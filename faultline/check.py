@@ -27,6 +27,7 @@ from faultline.runner import References
 
 NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
+LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
 OWN = str(ROOT / "faultline")
 CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 
@@ -170,7 +171,10 @@ def told(problem: str, folder: Path) -> tuple[str, str]:
     # An error's message may have several lines, of which the first stands behind the last frame.
     error = re.findall(r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*(.+)", problem, re.MULTILINE)
     last = error[-1] if error else problem.strip().splitlines()[-1]
-    return one_line(refused[1] if refused else last), frames(problem, folder)
+    told = one_line(refused[1] if refused else last)
+    if told.startswith(LACKS):
+        told += "; --stack makes an environment that has it, --python names one"
+    return told, frames(problem, folder)
 
 
 def frames(traceback: str, folder: Path) -> str:

@@ -87,6 +87,8 @@ class Module:
             whole = torch.stack(found).mean()
             if alone_and_plain and not whole.isfinite():
                 raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
+            if alone_and_plain and len(found) > 1 and len({part.item() for part in found}) == 1:
+                raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
             return whole
 
         return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer)

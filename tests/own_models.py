@@ -229,6 +229,10 @@ def no_number():
     return Model(), lambda model, batch: loss(model, batch) * float("nan"), batch()
 
 
+def equal_rows():
+    return Model(), loss, {"x": torch.ones(4, 8), "y": torch.zeros(4, dtype=torch.long)}
+
+
 def compiled():
     return torch.compile(Model()), loss, batch()
 

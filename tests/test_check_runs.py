@@ -159,6 +159,7 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
         ("no_model", r"gives a int: return a model, or \(model, loss, batch\)", ""),
         ("no_function", "the loss is a float: return a function", ""),
         ("no_number", "the loss is nan in one process already", ""),
+        ("equal_rows", "give rows that differ", ""),
         ("compiled", "before torch.compile", ""),
         ("several_lines", "ValueError: the first line$", "raise ValueError"),
         ("waits", r"hangs: .*waits \(own_models.py", ""),

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ class Net(nn.Module):
 
 
 def build():
-    return Net(), lambda model, batch: model(batch).sum(), torch.ones(4, 8)
+    return Net(), lambda model, batch: model(batch).sum(), torch.arange(32.0).reshape(4, 8)
 
 
 if __name__ == "__main__":
@@ -86,7 +87,7 @@ def call(clone, tmp_path, monkeypatch):
 
     def call(*words, program=clone / "bin" / "faultline"):
         done = subprocess.run([str(program), *words], capture_output=True, text=True, env=environment, check=False)
-        assert "Traceback" not in done.stderr, done.stderr
+        assert "faultline/cli.py" not in done.stderr, f"a mistake is told by a traceback:\n{done.stderr}"
         return done.returncode, done.stdout, done.stderr
 
     return call
@@ -164,6 +165,23 @@ def test_a_script_and_a_public_models_config_are_checked(call, clone, tmp_path):
     code, told, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *options)
     assert code == 0, told + errors
     assert json.loads(told)["model"]["class"] == "PeftModel"
+
+
+@pytest.mark.slow
+def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
+    """Breaks when a script is asked for in an environment of its own, and imported in another one."""
+    (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", "import torch\nimport only_there\n", 1))
+    python("-m", "venv", "--without-pip", "env")
+    [site] = tmp_path.glob("env/lib/*/site-packages")
+    (site / "beside.pth").write_text(sysconfig.get_path("purelib"))  # the libraries are there once already
+    (site / "only_there.py").touch()
+    options = ("--strategy", "ddp-find-unused", "--checkpointing", "off", "--workers", "1")
+    code, told, errors = call("check", "train.py:build", *options)
+    assert (code, told) == (2, ""), errors
+    assert "this stack lacks it: No module named 'only_there'; --stack" in errors
+    code, told, errors = call("check", "train.py:build", *options, "--python", "env/bin/python")
+    assert code == 0, told + errors
+    assert "with --python env/bin/python" in told
 
 
 @pytest.mark.slow
