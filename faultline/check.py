@@ -15,18 +15,19 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import commands, expectations, matrix, oracle, results, runner
+from faultline import commands, environments, expectations, matrix, oracle, results, runner, runs, stacks
 from faultline.catalogue import ROOT, Failure, Variant
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
 from faultline.matrix import Cell
 from faultline.ranks import Ended, RankServer
 from faultline.report import checked, one_line, plain, terminal
-from faultline.results import Result, RunFolder
+from faultline.results import Result
 from faultline.runner import References
 
 NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
+LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
 OWN = str(ROOT / "faultline")
 CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 
@@ -58,15 +59,17 @@ def command(args: argparse.Namespace) -> int:
     target = parse(args.target, args.lora)
     if args.workers < 1:
         raise UsageError(f"--workers must be at least 1, not {args.workers}")
-    asked = commands.selection(args)
-    commands.check_device(asked.device)
-    cells = matrix.select({NAME: CHECKED}, asked)
+    cells = matrix.select({NAME: CHECKED}, commands.selection(args))
     if not cells:
         raise UsageError("no cell is all of that")
+    environment = environments.existing(args.python) if args.python else environments.ready(stacks.parse(args.stack))
+    python = environment.python
+    commands.check_device(cells[0].device, python)
     folder = results.new_run(kind=NAME)
-    folder.describe(target=args.target, lora=args.lora, cells=[cell.id for cell in cells])
+    folder.describe(target=args.target, lora=args.lora, python=python, cells=[cell.id for cell in cells])
     try:
-        found = measure(target, cells, args.workers, folder)
+        run = functools.partial(run_one, target)
+        runs.measure(cells, args.workers, folder, python=python, run=run, wrong=terminal.UNLIKE_ALONE)
     except TargetFailed as failed:
         print(f"faultline: {plain(args.target)}: {plain(failed)}", file=sys.stderr)
         if failed.traceback:
@@ -77,33 +80,22 @@ def command(args: argparse.Namespace) -> int:
         print(f"faultline: interrupted after {had}", file=sys.stderr)
         return EXIT_INTERRUPTED
     folder.describe(finished=True)
+    by_id = {entry["id"]: entry for entry in folder.results()}
+    found = [by_id[cell.id] for cell in cells]
     if args.json:
         print(json.dumps(results.finite(checked.as_json(found)), indent=2))
     else:
-        checked.show(Console(), args.target, args.lora, found)
+        checked.show(Console(), args.target, options(args), found)
         print(f"results: {folder.shown}/cells.jsonl")
     if not checked.ran(found):
         return EXIT_USAGE
     return EXIT_AS_EXPECTED if checked.agrees(found) else EXIT_UNEXPECTED
 
 
-def measure(target: Target, cells: Sequence[Cell], workers: int, folder: RunFolder) -> list[Result]:
-    """Run the cells; gives the results in the order of the cells."""
-    found: dict[str, Result] = {}
-    writer = results.Writer(folder)
-    folder.describe(finished=False)
-    try:
-        with terminal.progress(Console(stderr=True), len(cells), []) as advance:
-
-            def done(entry: Result) -> None:
-                writer.add(entry)
-                found[entry["id"]] = entry
-                advance(entry)
-
-            runner.run_all(cells, workers, done, run=functools.partial(run_one, target))
-    finally:
-        writer.close()
-    return [found[cell.id] for cell in cells]
+def options(args: argparse.Namespace) -> list[str]:
+    """The options that make a target what it is, beside the cells that are asked for."""
+    given = {"--lora": args.lora, "--stack": "" if args.stack == stacks.TODAY else args.stack, "--python": args.python}
+    return [word for name, value in given.items() if value for word in (name, value)]
 
 
 def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
@@ -119,6 +111,8 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
         if problem:
             raise TargetFailed(*told(problem, target.file.parent))
         facts.update(json.loads(path.with_suffix(".facts").read_text()))
+        if facts["noise"] != facts["noise"]:
+            raise TargetFailed("gradients are not numbers in one process already, so there is nothing to compare")
         # So much between two runs in one process would be taken for rounding, and hide faults of that size.
         if facts["noise"] > matrix.TOLERANCE[cell.precision]:
             raise TargetFailed(
@@ -137,7 +131,7 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
     if judged.outcome == oracle.Outcome.IMPOSSIBLE:
         verdict = "expected"
     entry = results.result(cell, judged, ended, versions, expected, verdict)
-    return entry | {"first": first(ended, facts["order"]), "apart": apart(ended), "facts": facts}
+    return entry | {"first": first(ended, facts.get("order", ())), "apart": apart(ended), "facts": facts}
 
 
 def first(ended: Ended, order: Sequence[str]) -> dict[str, Any]:
@@ -173,10 +167,14 @@ def apart(ended: Ended) -> list[list[str]]:
 
 def told(problem: str, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from what is known of a reference that could not be made."""
-    if problem == runner.DIED:
-        return "the process that builds and trains it ended without a word, by a signal, os._exit or hanging", ""
-    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible): ((?s:.*))", problem, re.MULTILINE)
-    return one_line(refused[1] if refused else problem.strip().splitlines()[-1]), frames(problem, folder)
+    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible|Died): ((?s:.*))", problem, re.MULTILINE)
+    # An error's message may have several lines, of which the first stands behind the last frame.
+    error = re.findall(r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*(.+)", problem, re.MULTILINE)
+    last = error[-1] if error else problem.strip().splitlines()[-1]
+    told = one_line(refused[1] if refused else last)
+    if told.startswith(LACKS):
+        told += "; --stack makes an environment that has it, --python names one"
+    return told, frames(problem, folder)
 
 
 def frames(traceback: str, folder: Path) -> str:
@@ -190,7 +188,8 @@ def _foreign(traceback: str) -> str:
     ours = False
     for line in traceback.splitlines(keepends=True):
         if named := re.match(r'  File "([^"]+)"', line):
-            ours = named[1].startswith((OWN, "<"))
+            # Each call of a module has three of torch's own, which say nothing.
+            ours = named[1].startswith((OWN, "<")) or named[1].endswith("/torch/nn/modules/module.py")
         elif not line.startswith("    "):
             ours = line.startswith("faultline.")
         if not ours:

@@ -21,6 +21,7 @@ from faultline import (
     over_time,
     recorded,
     replay,
+    report,
     reproduce,
     score,
     stacks,
@@ -64,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="python -m faultline", description=__doc__)
+    top = Parser(prog=report.here("python -m faultline"), description=__doc__)
     verbs = top.add_subparsers(required=True, metavar="COMMAND")
 
     run = verb(verbs, "run", commands.run, "run cells and hold them against what is expected of them")
@@ -103,6 +104,14 @@ def parser() -> argparse.ArgumentParser:
     own = verb(verbs, "check", check.command, "train your own model under the strategies and compare with one process")
     own.add_argument("target", metavar="TARGET", help="train.py:build, a config.json, or a model's folder")
     own.add_argument("--lora", default="", metavar="r=8,target=all-linear", help="with an adapter of PEFT")
+    place = own.add_mutually_exclusive_group()
+    place.add_argument(
+        "--stack",
+        default=stacks.TODAY,
+        metavar="STACK",
+        help="on other versions: a name from stacks/, trl==1.12.0, ...",
+    )
+    place.add_argument("--python", default="", metavar="PATH", help="in your own environment, by its interpreter")
     for axis, names in (
         ("strategy", "such as ddp,zero*,fsdp2 (default: all)"),
         ("checkpointing", "off, reentrant or non-reentrant (default: all)"),
@@ -155,8 +164,8 @@ def parser() -> argparse.ArgumentParser:
 
     verb(verbs, "score", score.command, "say how often diagnose is right, and write it into fixtures/README.md")
 
-    report = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
-    report.add_argument("run", nargs="?", default="")
+    shown = verb(verbs, "report", commands.report, "show a run again and write its page and junit.xml")
+    shown.add_argument("run", nargs="?", default="")
 
     durations = verb(verbs, "durations", commands.durations, "record a run's durations, which balance shards")
     durations.add_argument("run", nargs="?", default="")

@@ -119,13 +119,13 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
     return EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else EXIT_UNEXPECTED
 
 
-def check_device(device: str) -> None:
+def check_device(device: str, python: str = sys.executable) -> None:
     """Refuse CUDA where there is no GPU at all; a child looks, because this process never imports torch."""
     if device not in matrix.DEVICES:
         raise unknown("device", device, matrix.DEVICES)
     if device != "cuda":
         return
-    look = [sys.executable, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]
+    look = [python, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]
     if subprocess.run(look, capture_output=True, check=False).returncode:
         raise UsageError("DEVICE=cuda: torch sees no GPU here; leave DEVICE out to run on the CPU with gloo")
 

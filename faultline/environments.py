@@ -25,9 +25,12 @@ import uv
 from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
+from faultline import bootstrap
+from faultline.catalogue import ROOT
 from faultline.errors import UsageError
+from faultline.report import plain
 from faultline.server import STACK
-from faultline.stacks import UNDATED, Stack, installed, requirement
+from faultline.stacks import NEEDED, UNDATED, Stack, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
 # What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
@@ -41,6 +44,15 @@ UNREACHABLE = re.compile(
     r"|Git executable not found|Git operation failed$"
 )
 FULL = re.compile(r"No space left on device|os error 28|Disk quota exceeded")
+
+# What an interpreter is asked: its version, and what is installed.
+LOOK = """
+import json, sys
+from importlib import metadata
+
+installed = sorted({f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions()})
+print(json.dumps([sys.version_info[:2], "".join(line + chr(10) for line in installed)]))
+"""
 
 _marks: dict[Path, TextIO] = {}  # of the environments that this process uses
 
@@ -70,6 +82,28 @@ def ready(stack: Stack) -> Environment:
     if stack.here:
         return Environment(sys.executable, "\n".join(installed()) + "\n")
     return make(resolve(stack))
+
+
+def existing(python: str) -> Environment:
+    """Somebody's own environment, by its interpreter; raises UsageError where the suite's ranks can't run in it."""
+    found = shutil.which(python)
+    if not found:
+        raise UsageError(f"{plain(python)} is no interpreter that can be run")
+    # Where it stands, not where it leads to: a virtual environment's is a link.
+    environment = os.path.abspath(found)
+    look = subprocess.run([environment, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, check=False)
+    try:
+        version, lock = json.loads(look.stdout)
+    except ValueError:
+        raise UsageError(f"{plain(python)} does not run as Python") from None
+    if bootstrap.refusal(*version):
+        oldest, newest = f"3.{bootstrap.OLDEST}", f"3.{bootstrap.NEWEST}"
+        raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; {oldest} to {newest} can be used")
+    if lacking := [name for name in NEEDED if name not in pins(lock)]:
+        raise UsageError(
+            f"{plain(python)} lacks {', '.join(lacking)}: install that there, or let --stack make an environment"
+        )
+    return Environment(environment, lock)
 
 
 def resolve(stack: Stack) -> str:

@@ -24,6 +24,7 @@ class Observer:
     def __init__(self, model: torch.nn.Module) -> None:
         self.share = 0
         self.not_fed: list[str] = []
+        self.cast: list[str] = []
         self.outputs: dict[str, torch.Tensor] = {}
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
@@ -76,7 +77,8 @@ class Observer:
         `no_gradient` and `zero_gradient` are trainable parameters in no step of which one came, `several_calls` modules
         that run more than once in a forward pass, `frozen_input` blocks that train on inputs without a graph,
         `unequal` modules that run for some ranks' rows only, `tied` the names of one parameter, `apart` those of them
-        that aren't one any more, `order` all modules as they run, `not_fed` what a made-up batch leaves out, and why.
+        that aren't one any more, `order` all modules as they run, `not_fed` what a made-up batch leaves out, and why,
+        `cast` the types of weights that were made fp32.
         """
         everywhere = set.intersection(*self._used.values()) if self._used else set()
         return {
@@ -92,6 +94,7 @@ class Observer:
             "apart": [names for names in self._tied if not one(self._model, names)],
             "order": list(self._order),
             "not_fed": self.not_fed,
+            "cast": self.cast,
         }
 
 

@@ -16,6 +16,7 @@ import torch
 from faultline import accelerated, catalogue, checkpointing, compare, roundtrip, scenario, strategies, targets, trainer
 from faultline.matrix import STEPS, Cell
 from faultline.run import Injection, Run, injection, show
+from faultline.scenario import to
 
 
 def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
@@ -52,6 +53,7 @@ def _run(job: dict[str, Any], rank: int, report: dict[str, Any]) -> None:
         return roundtrip.load(cell, Path(job["checkpoint"]), report)
     setup = _set_up(cell, rank, job, report)
     if "target" in job:
+        os.chdir(job["target"]["cwd"])  # a batch may be read from a file, later than the model is built
         run = Run(targets.Module(job["target"]), catalogue.Variant(cell.variant), cell, setup)
     else:
         module = catalogue.load_module(catalogue.REPROS / cell.failure)
@@ -188,13 +190,6 @@ def autocast(cell: Cell, setup: Any) -> Any:
     """bf16 as each engine does it: DeepSpeed and FSDP cast by themselves, the others use autocast."""
     engine_casts = cell.strategy.startswith(("zero", "fsdp"))
     return torch.autocast(setup.device.type, torch.bfloat16, enabled=cell.precision == "bf16" and not engine_casts)
-
-
-def to(batch: Any, device: torch.device) -> Any:
-    """A batch, nested or not, with its tensors on the device."""
-    if isinstance(batch, dict):
-        return {key: to(value, device) for key, value in batch.items()}
-    return batch.to(device) if hasattr(batch, "to") else batch
 
 
 def record(run: Run, file: Path, report: dict[str, Any]) -> None:

@@ -56,9 +56,27 @@ class References:
                     path.with_suffix(".facts").write_text(json.dumps(report["facts"]))
                 if report and report["error"]:
                     failed.write_text(report["error"]["traceback"])
+                elif target and not path.exists():
+                    failed.write_text(f"faultline.runner.Died: the process that builds and trains it {_how(ended)}")
         if path.exists():
             return path, ""
         return path, failed.read_text() if failed.exists() else DIED
+
+
+def _how(ended: Ended) -> str:
+    """How the only rank of a run ended that left no report."""
+    [end] = ended.ranks
+    if ended.hang:
+        return f"hangs: {ended.hang}" + (f"; {place}" if (place := oracle.innermost(end.stack)) else "")
+    how = (
+        f"was killed by {oracle.signal_name(-(end.exit or 0))}"
+        if (end.exit or 0) < 0
+        else f"left with exit code {end.exit}"
+    )
+    return ": ".join(filter(None, (how, oracle.last_words(end.log))))
+
+
+Run = Callable[[RankServer, References, Cell], results.Result]
 
 
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
@@ -144,7 +162,7 @@ def run_all(
     workers: int,
     done: Callable[[results.Result], None],
     python: str = sys.executable,
-    run: Callable[[RankServer, References, Cell], results.Result] | None = None,
+    run: Run | None = None,
 ) -> None:
     """Run cells on `workers` rank servers, with `run_cell` or what takes its place.
 
@@ -200,7 +218,7 @@ def _work(
     references: References,
     waiting: queue.SimpleQueue[Cell],
     finished: queue.SimpleQueue[results.Result | BaseException | None],
-    run: Callable[[RankServer, References, Cell], results.Result],
+    run: Run,
 ) -> None:
     """A worker: run waiting cells one after the other; None says that it has come to its end."""
     try:

@@ -13,17 +13,27 @@ from faultline.errors import UsageError
 from faultline.matrix import Cell
 from faultline.report import terminal
 from faultline.results import Result, RunFolder
+from faultline.runner import Run
 
 
 def measure(
-    cells: Sequence[Cell], workers: int, folder: RunFolder, known: Sequence[Result] = (), python: str = sys.executable
+    cells: Sequence[Cell],
+    workers: int,
+    folder: RunFolder,
+    known: Sequence[Result] = (),
+    python: str = sys.executable,
+    run: Run | None = None,
+    wrong: str = terminal.UNEXPECTED,
 ) -> None:
-    """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes."""
+    """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes.
+
+    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts.
+    """
     writer = results.Writer(folder)
     folder.describe(finished=False)
     stack = ""
     try:
-        with terminal.progress(Console(stderr=True), len(cells) + len(known), known) as advance:
+        with terminal.progress(Console(stderr=True), len(cells) + len(known), known, wrong) as advance:
 
             def done(entry: Result) -> None:
                 nonlocal stack
@@ -33,7 +43,7 @@ def measure(
                     stack = entry["stack"]
                     folder.describe(stack=stack)
 
-            runner.run_all(cells, workers, done, python)
+            runner.run_all(cells, workers, done, python, run)
     finally:
         writer.close()
 

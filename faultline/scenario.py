@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,3 +119,32 @@ def share_dropout(model: torch.nn.Module) -> None:
 
     for seed, module in enumerate(m for m in model.modules() if isinstance(m, torch.nn.Dropout)):
         module.forward = keyed(module, seed)
+
+
+def to(batch: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """A batch, nested or not, on the device; numbers that are not whole as `dtype`, if there is one."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, dtype if dtype and tensor.is_floating_point() else tensor.dtype)
+
+    return mapped(batch, moved)
+
+
+def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch of the same kind with every tensor changed."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        changed = {key: mapped(value, change) for key, value in batch.items()}
+        try:
+            return type(batch)(changed)  # type: ignore[call-arg]
+        except TypeError:
+            return changed
+    if isinstance(batch, tuple) and hasattr(batch, "_make"):
+        return batch._make(mapped(value, change) for value in batch)
+    if isinstance(batch, list | tuple):
+        return type(batch)(mapped(value, change) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        own = {field.name: mapped(getattr(batch, field.name), change) for field in dataclasses.fields(batch)}
+        return dataclasses.replace(batch, **own)
+    return batch

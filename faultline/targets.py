@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import importlib.util
 import inspect
 import json
@@ -20,7 +18,7 @@ import torch
 from faultline import checkpointing, inputs, shrink
 from faultline.matrix import ROWS
 from faultline.observe import Observer, tensors
-from faultline.scenario import Impossible, Scenario
+from faultline.scenario import Impossible, Scenario, mapped, to
 from faultline.strategies import Setup
 from faultline.strategies._common import blocks
 
@@ -35,7 +33,7 @@ class Module:
     """Stands for a failure's module: its scenario is the target's.
 
     A target has `file`, `function` (empty: the file is a config), `lora` (keywords of LoraConfig, empty without), `cwd`
-    (the folder that it is run from) and `world_size`: among how many ranks the rows of a batch are shared, in the
+    (the folder that its ranks work in) and `world_size`: among how many ranks the rows of a batch are shared, in the
     reference too.
     """
 
@@ -44,11 +42,18 @@ class Module:
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         file, world = Path(self.target["file"]), self.target["world_size"]
-        with alone(), contextlib.chdir(self.target["cwd"]):
+        with alone():
             built = _call(file, self.target["function"]) if self.target["function"] else tiny(file)
         model, loss, batch = _parts(built)
         if not isinstance(model, torch.nn.Module):
-            raise Refused(f"{file.name} gives a {type(model).__name__}, not a model")
+            raise Refused(f"{file.name} gives a {type(model).__name__}: return a model, or (model, loss, batch)")
+        if loss is not None and not callable(loss):
+            raise Refused(f"the loss is a {type(loss).__name__}: return a function loss(model, batch) in its place")
+        if hasattr(model, "_orig_mod"):
+            raise Refused(f"{file.name} gives a compiled model: return it as it was before torch.compile")
+        kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        if kinds - {torch.float32}:
+            model.float()  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if self.target["lora"]:
             model = add_lora(model, dict(self.target["lora"]))
         check(model)
@@ -56,6 +61,7 @@ class Module:
         switch_off(getattr(model, "config", None))
         name_blocks(model)
         observer = Observer(model)
+        observer.cast = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
         if loss is None:
             loss = inputs.loss
             batch, observer.not_fed = inputs.of(model)
@@ -70,13 +76,20 @@ class Module:
         def mean(model: Any, batch: Any) -> torch.Tensor:
             """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
             found = []
-            dtype = next(model.parameters()).dtype
+            # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
+            own = next(model.parameters()).dtype
+            dtype = own if own == torch.bfloat16 or observer.cast else None
             for number, part in batch:
                 observer.share = number
                 found.append(scalar(loss(model, to(part, setup.device, dtype))))
             if alone_and_plain and not any(part.requires_grad for part in found):
                 raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
-            return torch.stack(found).mean()
+            whole = torch.stack(found).mean()
+            if alone_and_plain and not whole.isfinite():
+                raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
+            if alone_and_plain and len(found) > 1 and len({part.item() for part in found}) == 1:
+                raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
+            return whole
 
         return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer)
 
@@ -95,9 +108,10 @@ def alone() -> Iterator[None]:
 def _call(file: Path, function: str) -> Any:
     sys.path.insert(0, str(file.parent))
     sys.argv = [str(file)]
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = file.stem if file.stem not in sys.modules else f"{file.stem}_"  # somebody's own datasets.py
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if not callable(getattr(module, function, None)):
@@ -227,35 +241,6 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
     if not any(True for _ in tensors(found)):
         raise Refused(f"the batch is a {type(batch).__name__} without a tensor: give tensors, in dictionaries or lists")
     return found
-
-
-def to(batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A batch, nested or not, on the device; numbers as bf16 where DeepSpeed made the model so, as Trainer does."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, dtype if tensor.is_floating_point() and dtype == torch.bfloat16 else tensor.dtype)
-
-    return mapped(batch, moved)
-
-
-def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A batch of the same kind with every tensor changed."""
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        changed = {key: mapped(value, change) for key, value in batch.items()}
-        try:
-            return type(batch)(changed)  # type: ignore[call-arg]
-        except TypeError:
-            return changed
-    if isinstance(batch, tuple) and hasattr(batch, "_make"):
-        return batch._make(mapped(value, change) for value in batch)
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped(value, change) for value in batch)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        own = {field.name: mapped(getattr(batch, field.name), change) for field in dataclasses.fields(batch)}
-        return dataclasses.replace(batch, **own)
-    return batch
 
 
 def scalar(loss: Any) -> torch.Tensor:

@@ -1,7 +1,9 @@
 """What somebody might hand to `check`: models of their own, and mistakes."""
 
+import json
 import os
 import sys
+import time
 
 import torch
 from torch import distributed, nn
@@ -175,3 +177,69 @@ def a_little_random():
 
 def no_tensors():
     return Model(), loss, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}
+
+
+def adapted(model, *targets):
+    """A frozen model with an adapter whose B is not zero, so that A has a gradient at once."""
+    from peft import LoraConfig, get_peft_model
+
+    found = get_peft_model(model, LoraConfig(r=2, target_modules=list(targets)))
+    for name, parameter in found.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.05)
+    return found
+
+
+def adapters_of_an_unused_tower():
+    """Gemma3 with adapters on its language model and on its vision tower, trained on text."""
+    from tiny_models.gemma3 import gemma3
+
+    ids = torch.arange(32, 64).reshape(4, 8)
+    text = {"input_ids": ids, "labels": ids, "token_type_ids": torch.zeros_like(ids)}
+    return adapted(gemma3(), "q_proj"), lambda model, batch: model(**batch).loss, text
+
+
+def adapters_behind_inputs_without_a_graph():
+    """Qwen2 on embeddings that were made beforehand: reentrant checkpointing finds nothing to run backward to."""
+    from tiny_models.qwen2 import qwen2
+
+    inputs = torch.randn(4, 8, 32, generator=torch.Generator().manual_seed(0))
+    rows = {"inputs_embeds": inputs, "labels": torch.arange(32, 64).reshape(4, 8)}
+    return adapted(qwen2(), "q_proj", "lm_head"), lambda model, batch: model(**batch).loss, rows
+
+
+def from_a_file():
+    def rows(step, rank, world):
+        with open("rows.json") as file:
+            numbers = json.load(file)[rank::world]
+        return {"x": torch.tensor([row for row, _ in numbers]), "y": torch.tensor([label for _, label in numbers])}
+
+    return Model(), loss, rows
+
+
+def in_bf16():
+    return Model().bfloat16(), loss, {"x": batch()["x"].bfloat16(), "y": batch()["y"]}
+
+
+def no_function():
+    return Model(), 0.5, batch()
+
+
+def no_number():
+    return Model(), lambda model, batch: loss(model, batch) * float("nan"), batch()
+
+
+def equal_rows():
+    return Model(), loss, {"x": torch.ones(4, 8), "y": torch.zeros(4, dtype=torch.long)}
+
+
+def compiled():
+    return torch.compile(Model()), loss, batch()
+
+
+def several_lines():
+    raise ValueError("the first line\nthe second line")
+
+
+def waits():
+    time.sleep(3600)

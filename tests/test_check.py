@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline import check, runner
+from faultline import check, runner, runs
 from faultline.catalogue import ROOT, failures
+from faultline.environments import Environment
 from faultline.errors import UsageError
-from faultline.ranks import Ended, RankEnd
+from faultline.matrix import Cell
+from faultline.ranks import Ended, RankEnd, ServerDied
 from faultline.report import checked
+from faultline.results import RunFolder
 
 FACTS = {
     "class": "Model",
@@ -22,7 +25,7 @@ FACTS = {
     "trainable": 10,
     "noise": 0.0,
     "checkpointing": "off",
-    **{key: [] for key in (*checked.FACTS, "tied", "not_fed")},
+    **{key: [] for key in (*checked.FACTS, "tied", "not_fed", "cast")},
 }
 
 
@@ -39,7 +42,15 @@ def ended(*steps, facts=None):
 def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
     _, variant, strategy, mode, precision, world, device = cell.split("/")
     axes = {"variant": variant, "strategy": strategy, "checkpointing": mode, "precision": precision, "device": device}
-    rest = {"signature": "", "detail": "", "errors": [], "first": {}, "apart": [], "ranks": [{"error": None}]}
+    rest = {
+        "signature": "",
+        "detail": "",
+        "errors": [],
+        "first": {},
+        "apart": [],
+        "ranks": [{"error": None}],
+        "stack": "",
+    }
     known = {"id": cell, "failure": "check", "world_size": int(world[1:]), "outcome": outcome, "verdict": "expected"}
     return {**axes, **known, **rest, "worst_parameter": "", "relative_error": None, "facts": FACTS, **changes}
 
@@ -96,6 +107,17 @@ def test_no_adapter_is_read_from_anything_else(text):
         assert not text or found["r"] >= 1
 
 
+def test_a_message_of_several_lines_is_told_by_its_first(tmp_path):
+    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model."""
+    problem = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in build\n    load()\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in build\n    load()\n    ^^^^^^\n'
+        "OSError: no connection\nSee the manual\n  about offline mode.\n"
+    )
+    assert check.told(problem, Path("/home/me"))[0] == "OSError: no connection"
+
+
 TRACEBACK = f"""Traceback (most recent call last):
   File "{ROOT}/faultline/rank.py", line 35, in main
     _run(job, rank, report)
@@ -131,7 +153,8 @@ def test_a_refusal_is_one_line_with_the_cause_alone():
 def test_a_refusal_from_nowhere_has_no_traceback():
     ours = f'Traceback (most recent call last):\n  File "{ROOT}/faultline/targets.py", line 9, in f\n    raise\n'
     assert check.told(ours + "faultline.targets.Refused: no\n", ROOT) == ("no", "")
-    assert "os._exit" in check.told(runner.DIED, ROOT)[0]
+    died = "faultline.runner.Died: the process that builds and trains it left with exit code 5"
+    assert check.told(died, ROOT) == ("the process that builds and trains it left with exit code 5", "")
 
 
 ORDER = ["", "embed", "layers.0", "layers.1", "head"]
@@ -170,6 +193,16 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     assert checked.recognised(result)[0] is None
 
 
+def test_words_that_only_a_remedy_leads_to_name_no_failure():
+    """Breaks when a parameter that DDP waits for is called a failure of ZeRO-3's, with the remedies of that."""
+    error = {"type": "RuntimeError", "message": "", "traceback": ""}
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=[{"error": error}])
+    assert checked.recognised(result)[0] is None
+    unused = result | {"facts": FACTS | {"no_gradient": ["spare"]}}
+    assert checked.recognised(unused)[0].name == "ddp_unused_vision_tower"
+
+
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
     found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
     failure, signature, sure = checked.recognised(found | TWICE)
@@ -204,9 +237,9 @@ def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for()
     assert {fact for failure in failures().values() for fact in failure.found_by} <= {*checked.FACTS}
 
 
-def shown(results, target="train.py:build"):
+def shown(results, target="train.py:build", options=()):
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115 - gone with the console
-    checked.show(console, target, "", results)
+    checked.show(console, target, options, results)
     return console.export_text()
 
 
@@ -243,7 +276,7 @@ def test_what_could_not_be_proven_is_not_told_as_a_difference():
 
 def test_the_command_repeats_the_very_cell():
     """Whatever a target is called: the words go through a shell."""
-    told = checked.command("my file.py:build", "r=8", entry(cell="check/model/zero2/off/bf16/w4/cpu"))
+    told = checked.command("my file.py:build", ["--lora", "r=8"], entry(cell="check/model/zero2/off/bf16/w4/cpu"))
     assert told.startswith("python -m faultline check 'my file.py:build' --lora r=8 --strategy zero2")
     assert told.endswith("--checkpointing off --precision bf16 --world 4")
 
@@ -253,3 +286,65 @@ def test_facts_are_those_of_the_most_ranks():
     alone = entry(cell="check/model/ddp/off/fp32/w1/cpu", facts=FACTS | {"no_gradient": ["a"]})
     both = entry(facts=FACTS | {"unequal": ["a"]})
     assert checked.facts_of([both, alone])["unequal"] == checked.facts_of([alone, both])["unequal"] == ["a"]
+
+
+class Dying:
+    """A rank server that never lives to answer."""
+
+    killed = False
+    greeting: dict = {}  # noqa: RUF012 - as a server has it before it was ready
+
+    def run(self, job, world_size):
+        raise ServerDied("the rank server ended: Killed")
+
+
+def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path):
+    """Breaks when a check of an hour ends in a KeyError because the memory ran out twice at its start."""
+    (tmp_path / "train.py").write_text("")
+    target = check.parse(f"{tmp_path}/train.py:build", "")
+    found = check.run_one(target, Dying(), runner.References(tmp_path), Cell.parse("check/model/ddp/off/fp32/w2/cpu"))
+    assert (found["outcome"], found["signature"]) == ("invalid", "server")
+    assert "the rank server ended: Killed" in shown([found])
+    assert checked.as_json([found])["model"] == {}
+    assert checked.facts_of([found, entry()]) == FACTS, "what another cell saw is lost"
+
+
+def test_words_of_the_matrix_are_not_told_of_ones_own_model():
+    """Nothing is expected of a model that nobody ran before: a cell is held against one process."""
+    told = shown([entry(), entry("diverges", signature="differs", verdict="unexpected failure")])
+    assert "1 not as in one process" in told and "marks what is not as in one process" in told
+    assert "expected" not in told
+
+
+def test_another_environment_is_told_and_asked_for_again():
+    """Breaks when the command that is shown runs the model on other versions than those that failed."""
+    options = ["--stack", "trl==1.12.0 peft<0.19"]
+    wrong = entry("diverges", signature="differs", stack="peft 0.18.1, trl 1.12.0")
+    told = shown([wrong], options=options)
+    assert "  on peft 0.18.1, trl 1.12.0\n" in told
+    assert "check train.py:build --stack 'trl==1.12.0 peft<0.19' --strategy ddp" in told
+
+
+def test_a_stack_and_an_interpreter_exclude_each_other(asked, tmp_path):
+    (tmp_path / "train.py").write_text("def build(): ...")
+    code, _, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--python", "python3")
+    assert code == 2 and len(errors) == 1 and "not allowed with" in errors[0]
+
+
+def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monkeypatch):
+    """Breaks when versions that somebody asked for are told and not used."""
+    (tmp_path / "train.py").write_text("def build(): ...")
+    used = {}
+    monkeypatch.setattr(check.results, "new_run", lambda kind: RunFolder(tmp_path))
+    monkeypatch.setattr(check.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
+
+    def run_all(cells, workers, done, python, run):
+        used[python] = run
+        for cell in cells:
+            done(entry(cell=cell.id, compared=[], evidence={}, expected={}, rounding={}, seconds=1, stack=""))
+
+    monkeypatch.setattr(runs.runner, "run_all", run_all)
+    code, told, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
+    assert code == 0, errors
+    assert [*used] == ["/made/for/trl==1.12.0"]
+    assert "All 3 cells that can be run do what one process does" in told

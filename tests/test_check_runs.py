@@ -71,6 +71,22 @@ def test_the_module_that_differs_first_is_named(run, strategy):
     assert found["first"]["module"].startswith("layers.1"), "the second layer is at fault"
 
 
+def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
+    """Breaks when a batch that is read from a file is looked for in the clone."""
+    monkeypatch.chdir(tmp_path)
+    torch_free = [[[1.0] * 8, 0], [[2.0] * 8, 1], [[3.0] * 8, 2], [[4.0] * 8, 3]]
+    (tmp_path / "rows.json").write_text(json.dumps(torch_free))
+    assert run("from_a_file", "ddp")["outcome"] == "trains"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
+def test_a_model_of_half_precision_is_trained_as_the_cell_says(run, strategy):
+    """Breaks when ZeRO's copies in fp32 are called a difference to weights in bf16."""
+    found = run("in_bf16", strategy)
+    assert found["outcome"] == "trains", found["detail"]
+    assert found["facts"]["cast"] == ["bfloat16"] and "bfloat16" in checked.remarks(found["facts"])[-1]
+
+
 def test_tied_weights_that_come_apart_are_named(run):
     found = run("tied")
     assert found["outcome"] != "trains" and found["apart"] == [["layers.0.0.weight", "head.weight"]]
@@ -109,6 +125,28 @@ def test_a_config_with_an_adapter_is_checked(run):
     assert found["facts"]["class"] == "PeftModel" and 0 < found["facts"]["trainable"] < found["facts"]["parameters"]
 
 
+def test_an_adapter_that_never_moves_is_named(run):
+    """Adapters on Gemma3's vision tower, trained on text: ZeRO-2 trains without a word, and they are what they were."""
+    found = run("adapters_of_an_unused_tower", "zero2")
+    assert found["outcome"] == "trains"
+    tower = "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj"
+    assert found["facts"]["no_gradient"] == [f"{tower}.lora_A.default.weight", f"{tower}.lora_B.default.weight"]
+    assert checked.remarks(found["facts"])[0].endswith("these adapters never move, not even in one process")
+    assert checked.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].name == "ddp_unused_vision_tower"
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "fsdp2"])
+def test_an_adapter_that_reentrant_checkpointing_cuts_off_is_named(run, strategy):
+    """Embeddings that were made beforehand have no graph: nothing is raised, because the head's adapter has one."""
+    found = run("adapters_behind_inputs_without_a_graph", strategy, "reentrant")
+    assert found["facts"]["frozen_input"] == ["base_model.model.model.layers.0"]
+    assert (found["outcome"], found["signature"], found["first"]["phase"]) == ("diverges", "unmoved", "backward")
+    never = found["detail"].partition("never moved: ")[2].split(", ")
+    projection = "base_model.model.model.layers.0.self_attn.q_proj"
+    assert never == [f"{projection}.lora_A.default.weight", f"{projection}.lora_B.default.weight"]
+    assert run("adapters_behind_inputs_without_a_graph", strategy, "non-reentrant")["outcome"] == "trains"
+
+
 def test_an_adapter_that_fits_nothing_is_refused(run):
     with pytest.raises(check.TargetFailed, match="PEFT refuses the adapter: Target modules"):
         run(QWEN2, lora="target=nothing_of_the_sort")
@@ -118,11 +156,17 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
     ("what", "told", "line"),
     [
         ("without_a_loss", r"return \(model, loss, batch\)", ""),
-        ("no_model", "gives a int, not a model", ""),
+        ("no_model", r"gives a int: return a model, or \(model, loss, batch\)", ""),
+        ("no_function", "the loss is a float: return a function", ""),
+        ("no_number", "the loss is nan in one process already", ""),
+        ("equal_rows", "give rows that differ", ""),
+        ("compiled", "before torch.compile", ""),
+        ("several_lines", "ValueError: the first line$", "raise ValueError"),
+        ("waits", r"hangs: .*waits \(own_models.py", ""),
         ("three_rows", "2 ranks can't share", ""),
         ("no_graph", "the loss has no graph", ""),
         ("exits", r"exits \(code 3\)", "sys.exit(3)"),
-        ("dies", "without a word", ""),
+        ("dies", "left with exit code 5$", ""),
         ("fails", "AttributeError: 'NoneType' object has no attribute 'shape'", "return value.shape"),
         ("spawns", "processes of its own", "torch.multiprocessing.spawn"),
         ("random", "draws random numbers", ""),

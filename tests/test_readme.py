@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import fields
 from xml.etree import ElementTree as ET
 
@@ -89,7 +92,7 @@ def test_the_rule_that_is_shown_is_true(tmp_path):
     assert set(expectations.KEYS) == names - {"place", "text"}
 
 
-@pytest.mark.parametrize("verb", sorted(set(re.findall(r"python -m faultline ([\w-]+)", TEXT))))
+@pytest.mark.parametrize("verb", sorted(set(re.findall(r"(?:python -m |bin/)faultline ([\w-]+)", TEXT))))
 def test_commands_that_are_shown_exist(verb, capsys):
     with pytest.raises(SystemExit) as left:
         parser().parse_args([verb, "--help"])
@@ -111,9 +114,30 @@ def test_the_diagnosis_that_is_shown_is_what_is_printed(monkeypatch, asked):
     command, *lines = [line.strip() for line in section("What hit me").split("\n\nIt takes")[0].strip().splitlines()]
     code, printed, _ = asked(*command.removeprefix("$ python -m faultline ").split())
     assert code == 0
-    parts = [re.escape(part.rstrip()) for part in "\n".join(lines).split("...")]
-    told = "\n".join(line.strip() for line in printed.splitlines())
-    assert re.search(r"\A" + r"[^\0]*?".join(parts) + r"\s*\Z", told), "the README shows what diagnose doesn't print"
+    assert shows(lines, printed), "the README shows what diagnose doesn't print"
+
+
+def shows(lines, printed):
+    """Whether lines are what is printed; dots stand for what is left out."""
+    parts = [re.escape(part.rstrip()) for part in "\n".join(line.strip() for line in lines).split("...")]
+    told = "\n".join(line.strip() for line in printed.splitlines()).strip()
+    return re.search(r"\A" + r"[^\0]*?".join(parts) + r"\s*\Z", told)
+
+
+def masked(text):
+    """A text without how far something is off, and on which rank: rounding may be another on another processor."""
+    return re.sub(r"off by [\d.e+-]*\d|(gradients|weights)(, | off in )step \d|on rank \d|, rank \d", "@", text)
+
+
+@pytest.mark.slow
+def test_the_check_that_is_shown_is_what_is_printed():
+    """Breaks when the README tells of somebody's own model what the command doesn't print of it."""
+    command, *lines = section("Your own model").split("\n    $ ")[1].split("\n\nHere ")[0].splitlines()
+    words = [sys.executable, *shlex.split(command)[1:]]
+    environment = {**os.environ, "COLUMNS": "100"}
+    done = subprocess.run(words, cwd=catalogue.ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert shows(masked("\n".join(lines)).splitlines(), masked(done.stdout)), done.stdout
 
 
 def test_pictures_are_there_small_and_ask_nobody():

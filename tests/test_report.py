@@ -412,3 +412,14 @@ def test_torch_is_not_imported():
         "import sys, faultline.readmes; from faultline.report import page, terminal; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_command_is_told_as_it_can_be_typed_where_one_is(tmp_path, monkeypatch):
+    """Breaks when somebody in the folder of their log is told to type what only works in the clone."""
+    monkeypatch.chdir(ROOT)
+    assert report.here("python -m faultline show x") == "python -m faultline show x"
+    monkeypatch.chdir(tmp_path)
+    assert report.here("python -m faultline show x") == f"{ROOT}/bin/faultline show x"
+    assert report.here("make reproduce FAILURE=make") == f"make -C {ROOT} reproduce FAILURE=make"
+    monkeypatch.setattr(report, "ROOT", tmp_path / "a clone")
+    assert report.here("make list") == f"make -C '{tmp_path}/a clone' list"

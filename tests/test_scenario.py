@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from faultline.matrix import STEPS, WORLD_SIZES
-from faultline.scenario import my_rows, next_token_loss, sgd, share_dropout, token_batch
+from faultline.scenario import my_rows, next_token_loss, sgd, share_dropout, to, token_batch
 from tiny_models import data
 from tiny_models.gemma3 import processor
 from tiny_models.qwen2 import add_lora, qwen2
@@ -212,3 +212,14 @@ def test_law_slices_follow_their_rows(world, step, slices):
 def test_the_reward_tells_completions_apart():
     texts = [record["text"] for record in data.records("text")]
     assert len(set(data.letter_score(texts))) > len(texts) // 2, "equal rewards make advantages of zero"
+
+
+def test_a_batch_stays_what_it_is_on_a_device_and_only_numbers_with_fractions_change_their_type():
+    """Breaks when bf16 makes other tokens of ids, or a tuple comes back as a list."""
+    batch = {"ids": torch.tensor([300, 1]), "rest": [(torch.tensor([0.5]), "text"), torch.tensor([True])]}
+    moved = to(batch, torch.device("cpu"), torch.bfloat16)
+    assert moved["ids"].equal(batch["ids"]) and moved["ids"].dtype == torch.int64
+    (numbers, text), mask = moved["rest"]
+    assert (numbers.dtype, text, mask.dtype) == (torch.bfloat16, "text", torch.bool)
+    assert isinstance(moved["rest"][0], tuple)
+    assert to(batch, torch.device("cpu"))["rest"][0][0].dtype == torch.float32

@@ -1,10 +1,12 @@
 """Stacks: what a name, a date or requirements mean, and environments of which no half is ever used."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
@@ -388,6 +390,37 @@ def test_no_index_is_asked_where_pip_asks_none(pip, monkeypatch, tmp_path, value
     (tmp_path / "wanted.in").write_text("trl\n")
     with pytest.raises((Uninstallable, UsageError), match=said):
         environments.run_uv(["pip", "compile", str(tmp_path / "wanted.in"), "--python", sys.executable])
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("", "does not run as Python"),
+        ('[[3, 9], ""]', "is Python 3.9; 3.11 to 3.13 can be used"),
+        ('[[3, 12], "torch==2.8.0\\n"]', "lacks trl, transformers, peft"),
+    ],
+)
+def test_an_interpreter_in_which_no_rank_can_run_is_refused(tmp_path, says, told):
+    """Breaks when a wrong --python ends in the traceback of a rank server."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+    python.chmod(0o755)
+    with pytest.raises(UsageError, match=re.escape(told)) as refused:
+        environments.existing(str(python))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_interpreter_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="no interpreter"):
+        environments.existing("/nowhere/python")
+
+
+def test_an_environment_of_somebodys_own_is_used_where_it_stands(monkeypatch):
+    """A virtual environment's interpreter is a link: who follows it leaves the environment."""
+    monkeypatch.chdir(sys.prefix)
+    found = environments.existing("bin/python")
+    assert found.python == f"{os.path.realpath(sys.prefix)}/bin/python"
+    assert found.versions["trl"] == metadata.version("trl")
 
 
 def test_what_a_stack_lacks_makes_a_cell_impossible():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from faultline import claims, strategies
-from faultline.catalogue import Failure, failures
+from faultline.catalogue import ROOT, Failure, failures
 from faultline.claims import Verdict
 from faultline.matrix import AXES, CHECKPOINTING, Cell, default_world
 from faultline.results import Result
@@ -94,6 +96,15 @@ def command(cell: str, stack: str = "") -> str:
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", cell) or not re.fullmatch(r"[\w.=<>!~+,@:/\[\] -]*", stack, re.ASCII):
         return ""
     return f"make test-matrix CELL={cell}" + (f" STACK='{stack}'" if stack else "")
+
+
+def here(command: str) -> str:
+    """A command as it can be typed in the current folder; it is written for the clone's."""
+    if Path.cwd() == ROOT:
+        return command
+    clone = shlex.quote(str(ROOT))
+    ours = re.sub(r"\Apython -m faultline\b", lambda _: shlex.quote(str(ROOT / "bin" / "faultline")), command)
+    return re.sub(r"\Amake\b", lambda _: f"make -C {clone}", ours)
 
 
 def cell_of(result: Result) -> Cell:

@@ -60,7 +60,7 @@ def _finding(console: Console, setup: Setup, finding: Finding) -> None:
         _holds(console, setup, [condition for condition in case.holds if condition not in shared])
         _case(console, failure, case, told)
     _told(console, "  fix", failure.until)
-    _told(console, "  more", f"python -m faultline show {failure.name}")
+    _told(console, "  more", report.here(f"python -m faultline show {failure.name}"))
     for record in failure.records:
         _told(console, "", record)
 
@@ -86,7 +86,7 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
             _told(console, f"  {fate.word}", f"{what}{fate.claim.text}  [{did}]")
         told.add(line)
     for command in shown.commands[:1]:
-        _told(console, "  again", command)
+        _told(console, "  again", report.here(command))
 
 
 def _holds(console: Console, setup: Setup, conditions: list[str]) -> None:

@@ -120,8 +120,9 @@ def recognised(result: Result) -> tuple[Failure | None, str, str]:
         for match in fits:
             if fits_model(match.failure, facts):
                 return match.failure, match.signature, match.sure
-        # Their words, and nothing that the model could be asked for.
-        found = next((match for match in fits if not match.failure.found_by), None)
+        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
+        alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
+        found = next(alone, None)
         return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
     for failure in failures().values():
         if not fits_model(failure, facts):
@@ -138,27 +139,28 @@ def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:
 
 
 def facts_of(results: Sequence[Result]) -> dict[str, Any]:
-    """What was seen in one process, on the rows of the most ranks, which differ the most."""
-    return max(results, key=lambda result: result["world_size"])["facts"]
+    """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
+    return max(results, key=lambda result: (bool(result["facts"]), result["world_size"]))["facts"]
 
 
-def show(console: Console, target: str, lora: str, results: Sequence[Result]) -> None:
-    """Print facts, table and every group of cells that doesn't train, with what helps."""
+def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
+    """Print facts, table and every group of cells that doesn't train, with what helps.
+
+    `options` are those that the target was given with, such as ``--lora``.
+    """
     facts = facts_of(results)
     console.print()
-    _line(
-        console,
-        Text(plain(target), style="bold").append(
-            f"  {_size(facts)}{' with --lora ' + lora if lora else ''}", "not bold dim"
-        ),
-    )
+    told = ", ".join(filter(None, (_size(facts), f"with {shlex.join(map(plain, options))}" if options else "")))
+    _line(console, Text(plain(target), style="bold").append(f"  {told}" if told else "", "not bold dim"))
+    if {"--stack", "--python"} & {*options}:
+        _line(console, f"  on {one_line(results[0]['stack'])}")
     for text in remarks(facts):
         _line(console, f"  {text}")
     console.print()
-    terminal.tables(console, results)
+    terminal.tables(console, results, terminal.UNLIKE_ALONE)
     for group in groups(results):
         console.print()
-        _group(console, target, lora, group, results)
+        _group(console, target, options, group, results)
     console.print()
     _line(console, verdict(results))
 
@@ -171,24 +173,31 @@ def verdict(results: Sequence[Result]) -> str:
     unproven = sum(result["outcome"] == "invalid" for result in results)
     if not wrong and not unproven:
         trained = sum(result["outcome"] == "trains" for result in results)
-        return f"All {trained} cells that can be run do what one process does: every gradient and weight agrees."
+        who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
+        return f"{who} what one process does: every gradient and weight agrees."
     told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
     told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
     return "; ".join(told) + "."
 
 
 def _size(facts: dict[str, Any]) -> str:
+    if not facts:
+        return ""
     return f"{facts['class']}, {facts['parameters']:,} parameters, {facts['trainable']:,} of them trainable"
 
 
 def remarks(facts: dict[str, Any]) -> list[str]:
     """What the model shows in one process, one line each."""
+    if not facts:
+        return []
     told = [f"{_names(facts[key])}: {text}" for key, text in FACTS.items() if facts[key]]
     still = [name for key in ("no_gradient", "zero_gradient") for name in facts[key] if "lora_" in name]
     if still:
         told.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
     if facts["checkpointing"] != "off":
         told.append(f"checkpoints by itself, {facts['checkpointing']}: that is what `off` stands for below")
+    if facts["cast"]:
+        told.append(f"has {' and '.join(facts['cast'])} weights: they are fp32 here, from which --precision bf16 casts")
     told += [f"{' = '.join(map(one_line, names))}: tied" for names in facts["tied"]]
     told += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts["not_fed"]]
     return told
@@ -199,7 +208,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
 
 
-def _group(console: Console, target: str, lora: str, group: Group, results: Sequence[Result]) -> None:
+def _group(console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result]) -> None:
     for form in group.forms:
         _form(console, form, results)
     one = group.forms[0].results[0]
@@ -208,8 +217,8 @@ def _group(console: Console, target: str, lora: str, group: Group, results: Sequ
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
-        _line(console, f"    python -m faultline show {group.failure.name}")
-    _line(console, f"  again: {command(target, lora, one)}", "dim")
+        _line(console, "    " + report.here(f"python -m faultline show {group.failure.name}"))
+    _line(console, f"  again: {command(target, options, one)}", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -228,15 +237,15 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
 
-def command(target: str, lora: str, result: Result) -> str:
+def command(target: str, options: Sequence[str], result: Result) -> str:
     """What checks the target again in one cell."""
-    words = ["python", "-m", "faultline", "check", plain(target), *(["--lora", plain(lora)] if lora else [])]
+    words = ["python", "-m", "faultline", "check", plain(target), *map(plain, options)]
     words += ["--strategy", result["strategy"], "--checkpointing", result["checkpointing"]]
     cell = report.cell_of(result)
     usual = {"precision": "fp32", "world": default_world(cell), "device": "cpu"}
     for axis, value in {"precision": cell.precision, "world": cell.world_size, "device": cell.device}.items():
         words += [f"--{axis}", str(value)] if value != usual[axis] else []
-    return shlex.join(words)
+    return report.here(shlex.join(words))
 
 
 def worst(result: Result) -> dict[str, tuple[Any, ...]]:

@@ -57,11 +57,11 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     from faultline.diagnose import commands  # which imports this module
 
     for command in commands(match):
-        _told(console, "Again", command)
+        _told(console, "Again", report.here(command))
     cell, date = known.cell_for(failure, match.signature, match.where)
     if cell and not date:
-        _told(console, "File", f"python -m faultline export {cell.id} -o repro.py")
-    _told(console, "More", f"python -m faultline show {failure.name}")
+        _told(console, "File", report.here(f"python -m faultline export {cell.id} -o repro.py"))
+    _told(console, "More", report.here(f"python -m faultline show {failure.name}"))
     for record in failure.records:
         _told(console, "", record)
 
@@ -142,11 +142,10 @@ def _silent(console: Console, told: Diagnosis) -> None:
     kinds = told.silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
     for name, names in alike(told.silence, told.hints).items():
         where = report.grouped(names, strategies.names())
-        _line(console, f"  {name} leaves {kinds} without an error, under {where}: python -m faultline show {name}")
-    _line(
-        console,
-        "  To find the parameters and the module: python -m faultline check train.py:build, or the model's folder",
-    )
+        show = report.here(f"python -m faultline show {name}")
+        _line(console, f"  {name} leaves {kinds} without an error, under {where}: {show}")
+    check = report.here("python -m faultline check train.py:build")
+    _line(console, f"  To find the parameters and the module: {check}, or the model's folder")
 
 
 def _no_answer(told: Diagnosis) -> str:

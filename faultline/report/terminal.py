@@ -37,14 +37,18 @@ WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow", "untest
 LISTED = 40  # cells that `unexpected` shows
 CELL = len(CHECKPOINTING)  # a symbol for each mode; the blank behind it has room for the mark
 MARK = "!"
+UNEXPECTED = "not as expected"  # of a cell of the catalogue; what is checked has nothing but one process to go by
+UNLIKE_ALONE = "not as in one process"
 
 
 @contextmanager
-def progress(console: Console, total: int, known: Collection[Result]) -> Iterator[Callable[[Result], None]]:
+def progress(
+    console: Console, total: int, known: Collection[Result], wrong: str = UNEXPECTED
+) -> Iterator[Callable[[Result], None]]:
     """Show how far a run is, and give the function to call with each result.
 
-    `known` are results that a resumed run has already. Where nobody watches, a
-    line for each tenth takes the place of the bar.
+    `known` are results that a resumed run has already; `wrong` says what those are that are counted. Where nobody
+    watches, a line for each tenth takes the place of the bar.
     """
     unexpected = sum(not as_expected(result) for result in known)
     if console.is_terminal and not console.is_dumb_terminal:
@@ -57,12 +61,12 @@ def progress(console: Console, total: int, known: Collection[Result]) -> Iterato
             TextColumn("{task.description}", markup=False),
             console=console,
         )
-        task = bar.add_task(_unexpected(unexpected), total=total, completed=len(known))
+        task = bar.add_task(f"{unexpected} {wrong}", total=total, completed=len(known))
 
         def advance(result: Result) -> None:
             nonlocal unexpected
             unexpected += not as_expected(result)
-            bar.update(task, advance=1, description=f"{_unexpected(unexpected)}, {one_line(result['failure'])[:32]}")
+            bar.update(task, advance=1, description=f"{unexpected} {wrong}, {one_line(result['failure'])[:32]}")
 
         with bar:
             yield advance
@@ -79,13 +83,9 @@ def progress(console: Console, total: int, known: Collection[Result]) -> Iterato
         if done * 10 // total > (done - 1) * 10 // total:
             seconds = int(time.monotonic() - start)
             elapsed = f"{seconds // 60}:{seconds % 60:02}"
-            _line(console, f"{done}/{total} cells after {elapsed}, {_unexpected(unexpected)}, {result['failure']}")
+            _line(console, f"{done}/{total} cells after {elapsed}, {unexpected} {wrong}, {result['failure']}")
 
     yield tell
-
-
-def _unexpected(count: int) -> str:
-    return f"{count} not as expected"
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
@@ -93,8 +93,11 @@ def _line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(one_line(text), style=style), soft_wrap=True)
 
 
-def tables(console: Console, results: Collection[Result]) -> None:
-    """A table for each failure with a symbol for each checkpointing mode, a legend, and totals."""
+def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTED) -> None:
+    """A table for each failure with a symbol for each checkpointing mode, a legend, and totals.
+
+    `wrong` says what the marked cells are.
+    """
     width = console.width if console.is_terminal else max(console.width, 100)  # a file has no width
     for table in report.tables(results):
         title = Text(one_line(table.failure), style="bold")
@@ -107,20 +110,18 @@ def tables(console: Console, results: Collection[Result]) -> None:
     for outcome, symbol in SYMBOLS.items():
         legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
     console.print(legend.append(f"{ABSENT} not run", "dim"))
-    _line(
-        console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what was not expected.", "dim"
-    )
-    _line(console, totals(results))
+    _line(console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim")
+    _line(console, totals(results, wrong))
 
 
-def totals(results: Collection[Result]) -> str:
-    """How many cells there are, of each outcome, and not as expected."""
+def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
+    """How many cells there are, of each outcome, and not as expected, or whatever is `wrong` with them."""
     counts = Counter(result["outcome"] for result in results)
     told = [
         f"{outcome} {counts[outcome]}" for outcome in (*SYMBOLS, *sorted({*counts} - {*SYMBOLS})) if counts[outcome]
     ]
     cells = f"{len(results)} {'cell' if len(results) == 1 else 'cells'}"
-    return f"{cells}: {', '.join(told) or 'none'}; {_unexpected(sum(not as_expected(r) for r in results))}"
+    return f"{cells}: {', '.join(told) or 'none'}; {sum(not as_expected(r) for r in results)} {wrong}"
 
 
 def _table(table: Table, width: int) -> Iterator[Text]:
@@ -212,7 +213,7 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
     if not wrong:
         _line(console, "Every cell did what was expected of it.", "green")
         return
-    console.print(Text(f"\n{_unexpected(len(wrong))}:", style="bold"))
+    console.print(Text(f"\n{len(wrong)} {UNEXPECTED}:", style="bold"))
     for result in wrong[:LISTED]:
         cell, detail = one_line(result["id"]), one_line(result["detail"])
         told = Text(report.expectation(result) + (f": {detail}" if detail else ""))
@@ -220,7 +221,7 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
         console.print(Text(f"{cell}  ").append(one_line(result["verdict"]), "bold red"), soft_wrap=True)
         console.print(Text("  ").append(told), soft_wrap=True)
         if again := report.command(result["id"], stack):
-            _indented(console, again)
+            _indented(console, report.here(again))
     if len(wrong) > LISTED:
         _line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
 
