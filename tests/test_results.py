@@ -239,7 +239,7 @@ def at(root, stop_after=None):
     """Runs go below `root`, and cells are not run but noted; gives the ids of those that were to run."""
     ran = []
 
-    def run_all(cells, workers, done, python):
+    def run_all(cells, workers, done, python, run):
         for cell in cells:
             if len(ran) == stop_after:
                 raise KeyboardInterrupt
