@@ -310,7 +310,7 @@ def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys)
 
 
 def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, capsys):
-    def unexpected(cells, workers, done, python):
+    def unexpected(cells, workers, done, python, run):
         for cell in cells:
             done({**fake(cell), "verdict": "unexpected pass"})
 
