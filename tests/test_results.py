@@ -239,7 +239,7 @@ def at(root, stop_after=None):
     """Runs go below `root`, and cells are not run but noted; gives the ids of those that were to run."""
     ran = []
 
-    def run_all(cells, workers, done, python):
+    def run_all(cells, workers, done, python, run):
         for cell in cells:
             if len(ran) == stop_after:
                 raise KeyboardInterrupt
@@ -310,7 +310,7 @@ def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys)
 
 
 def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, capsys):
-    def unexpected(cells, workers, done, python):
+    def unexpected(cells, workers, done, python, run):
         for cell in cells:
             done({**fake(cell), "verdict": "unexpected pass"})
 
