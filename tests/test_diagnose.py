@@ -177,7 +177,18 @@ def test_remedies_are_those_of_the_place():
     assert all(fate.cells <= 3 for fate in fates), "cells of other places were counted"
     fates, scope = known.fates(failure, "empty-gradient", {("ddp", "off")})
     assert fates and scope == "elsewhere"
-    assert known.fates(FAILURES["fsdp_reference_model"], "two-devices", {("fsdp2", "off")})[1] == "other words"
+    assert known.fates(FAILURES["fsdp_reference_model"], "two-devices", {("ddp", "off")})[1] == "other words"
+
+
+def test_remedies_of_the_same_place_in_other_words_come_before_those_of_other_places(asked, log):
+    """Breaks when LoRA under ZeRO-2 on trl 0.15.2, where today's torch words the error otherwise, gets what helps
+    under DDP."""
+    failure = FAILURES["grpo_lora_no_grad"]
+    fates, scope = known.fates(failure, "no-grad-fn", {("zero2", "reentrant")})
+    assert scope == "there in other words" and {fate.cells for fate in fates} <= {1, 2, 3}
+    text = "trl==0.15.2\ngradient_checkpointing_kwargs={'use_reentrant': True}\n" + NO_GRAD
+    code, out, _ = asked("diagnose", log(text), "--strategy", "zero2")
+    assert code == 0 and "elsewhere" not in out and "as raises (not-a-loss) under zero2" in out
 
 
 def test_the_nearest_stack_is_none_newer():
@@ -335,3 +346,31 @@ def test_every_recorded_error_has_a_cell_of_the_catalogue():
         part for stack in stacks for part in stack.split(", ")
     }
     assert results.stack_name(known.pinned()) in stacks, "today's stack is missing: python -m faultline record"
+
+
+def test_of_chained_errors_the_last_that_is_known_is_the_answer():
+    """Breaks when a wrapper that the catalogue knows, or the error within, is passed over for the other."""
+    frames = 'Traceback (most recent call last):\n  File "x", line 1, in f\n'
+    link = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    for text in (
+        frames + "KeyError: 'x'\n" + link + frames + TWICE,
+        frames + TWICE + link + frames + "KeyError: 'x'\n",
+    ):
+        answer = told(text)
+        assert answer.answer == "zero_double_reduction" and "already been reduced" in answer.cause.text
+    neither = told(frames + "KeyError: 'x'\n" + link + frames + "ValueError: y\n")
+    assert neither.answer == UNKNOWN and neither.search == "KeyError: 'x'"
+    known_later = told(frames + "KeyError: 'x'\n\n" + frames + TWICE)
+    assert known_later.answer == UNKNOWN, "an error that only came later is of no chain"
+
+
+def test_words_to_search_for_are_the_errors_own():
+    frames = 'Traceback (most recent call last):\n  File "x", line 1, in f\n'
+    assert told(frames + "ValueError: x of 3\nSaving the model\n").search == "ValueError: x of #"
+
+
+def test_timeouts_alone_are_unknown_and_told(asked, log):
+    """Breaks when ranks that waited in vain are taken for the cause, or nobody says which they are."""
+    text = "".join(f"[rank{n}]: [Rank {n}] Watchdog caught collective operation timeout: x\n" for n in (3, 5))
+    code, out, _ = asked("diagnose", log(text + "Fatal Python error: Aborted\n"))
+    assert code == 1 and "consequences" in out and "ranks 3, 5 waited" in out
