@@ -5,10 +5,25 @@ from __future__ import annotations
 import datetime
 import re
 
+from faultline.logs import TRACEBACK
 from faultline.oracle import signal_name
 
 LONGEST = 1000  # characters of a line that are kept
 
+# A line without one of these says nothing of a failure; most lines of a log are such. Each begins with a letter of its
+# own, which is what makes the search fast; a colour may be within any word.
+TELLING = (
+    rb"Traceback|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
+    rb"SIG|Signal|signal|File \"|Killed|Aborted|core dumped|Bus error|Out of memory|out of memory|oom-kill|oom_kill|"
+    rb"OOMKilled|Root Cause|rank +:|time {3,9}:|During handling of|The above exception|\x1b|\\u001b"
+)
+TRACEBACKS = re.escape(TRACEBACK).encode()
+LOSS = rb"'loss'|\"loss\""
+TELLS = re.compile(
+    r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|[Ww]atchdog|exit ?code|return code|"
+    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|Aborted|Bus error|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|"
+    r"^ *(?:rank|time) +:|^ *During handling of|^ *The above exception|'loss'|\"loss\""
+)
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import known, logs, report, stacks, strategies, tracebacks
+from faultline import clues, known, logs, report, stacks, strategies, tracebacks
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
@@ -75,7 +75,9 @@ class Intake:
         self.empty = False
         if self.reader.busy:
             return None
-        return _pattern(not self.reader.full, not self.collector.full, self.reader.waits, not self.steps.learns)
+        reader = self.reader
+        errors = b"" if reader.full else clues.TRACEBACKS if reader.tired else clues.TELLING
+        return _pattern(errors, not self.collector.full, reader.waits and not reader.full, not self.steps.full)
 
     def take(self, line: Line) -> None:
         self.reader.take(line)
@@ -84,9 +86,9 @@ class Intake:
 
 
 @functools.cache
-def _pattern(errors: bool, hints: bool, losses: bool, steps: bool) -> re.Pattern[bytes]:
-    parts = [tracebacks.TELLING] * errors + [TELLING.encode()] * hints + [tracebacks.LOSS] * (losses and errors)
-    return re.compile(b"|".join([*parts, LOGGED] if steps else parts) or rb"(?!)")
+def _pattern(errors: bytes, hints: bool, losses: bool, steps: bool) -> re.Pattern[bytes]:
+    parts = errors, TELLING.encode() * hints, clues.LOSS * losses, LOGGED * steps
+    return re.compile(b"|".join(filter(None, parts)) or rb"(?!)")
 
 
 def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None = None) -> Diagnosis:

@@ -71,11 +71,16 @@ class Event:
 
 @dataclass(frozen=True)
 class Found:
-    """The events of a log in their order; `root` is the rank that a launcher's summary names as the first."""
+    """The events of a log in their order; `root` is the rank that a launcher's summary names as the first.
+
+    `more` were left out, as there were too many; `partly` says that so many lines told of some that of the later ones
+    only tracebacks were read.
+    """
 
     events: tuple[Event, ...]
     root: int | None = None
     more: int = 0
+    partly: bool = False
 
     def cause(self) -> Event | None:
         """The first cause: what only follows comes last, then what was survived, then errors without a traceback.

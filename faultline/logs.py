@@ -205,10 +205,10 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
             if end < 0:
                 break
             number, at = number + 1, end + 1
-            if not pattern or pattern.search(kept):
+            if not pattern or pattern.search(_STEERS.sub(b"", kept) if b"\x1b" in kept else kept):
                 yield number, kept
             kept, returned = b"", False
-    if kept and (not (pattern := wanted()) or pattern.search(kept)):
+    if kept and (not (pattern := wanted()) or pattern.search(_STEERS.sub(b"", kept))):
         yield number + 1, kept
 
 

@@ -15,26 +15,13 @@ from faultline.logs import TRACEBACK, Line
 from faultline.report import one_line
 
 MOST = 400  # events that are kept of a log
-ENOUGH = 100_000  # lines that are looked at after an error that explains the end, until it is survived
-AT_ALL = 1_000_000  # lines that are looked at after errors, survived or not
+ENOUGH = 100_000  # lines that may tell something, after which only tracebacks count; after twice as many, nothing
+QUIET = 10_000  # lines of others, after which an event that was begun has ended
 STREAMS = 256  # writers whose lines are told apart
 FRAMES = 60  # last lines of a traceback that are kept
 PATIENCE = 400  # lines within a traceback before its end is given up
 MESSAGE = 24  # lines of a message
 
-# A line without one of these says nothing of a failure; most lines of a log are such. Each begins with a letter of its
-# own, which is what makes the search fast; a colour may be within any word.
-TELLING = (
-    rb"Traceback|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
-    rb"SIG|Signal|signal|File \"|Killed|Aborted|core dumped|Bus error|Out of memory|out of memory|oom-kill|oom_kill|"
-    rb"OOMKilled|Root Cause|rank +:|time {3,9}:|During handling of|The above exception|\x1b|\\u001b"
-)
-LOSS = rb"'loss'|\"loss\""
-_TELLS = re.compile(
-    r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|[Ww]atchdog|exit ?code|return code|"
-    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|Aborted|Bus error|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|"
-    r"^ *(?:rank|time) +:|^ *During handling of|^ *The above exception|'loss'|\"loss\""
-)
 _ENDS_MESSAGE = re.compile(
     r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$"
 )
@@ -77,8 +64,7 @@ class Reader:
         self._more = 0
         self._root: tuple[float, int] | None = None
         self._summary_at: tuple[str, int, float] = ("", 0, math.inf)
-        self._left = ENOUGH
-        self._spent = 0
+        self._spent = self._quiet = 0
         self._live: dict[Writer, list[Key]] = {}  # the errors of each writer that were not survived yet
         self._survived: dict[Key, None] = {}  # those that were, the oldest first
         self._raised_in: dict[Writer, int] = {}  # writers whose next error was raised in a chain, and which
@@ -94,33 +80,47 @@ class Reader:
         return bool(self._live)
 
     @property
+    def tired(self) -> bool:
+        """Whether so many lines told something that only tracebacks count from now on."""
+        return self._spent >= ENOUGH
+
+    @property
     def full(self) -> bool:
         """Whether no line can change anything any more."""
-        return self._left <= 0 or self._spent >= AT_ALL
+        return self._spent >= 2 * ENOUGH
 
     def take(self, line: Line) -> bool:
         """Read the next line; whether it told anything."""
-        if self._live:
-            self._left -= 1
-            self._spent += 1
         if self.full:
-            self._open.clear()
+            self._close_all()
             return False
         writer = line.file, line.stream
         if writer not in self._open and len(self._open) >= STREAMS:
             writer = line.file, ""
         now = self._open.get(writer)
         if now and (self._frame(writer, now, line) if not now.type else self._said(writer, now, line)):
+            self._spent, self._quiet = self._spent + 1, 0
             return True
-        if not _TELLS.search(line.text):
+        self._quiet += bool(self._open)
+        if self._quiet > QUIET:
+            self._close_all()
+        if not self._tells(line):
             return False
+        self._spent += 1
         self._begin(writer, line)
         return True
 
+    def _tells(self, line: Line) -> bool:
+        """Whether a line may begin an event, or say that others were survived."""
+        if not clues.TELLS.search(line.text):
+            return False
+        if _PROGRESS.search(line.text):
+            return (line.file, line.stream) in self._live
+        return not self.tired or TRACEBACK in line.text
+
     def found(self) -> Found:
         """Everything, when the log has ended."""
-        for writer in [*self._open]:
-            self._close(writer)
+        self._close_all()
         events = self._events.values()
         waited = any(event.type == TIMEOUT or event.kind == "abort" for event in events)
         heads = {_chain_of(e) for e in events if e.chain == e.number and e.follows and e.name not in WRAPPERS}
@@ -130,13 +130,12 @@ class Reader:
             replace(e, explained=(e.type == "SIGABRT" and waited) or (_chain_of(e) in heads and e.chain != e.number))
             for e in events
         ]
-        return Found(tuple(explained), self._root[1] if self._root else None, self._more)
+        return Found(tuple(explained), self._root[1] if self._root else None, self._more, self.tired)
 
     def _begin(self, writer: Writer, line: Line) -> None:
         text = line.text
         if _PROGRESS.search(text):
-            if (line.file, line.stream) in self._live:
-                self._survive((line.file, line.stream))
+            self._survive((line.file, line.stream))
         elif _RAISED_IN.search(text):
             self._chain((line.file, line.stream))
         elif TRACEBACK in text and "Exception ignored in" not in text:
@@ -156,7 +155,6 @@ class Reader:
 
     def _survive(self, writer: Writer) -> None:
         """A writer reported a loss: what it told before didn't end its run."""
-        self._left = ENOUGH
         for key in self._live.pop(writer):
             if key in self._events:
                 self._events[key] = replace(self._events[key], survived=True)
@@ -211,6 +209,11 @@ class Reader:
             return False
         now.message.append(text.strip())
         return True
+
+    def _close_all(self) -> None:
+        self._quiet = 0
+        for writer in [*self._open]:
+            self._close(writer)
 
     def _close(self, writer: Writer) -> None:
         now = self._open.pop(writer)

@@ -186,8 +186,14 @@ def test_a_log_of_errors_alone_ends():
     told = found(text)
     assert len(told.events) == tracebacks.MOST and told.more > 1000
     reader = tracebacks.Reader()
-    for number in range(tracebacks.ENOUGH + 3):
+    for number in range(tracebacks.ENOUGH):
         reader.take(logs.Line("log", number, "ValueError: x"))
+    assert reader.tired and not reader.take(logs.Line("log", number, "KeyError: x"))
+    for last, text in enumerate(traceback("KeyError: 'the end'").splitlines(), number):
+        reader.take(logs.Line("log", last, text))
+    assert reader.found().cause().text == "KeyError: 'the end'" and reader.found().partly
+    for number in range(tracebacks.ENOUGH):
+        reader.take(logs.Line("log", number, f"Traceback (most recent call last): {number}"))
     assert reader.full and not reader.busy
 
 
@@ -281,3 +287,13 @@ def test_the_earliest_of_several_summaries_names_the_rank():
     lines = [*logs.lines("a", [node("09", 1, "ValueError: late").encode()])]
     lines += logs.lines("b", [node("05", 9, "KeyError: 'early'").encode()])
     assert tracebacks.read(lines).cause().text == "KeyError: 'early'"
+
+
+def test_a_traceback_that_was_cut_off_ends_when_only_others_write():
+    """Breaks when one torn traceback has every later line of gigabytes looked at."""
+    reader = tracebacks.Reader()
+    reader.take(logs.Line("log", 1, "Traceback (most recent call last):", 3, "rank 3"))
+    for number in range(tracebacks.QUIET + 1):
+        assert reader.busy
+        reader.take(logs.Line("log", number, "step", 1, "rank 1"))
+    assert not reader.busy

@@ -89,6 +89,9 @@ def _followed(console: Console, told: Diagnosis) -> None:
     for event in others[:FOLLOWED]:
         word = "only followed" if event.follows else "besides"
         _line(console, Text(f"  {_place(event)}  {word}: {one_line(event.text)[:100]}", style="dim"))
+    if told.found.partly:
+        many = "so many lines of the log tell of errors that of the later ones only tracebacks were read"
+        _line(console, Text(f"  {many}", style="dim"))
     more = len(others) - FOLLOWED + told.found.more
     if more > 0:
         _line(console, Text(f"  and {more} more", style="dim"))
