@@ -112,7 +112,8 @@ def seen(error: str) -> list[tuple[str, str]]:
         (cell, stack)
         for entry in recorded()
         if same_error(beginning(entry["error"]), beginning(error))
-        for stack, cell in entry["stacks"].items()
+        for stack, cells in entry["stacks"].items()
+        for cell in cells
     ]
 
 
@@ -132,7 +133,8 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
             found.add((cell.strategy, cell.checkpointing))
     for entry in recorded():
         if (entry["failure"], entry["signature"]) == (failure.name, signature):
-            found |= {(cell.strategy, cell.checkpointing) for cell in map(Cell.parse, entry["stacks"].values())}
+            shown = (Cell.parse(name) for names in entry["stacks"].values() for name in names)
+            found |= {(cell.strategy, cell.checkpointing) for cell in shown}
     for rule in runner.rules(failure):
         if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
             cells = matrix.select(failures(), Selection(failure=(failure.name,), device=rule.device[0]))
