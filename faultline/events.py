@@ -12,6 +12,7 @@ from faultline.ranks import is_victim
 WRAPPERS = (
     *("ChildFailedError", "CalledProcessError"),
     *("ProcessRaisedException", "ProcessExitedException", "RemoteTraceback", "RayTaskError"),
+    *("ExceptionGroup", "BaseExceptionGroup"),
 )
 # How a process ends that others end, or that waited for them in vain.
 TIMEOUT = "timeout"

@@ -50,7 +50,8 @@ _PREFIX = re.compile(
     r"|\[(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\|[\w.:/-]{1,120}\] ?"
     r"|\[[\w./-]{1,80}:\d{1,6}(?::\w{1,60})?\] "
     r"|std(?:err|out) [FP] )"
-    r"|(?P<quote>> )",
+    r"|(?P<quote>> )"
+    r"|(?P<group> {2,12}[+|] )",  # of exceptions
     re.IGNORECASE,
 )
 
@@ -259,7 +260,7 @@ def unwrapped(text: str) -> list[str]:
     return [before + line for value in said for line in plain(value).split("\n") if line.strip()] or [text]
 
 
-def _texts(told: object, depth: int = 4, key: str = "") -> Iterator[tuple[str, str]]:
+def _texts(told: object, depth: int = 8, key: str = "") -> Iterator[tuple[str, str]]:
     """The texts in a JSON value with their keys, a few levels down: torchrun's error files have their traceback in the
     third. A rank is a text as well, as `_WHO` words it."""
     if isinstance(told, str):
@@ -269,6 +270,9 @@ def _texts(told: object, depth: int = 4, key: str = "") -> Iterator[tuple[str, s
     elif isinstance(told, dict) and depth:
         for name, value in told.items():
             yield from _texts(value, depth - 1, name)
+    elif isinstance(told, list) and depth:
+        for value in told:
+            yield from _texts(value, depth - 1, key)
 
 
 def bare(text: str) -> tuple[str, int | None, str, bool, str]:

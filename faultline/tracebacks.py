@@ -23,7 +23,8 @@ PATIENCE = 400  # lines within a traceback before its end is given up
 MESSAGE = 24  # lines of a message
 
 _ENDS_MESSAGE = re.compile(
-    r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$"
+    r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
+    r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
 _PROGRESS = re.compile(r"['\"]loss['\"]: ")
 _WHAT = re.compile(r"what\(\): *(.*)")
