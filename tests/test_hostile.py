@@ -158,7 +158,7 @@ def test_nothing_of_a_log_reaches_the_terminal_as_a_command(tmp_path, line, form
 
 def test_rubbish_is_told_as_such(tmp_path):
     file = tmp_path / "model.bin"
-    file.write_bytes(bytes(range(32)) * MIB)
+    file.write_bytes(bytes(range(32)) * (MIB // 8))
     code, out, errors = diagnosed(str(file))
     assert code == 2 and not out and "is not text" in errors
     harmless(out, errors)
