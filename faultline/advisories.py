@@ -76,17 +76,7 @@ def advisory(failure: Failure) -> dict[str, Any]:
                 "of": sum(history.possible(failure, cell) for cell in broken),
             },
             "conditions": [_conditions(v) for v in failure.variants if v.remedy == "broken" and (v.needs or v.look)],
-            "remedies": [
-                {
-                    "claim": fate.claim.text,
-                    "kind": fate.claim.kind,
-                    "verdict": fate.word,
-                    "for": fate.speak_for,
-                    "cells": fate.cells,
-                    "against": list(fate.instead),
-                }
-                for fate in known.remedies(failure, list(told))
-            ],
+            "remedies": [known.as_json(fate) for fate in known.remedies(failure, list(told))],
             "repeat": [f"make test-matrix FAILURE={failure.name}"]
             + ([f"make reproduce FAILURE={failure.name}"] if failure.reported else []),
         },

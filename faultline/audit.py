@@ -45,10 +45,10 @@ class Evidence:
 def command(args: argparse.Namespace) -> int:
     """Audit a project: exit code 0 where no failure of the catalogue is found, 1 where one is."""
     if args.advisories:
-        if args.files or args.env or args.json:
+        if args.files or args.env or args.python or args.json:
             raise UsageError("--advisories writes what is known of every failure: it goes without anything else")
         return advisories.command()
-    setup = setups.of(args.files, args.env)
+    setup = setups.of(args.files, args.env, args.python)
     found = conditions.findings(setup)
     if args.json:
         print(json.dumps(as_json(setup, found), indent=2))

@@ -128,7 +128,10 @@ def parser() -> argparse.ArgumentParser:
     project.add_argument(
         "files", nargs="*", metavar="FILE", help="requirements, lock files, configs; folders with some; -"
     )
-    project.add_argument("--env", action="store_true", help="what is installed here, as without any file")
+    project.add_argument(
+        "--env", action="store_true", help="what is installed in the active environment, as without any file"
+    )
+    project.add_argument("--python", default="", metavar="PATH", help="what is installed for that interpreter instead")
     project.add_argument("--json", action="store_true", help="for machines")
     project.add_argument("--advisories", action="store_true", help="write advisories/, a file in OSV for each failure")
 

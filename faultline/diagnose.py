@@ -12,14 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import known, logs, report, stacks, strategies, tracebacks
+from faultline import clues, known, logs, report, stacks, strategies, tracebacks
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
 from faultline.hints import TELLING, Collector, Hints
 from faultline.known import Place
 from faultline.logs import Line
-from faultline.matrix import CHECKPOINTING, matches
+from faultline.matrix import CHECKPOINTING, Cell, matches
 from faultline.report import diagnosis, one_line, plain
 from faultline.silence import LOGGED, Silence, Steps, alike
 from faultline.wording import normalised
@@ -61,7 +61,7 @@ class Diagnosis:
     @property
     def search(self) -> str:
         """The first cause without what differs from run to run: what to look for elsewhere."""
-        return normalised(known.beginning(self.cause.text)) if self.cause else ""
+        return normalised(known.beginning(self.cause.headline)) if self.cause else ""
 
 
 class Intake:
@@ -75,7 +75,9 @@ class Intake:
         self.empty = False
         if self.reader.busy:
             return None
-        return _pattern(not self.reader.full, not self.collector.full, self.reader.waits, not self.steps.learns)
+        reader = self.reader
+        errors = b"" if reader.full else clues.TRACEBACKS if reader.tired else clues.TELLING
+        return _pattern(errors, not self.collector.full, reader.waits and not reader.full, not self.steps.full)
 
     def take(self, line: Line) -> None:
         self.reader.take(line)
@@ -84,9 +86,9 @@ class Intake:
 
 
 @functools.cache
-def _pattern(errors: bool, hints: bool, losses: bool, steps: bool) -> re.Pattern[bytes]:
-    parts = [tracebacks.TELLING] * errors + [TELLING.encode()] * hints + [tracebacks.LOSS] * (losses and errors)
-    return re.compile(b"|".join([*parts, LOGGED] if steps else parts) or rb"(?!)")
+def _pattern(errors: bytes, hints: bool, losses: bool, steps: bool) -> re.Pattern[bytes]:
+    parts = errors, TELLING.encode() * hints, clues.LOSS * losses, LOGGED * steps
+    return re.compile(b"|".join(filter(None, parts)) or rb"(?!)")
 
 
 def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None = None) -> Diagnosis:
@@ -100,7 +102,8 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
     reader, collector = intake.reader, intake.collector
     found = reader.found()
     cause = found.cause()
-    hints = collector.hints(f"{cause.frames}\n{cause.text}" if cause else "")
+    chain = found.chain(cause) if cause else []
+    hints = collector.hints("\n".join(f"{event.frames}\n{event.text}" for event in chain))
     if asked:
         hints = replace(
             hints,
@@ -109,10 +112,12 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
             versions={**hints.versions, **asked.versions},
             context="\n".join((hints.context, *sorted(asked.strategies))),
         )
-    told = () if cause is None or cause.follows else matching(cause.text, hints)
-    best = next((match for match in told if match.sure), None)
+    # Of errors that were raised while each other was handled the last may be the one with a name: it knows the most.
+    told = [(event, match) for event in reversed(chain) if not event.follows for match in matching(event.text, hints)]
+    cause, best = next(((event, match) for event, match in told if match.sure), (cause, None))
     silence = None if cause else intake.steps.silence()
-    return Diagnosis(best, tuple(match for match in told if not match.sure), cause, found, hints, silence, intake.empty)
+    others = {match.failure.name: match for _, match in told if not match.sure}
+    return Diagnosis(best, tuple(others.values()), cause, found, hints, silence, intake.empty)
 
 
 def matching(text: str, hints: Hints) -> tuple[Match, ...]:
@@ -256,10 +261,18 @@ def _event(event: Event) -> dict[str, Any]:
 
 
 def happens(match: Match) -> list[str]:
-    """Where the failure ends with these words on today's stack."""
+    """Where the failure ends with these words on today's stack; in other words, if that is so where the log is from."""
     told = known.outcomes(match.failure)
     cells = [cell for cell in told if "broken" in cell.variant]
-    return report.places([cell for cell in cells if told[cell][1] == match.signature], cells)
+    same = [cell for cell in cells if told[cell][1] == match.signature]
+    found = report.places(same, cells)
+    if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
+        others: dict[str, list[Cell]] = {}
+        for cell in known.in_other_words(match.failure, match.signature, match.where):
+            if "broken" in cell.variant:
+                others.setdefault(report.named(*told[cell]), []).append(cell)
+        found += [f"as {name} under {place}" for name, own in others.items() for place in report.places(own, cells)]
+    return found
 
 
 def then(told: Diagnosis) -> dict[str, Any]:

@@ -81,12 +81,17 @@ def beside(document: Document, name: str) -> Document | None:
     """A file of settings that another one names, from its own folder or from here; None where there is none."""
     for place in (document.path.parent / name, Path(name)):
         try:
-            found = projects.read(place) if place.is_file() else None
+            found = projects.read(place, _shown(document, name, place)) if place.is_file() else None
         except (OSError, ValueError, UsageError):  # a name that no system takes, or a file that is none of settings
             continue
         if found and isinstance(found.data, dict):
             return found
     return None
+
+
+def _shown(document: Document, name: str, place: Path) -> str:
+    """How a file that another one names is shown: as if it had been given, or found in a folder, like that one."""
+    return one_line(place if place == Path(name) else Path(document.name).parent / name)
 
 
 def precision(document: Document, value: Any, keys: tuple[str, ...], shown: Any = None) -> Iterator[Told]:

@@ -121,7 +121,7 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
     others = [{first.package: Version(first.version)}] if first else []
     for entry in known.recorded():
         if entry["failure"] == failure.name and shows(failure, entry["outcome"], entry["signature"]):
-            others += [_stack(stack) for stack, name in entry["stacks"].items() if name == plain.id]
+            others += [_stack(stack) for stack, names in entry["stacks"].items() if plain.id in names]
     have = [sample.versions for sample in found]
     found += [Sample("", versions, True) for versions in others if versions not in have]
     name, none = package(failure, cell), Version("0")

@@ -134,7 +134,8 @@ def seen(error: str) -> list[tuple[str, str]]:
         (cell, stack)
         for entry in recorded()
         if same_error(beginning(entry["error"]), beginning(error))
-        for stack, cell in entry["stacks"].items()
+        for stack, cells in entry["stacks"].items()
+        for cell in cells
     ]
 
 
@@ -154,7 +155,8 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
             found.add((cell.strategy, cell.checkpointing))
     for entry in recorded():
         if (entry["failure"], entry["signature"]) == (failure.name, signature):
-            found |= {(cell.strategy, cell.checkpointing) for cell in map(Cell.parse, entry["stacks"].values())}
+            shown = (Cell.parse(name) for names in entry["stacks"].values() for name in names)
+            found |= {(cell.strategy, cell.checkpointing) for cell in shown}
     for rule in runner.rules(failure):
         if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
             cells = matrix.select(failures(), Selection(failure=(failure.name,), device=rule.device[0]))
@@ -170,17 +172,30 @@ def shown_by_itself(failure: Failure, signature: str) -> bool:
 def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], str]:
     """Remedies and how they did, with what they were measured against: ``there``, these words in these places.
 
-    Where no cell could tell, ``elsewhere``: these words in any place; else ``other words`` of the failure.
+    Where no cell could tell, ``there in other words``, whichever the failure has in these places today; else
+    ``elsewhere``: these words in any place; else ``other words`` of the failure, in any place.
     """
     known = outcomes(failure)
     for scope, chosen in (
         ("there", [c for c, told in known.items() if told[1] == signature and (c.strategy, c.checkpointing) in where]),
-        ("elsewhere", [c for c, told in known.items() if told[1] == signature]),
+        ("there in other words", in_other_words(failure, signature, where)),
+        ("elsewhere", [cell for cell, told in known.items() if told[1] == signature]),
         ("other words", list(known)),
     ):
         if found := remedies(failure, chosen):
             return found, scope
     return [], ""
+
+
+def in_other_words(failure: Failure, signature: str, where: Collection[Place]) -> list[Cell]:
+    """The cells in these places that show the failure today, each with another error or none."""
+    own = {*failure.signatures} - {signature, *failure.elsewhere}
+    return [
+        cell
+        for cell, (outcome, word) in outcomes(failure).items()
+        if (cell.strategy, cell.checkpointing) in where
+        and (word in own if outcome == "raises" else outcome in ("diverges", "misplaced", "hangs", "crashes"))
+    ]
 
 
 def remedies(failure: Failure, chosen: Collection[Cell]) -> list[Fate]:

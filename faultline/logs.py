@@ -50,9 +50,17 @@ _PREFIX = re.compile(
     r"|\[(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\|[\w.:/-]{1,120}\] ?"
     r"|\[[\w./-]{1,80}:\d{1,6}(?::\w{1,60})?\] "
     r"|std(?:err|out) [FP] )"
-    r"|(?P<quote>> )",
+    r"|(?P<quote>> )"
+    r"|(?P<group> {2,12}[+|] )",  # of exceptions
     re.IGNORECASE,
 )
+
+# What log collectors name the line that they took up, its time, and who wrote it.
+_SAID = ("message", "log", "msg", "textPayload", "MESSAGE")
+_WHEN = ("timestamp", "@timestamp", "time")
+_WHO = ("rank", "pod_name", "pod", "hostname", "host")
+_HOLDS = re.compile(r"\\n|\\u001b|\"(?:message|log|msg|textPayload|MESSAGE)\" ?:")
+_MEMBER = re.compile(r'"[\w.@-]{1,80}" ?: ?"')  # of an object that stands in several lines
 
 _FIRST = frozenset("[(> " + string.ascii_letters + string.digits)  # what any of these begins with
 
@@ -60,8 +68,8 @@ _FIRST = frozenset("[(> " + string.ascii_letters + string.digits)  # what any of
 class Line(NamedTuple):  # of which there may be many millions
     """One line of a log: `number` counts line feeds from 1, `text` has neither prefixes nor control characters.
 
-    `stream` names the writer that prefixes tell, `rank` its rank; `dated` says that the line began with a time, and
-    so is a new message.
+    `stream` names the writer that prefixes tell, `rank` its rank; `dated` says that the line began with a time or a
+    level, and so is a new message; `time` is how it tells that.
     """
 
     file: str
@@ -70,6 +78,7 @@ class Line(NamedTuple):  # of which there may be many millions
     rank: int | None = None
     stream: str = ""
     dated: bool = False
+    time: str = ""
 
 
 Wanted = Callable[[], "re.Pattern[bytes] | None"]
@@ -197,10 +206,10 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
             if end < 0:
                 break
             number, at = number + 1, end + 1
-            if not pattern or pattern.search(kept):
+            if not pattern or pattern.search(_STEERS.sub(b"", kept) if b"\x1b" in kept else kept):
                 yield number, kept
             kept, returned = b"", False
-    if kept and (not (pattern := wanted()) or pattern.search(kept)):
+    if kept and (not (pattern := wanted()) or pattern.search(_STEERS.sub(b"", kept))):
         yield number + 1, kept
 
 
@@ -234,30 +243,41 @@ def _utf8_or_latin(raw: bytes) -> str:
 
 
 def unwrapped(text: str) -> list[str]:
-    """The lines that one line holds as JSON: a notebook's output, or a log collector's record of a whole traceback."""
-    inner = text.strip()
-    if not inner.startswith(('{"', '"')) or not ("\\n" in inner or "\\u001b" in inner or '"log"' in inner):
+    """The lines that one line holds as JSON: a notebook's output, or a log collector's record of one line or many."""
+    inner = text.strip().rstrip(",")
+    if not inner.startswith(('{"', '"')) or not _HOLDS.search(inner):
         return [text]
     try:
-        told = json.loads(inner.rstrip(","))
+        told = json.loads(f"{{{inner}}}" if _MEMBER.match(inner) else inner)
     except (ValueError, RecursionError):
         return [text]
-    found = [value for value in _texts(told) if "\n" in value or "\x1b" in value]
-    return [line for value in found for line in plain(value).split("\n") if line.strip()] or [text]
+    found = [*_texts(told)]
+    said = [value for _, value in found if "\n" in value or "\x1b" in value]
+    said = said or [value for key, value in found if key in _SAID][:1]
+    # As prefixes they are read like any other's.
+    before = "".join(f"{value} " for key, value in found if key in _WHEN and _PREFIX.match(f"{value} "))
+    before += "".join(f"{value}: " for key, value in found if key in _WHO and _PREFIX.fullmatch(f"{value}: "))
+    return [before + line for value in said for line in plain(value).split("\n") if line.strip()] or [text]
 
 
-def _texts(told: object, depth: int = 4) -> Iterator[str]:
-    """The texts in a JSON value, a few levels down: torchrun's error files have their traceback in the third."""
+def _texts(told: object, depth: int = 8, key: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a JSON value with their keys, a few levels down: torchrun's error files have their traceback in the
+    third. A rank is a text as well, as `_WHO` words it."""
     if isinstance(told, str):
-        yield told
+        yield key, told
+    elif key in ("rank", "global_rank") and isinstance(told, int):
+        yield "rank", f"[rank{told}]"
     elif isinstance(told, dict) and depth:
-        for value in told.values():
-            yield from _texts(value, depth - 1)
+        for name, value in told.items():
+            yield from _texts(value, depth - 1, name)
+    elif isinstance(told, list) and depth:
+        for value in told:
+            yield from _texts(value, depth - 1, key)
 
 
-def bare(text: str) -> tuple[str, int | None, str, bool]:
-    """A line's text without prefixes, the rank and the writer that they name, and whether one was a time."""
-    rank, names, dated, at = None, "", False, 0
+def bare(text: str) -> tuple[str, int | None, str, bool, str]:
+    """A line's text without prefixes, the rank and the writer that they name, whether one was a time, and which."""
+    rank, names, dated, time, at = None, "", False, "", 0
     for _ in range(LAYERS):
         match = _PREFIX.match(text, at) if text[at : at + 1] in _FIRST else None
         if not match:
@@ -268,11 +288,11 @@ def bare(text: str) -> tuple[str, int | None, str, bool]:
         elif kind in ("actor", "host", "service"):
             names += f"{match[kind]} "
         elif kind in ("time", "level"):
-            dated = True
+            dated, time = True, time or (match["time"] or "")
         at = match.end()
     text = text[at:]
     if text and text[0] in _BOX:
         text = "  " + text.strip(_BOX + " ")  # indented, as all lines of a traceback but the last
     if rank is not None:
         names += f"rank {rank}"
-    return text.rstrip(), rank, names.strip(), dated
+    return text.rstrip(), rank, names.strip(), dated, time.strip()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,31 @@ def environment(found: Mapping[str, str], source: str) -> list[Pin]:
     return [pin for pin in pins if pin]
 
 
-def installed() -> dict[str, str]:
-    """What is installed beside this process."""
-    return {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
+def active() -> Path:
+    """The environment that the person at the terminal is in: the active one, or else that of this process."""
+    own = Path(sys.prefix)
+    told = (Path(os.environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name))
+    return next((path for path in told if path.is_dir() and path.resolve() != own.resolve()), own)
 
 
-def in_folder(venv: Path) -> dict[str, str]:
-    """What is installed in a virtual environment, by the names of its folders of metadata."""
-    names = [folder.name.removesuffix(".dist-info") for folder in venv.glob("lib*/**/site-packages/*.dist-info")]
+def of_python(name: str) -> Path:
+    """The environment of an interpreter, or the folder of one; raises UsageError where there is none."""
+    path = Path(name)
+    found = path if path.is_dir() else path.absolute().parent.parent  # a link to another one's interpreter is no matter
+    if not (path.is_dir() or (path.is_file() and path.parent.name in ("bin", "Scripts"))) or not any(_folders(found)):
+        raise UsageError(f"{one_line(name)} is neither an interpreter nor an environment with packages")
+    return found
+
+
+def _folders(prefix: Path) -> Iterator[Path]:
+    for pattern in ("lib*/python*/site-packages", "lib/python*/dist-packages", "Lib/site-packages"):
+        yield from prefix.glob(pattern)
+    yield from prefix.glob("local/lib/python*/dist-packages")  # Debian's
+
+
+def in_folder(prefix: Path) -> dict[str, str]:
+    """What is installed in an environment, by the names of its folders of metadata; nothing of it is imported."""
+    names = [entry.name.removesuffix(".dist-info") for each in _folders(prefix) for entry in each.glob("*.dist-info")]
     return {canonicalize_name(name): version for name, _, version in (each.partition("-") for each in names)}
 
 

@@ -27,7 +27,7 @@ _PATHS = (
 )
 
 Entry = dict[str, Any]
-"""One error: failure, signature, outcome, error, traceback, and a cell for each stack that it was seen on."""
+"""One error: failure, signature, outcome, error, traceback, and the cells that showed it on each stack."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -59,7 +59,9 @@ def merged(entries: Iterable[Entry], found: Iterable[Result]) -> list[Entry]:
     for entry in (*map(_named, entries), *filter(None, map(recorded, found))):
         key = (entry["failure"], entry["signature"], entry["outcome"], normalised(entry["error"]))
         have = told.setdefault(key, entry)
-        have["stacks"] = dict(sorted({**entry["stacks"], **have["stacks"]}.items()))
+        names = sorted({*entry["stacks"], *have["stacks"]})
+        cells = {name: {*entry["stacks"].get(name, ()), *have["stacks"].get(name, ())} for name in names}
+        told[key] = have | {"stacks": {name: sorted(own) for name, own in cells.items()}}
     return [told[key] for key in sorted(told)]
 
 
@@ -88,7 +90,7 @@ def recorded(result: Result) -> Entry | None:
         "outcome": result["outcome"],
         "error": error,
         "traceback": excerpt(shortened(told)),
-        "stacks": {result["stack"]: result["id"]},
+        "stacks": {result["stack"]: [result["id"]]},
     }
 
 

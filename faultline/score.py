@@ -63,7 +63,7 @@ def samples() -> Iterator[Sample]:
     for number, entry in enumerate(known.recorded(), 1):
         answer = recorded.answer(failures()[entry["failure"]], entry["signature"]) or UNKNOWN
         log = (entry["traceback"] or entry["error"]).encode()
-        cell = Cell.parse(next(iter(entry["stacks"].values())))
+        cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
         name = f"errors.jsonl:{number}"
         yield Sample(ALONE, name, answer, log)
         place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from faultline import known, pins, projects, ranges, settings
 from faultline.engines import Told
@@ -29,9 +31,10 @@ class Setup:
     read: tuple[str, ...] = ()
 
 
-def of(given: list[str], environment: bool) -> Setup:
-    """Read files, folders and, if it is asked for or nothing else is, what is installed beside this process.
+def of(given: list[str], environment: bool, python: str = "") -> Setup:
+    """Read files, folders and, if it is asked for or nothing else is, what is installed in the active environment.
 
+    `python` is another environment, or its interpreter.
     Raises UsageError for a file that says nothing of versions or settings, unless it was only found in a folder.
     """
     found: list[tuple[str, list[Told]]] = []
@@ -62,11 +65,15 @@ def of(given: list[str], environment: bool) -> Setup:
         read.append(name)
     if given and not read:
         raise UsageError(f"there is nothing of a training project in {few(given)}")
-    if environment or not given:
-        versions += pins.environment(pins.installed(), "installed")
-        read.append("what is installed")
+    notes = []
+    if environment or python or not given:
+        prefix = pins.of_python(python) if python else pins.active()
+        versions += pins.environment(pins.in_folder(prefix), "installed")
+        read.append(f"what is installed in {prefix}")
+        if not python and prefix == Path(sys.prefix):
+            notes.append("no other environment is active, so it is Faultline's own: activate yours, or --python PATH")
     setup = merged(found, versions)
-    return Setup(setup.left, setup.versions, setup.sources, (*setup.notes, *_passed(others)), tuple(read))
+    return Setup(setup.left, setup.versions, setup.sources, (*notes, *setup.notes, *_passed(others)), tuple(read))
 
 
 def _passed(others: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from faultline.hints import Hints
 from faultline.logs import Line
 
 LOGGED = rb"grad_norm"  # what trainers log; transformers does so since 4.38
+ENOUGH = 20_000  # steps that are read
 FEWEST = 3  # steps that say something: the first ones of a run in half precision may overflow
 LONGEST = 4000  # characters of a line that are searched
 
@@ -43,8 +44,13 @@ class Steps:
         self._count = 0
         self._lines: list[Line] = []
 
+    @property
+    def full(self) -> bool:
+        """Whether no line can change anything any more."""
+        return self.learns or self._count >= ENOUGH
+
     def take(self, line: Line) -> None:
-        if self.learns or not (match := _NORM.search(line.text[:LONGEST])):
+        if self.full or not (match := _NORM.search(line.text[:LONGEST])):
             return
         norm = float(match[1])
         if not math.isnan(norm) and norm:

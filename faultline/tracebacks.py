@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from faultline.events import Event, Found
+from faultline import clues
+from faultline.clues import LONGEST
+from faultline.events import TIMEOUT, WRAPPERS, Event, Found
 from faultline.logs import TRACEBACK, Line
-from faultline.oracle import signal_name
 from faultline.report import one_line
 
 MOST = 400  # events that are kept of a log
-ENOUGH = 100_000  # lines that are looked at after an error that explains the end
+ENOUGH = 100_000  # lines that may tell something, after which only tracebacks count; after twice as many, nothing
+QUIET = 10_000  # lines of others, after which an event that was begun has ended
 STREAMS = 256  # writers whose lines are told apart
 FRAMES = 60  # last lines of a traceback that are kept
 PATIENCE = 400  # lines within a traceback before its end is given up
 MESSAGE = 24  # lines of a message
-LONGEST = 1000  # characters of a line that are kept
 
-# A line without one of these says nothing of a failure; most lines of a log are such. Each begins with a letter of its
-# own, which is what makes the search fast; a colour may be within any word.
-TELLING = (
-    rb"Traceback|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
-    rb"SIG|Signal|signal|File \"|Killed|Aborted|core dumped|Bus error|Out of memory|out of memory|oom-kill|oom_kill|"
-    rb"OOMKilled|Root Cause|rank +:|\x1b|\\u001b"
+_ENDS_MESSAGE = re.compile(
+    r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
+    r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
-LOSS = rb"'loss'|\"loss\""
-_TELLS = re.compile(
-    r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|[Ww]atchdog|exit ?code|return code|"
-    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|Aborted|Bus error|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|"
-    r"^ *rank +:|'loss'|\"loss\""
-)
-_TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
-_NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
-_LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")
-_ENDS_MESSAGE = re.compile(r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```")
 _PROGRESS = re.compile(r"['\"]loss['\"]: ")
-_CODE = re.compile(r"exit ?code *[:=]? *-(\d{1,2})\b|return code *= *-(\d{1,2})\b|\b[Ss]ignal (\d{1,2}) \(SIG")
-_SIGNAL = re.compile(r"Signals\.(SIG[A-Z]{2,6})|closing signal (SIG[A-Z]{2,6})|^Received (SIG[A-Z]{2,6})")
-_SHELL = re.compile(r"(?:^|\d |python3? ?)(Killed|Aborted|Segmentation fault|Bus error)(?:\s|$)")
-_SHELL_SIGNALS = {"Killed": "SIGKILL", "Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS"}
-_OUT_OF_MEMORY = re.compile(r"Out of memory: Kill|oom[-_]kill|OOMKilled")
-_FATAL = re.compile(r"Fatal Python error: (.*)")
 _WHAT = re.compile(r"what\(\): *(.*)")
 _THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
 _FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
-_RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
+_RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above exception was the direct cause)")
+_SUMMARY = re.compile(r"(?P<key>time|rank) +: (?P<value>[\w:.+-]{1,40})")
 
 
 Writer = tuple[str, str]
 """A file, and the name of who wrote a line of it; empty where no prefix tells."""
+
+Key = tuple[Writer, str]
+"""A writer and its words, or the signal that ended it: what makes two events one."""
 
 
 @dataclass
@@ -66,6 +53,7 @@ class _Open:
     base: int = 0
     seen: int = 0
     last: int = 0
+    chain: int = 0
 
 
 class Reader:
@@ -73,13 +61,14 @@ class Reader:
 
     def __init__(self) -> None:
         self._open: dict[Writer, _Open] = {}
-        self._events: list[Event] = []
-        self._known: set[tuple[Writer, str]] = set()
+        self._events: dict[Key, Event] = {}
         self._more = 0
-        self._root: int | None = None
-        self._in_summary = 0
-        self._left = ENOUGH
-        self._live: set[Writer] = set()  # writers of errors that were not survived yet
+        self._root: tuple[float, int] | None = None
+        self._summary_at: tuple[str, int, float] = ("", 0, math.inf)
+        self._spent = self._quiet = 0
+        self._live: dict[Writer, list[Key]] = {}  # the errors of each writer that were not survived yet
+        self._survived: dict[Key, None] = {}  # those that were, the oldest first
+        self._raised_in: dict[Writer, int] = {}  # writers whose next error was raised in a chain, and which
 
     @property
     def busy(self) -> bool:
@@ -92,58 +81,93 @@ class Reader:
         return bool(self._live)
 
     @property
+    def tired(self) -> bool:
+        """Whether so many lines told something that only tracebacks count from now on."""
+        return self._spent >= ENOUGH
+
+    @property
     def full(self) -> bool:
         """Whether no line can change anything any more."""
-        return self._left <= 0
+        return self._spent >= 2 * ENOUGH
 
     def take(self, line: Line) -> bool:
         """Read the next line; whether it told anything."""
-        if self._live:
-            self._left -= 1
         if self.full:
-            self._open.clear()
+            self._close_all()
             return False
         writer = line.file, line.stream
         if writer not in self._open and len(self._open) >= STREAMS:
             writer = line.file, ""
         now = self._open.get(writer)
         if now and (self._frame(writer, now, line) if not now.type else self._said(writer, now, line)):
+            self._spent, self._quiet = self._spent + 1, 0
             return True
-        if not _TELLS.search(line.text):
+        self._quiet += bool(self._open)
+        if self._quiet > QUIET:
+            self._close_all()
+        if not self._tells(line):
             return False
+        self._spent += 1
         self._begin(writer, line)
         return True
 
+    def _tells(self, line: Line) -> bool:
+        """Whether a line may begin an event, or say that others were survived."""
+        if not clues.TELLS.search(line.text):
+            return False
+        if _PROGRESS.search(line.text):
+            return (line.file, line.stream) in self._live
+        return not self.tired or TRACEBACK in line.text
+
     def found(self) -> Found:
         """Everything, when the log has ended."""
-        for writer in [*self._open]:
-            self._close(writer)
-        return Found(tuple(self._events), self._root, self._more)
+        self._close_all()
+        events = self._events.values()
+        waited = any(event.type == TIMEOUT or event.kind == "abort" for event in events)
+        heads = {_chain_of(e) for e in events if e.chain == e.number and e.follows and e.name not in WRAPPERS}
+        explained = [
+            # The watchdog aborts its process, and so does every C++ exception; and what is raised while a consequence
+            # is handled is one as well.
+            replace(e, explained=(e.type == "SIGABRT" and waited) or (_chain_of(e) in heads and e.chain != e.number))
+            for e in events
+        ]
+        return Found(tuple(explained), self._root[1] if self._root else None, self._more, self.tired)
 
     def _begin(self, writer: Writer, line: Line) -> None:
         text = line.text
         if _PROGRESS.search(text):
-            if (line.file, line.stream) in self._live:
-                self._survive((line.file, line.stream))
+            self._survive((line.file, line.stream))
+        elif _RAISED_IN.search(text):
+            self._chain((line.file, line.stream))
         elif TRACEBACK in text and "Exception ignored in" not in text:
             self._open[writer] = _Open("error", line)
         elif _FRAME.match(text):  # of a traceback whose head was cut off
-            self._open[writer] = _Open("error", line, base=max(0, _indent(text) - 2), frames=deque([text], FRAMES))
+            self._open[writer] = _Open("error", line, base=max(0, clues.indent(text) - 2), frames=deque([text], FRAMES))
         elif match := _THROWN.search(text):
             self._open[writer] = _Open("abort", line, match[1], last=line.number)
         elif match := _WHAT.search(text):
             self._open[writer] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
         elif self._summary(line) or self._signal(line):
             pass
-        elif told := _error_within(text):
+        elif told := clues.error_within(text):
             self._open[writer] = _Open("line", line, told[0], [told[1]], last=line.number)
+            if told[1]:  # what comes next is another message, as far as anybody can tell
+                self._close(writer)
 
     def _survive(self, writer: Writer) -> None:
         """A writer reported a loss: what it told before didn't end its run."""
-        self._live.discard(writer)
-        self._events = [
-            replace(e, survived=True) if (e.file, e.stream) == writer and not e.follows else e for e in self._events
-        ]
+        for key in self._live.pop(writer):
+            if key in self._events:
+                self._events[key] = replace(self._events[key], survived=True)
+                self._survived[key] = None
+
+    def _chain(self, writer: Writer) -> None:
+        """The next error of a writer was raised while its last one was handled."""
+        for key, event in reversed(self._events.items()):
+            if key[0] == writer and len(self._raised_in) < STREAMS:
+                self._events[key] = replace(event, chain=event.chain or event.number)
+                self._raised_in[writer] = event.chain or event.number
+                break
 
     def _frame(self, writer: Writer, now: _Open, line: Line) -> bool:
         """A line within a traceback; the one that names the error begins the message."""
@@ -154,11 +178,11 @@ class Reader:
         if TRACEBACK in text:  # of another rank, where no prefix tells the ranks apart
             return True
         if text.lstrip().startswith("File ") and not any("File " in frame for frame in now.frames):
-            now.base = max(0, _indent(text) - 2)
+            now.base = max(0, clues.indent(text) - 2)
         if (
             text.strip()
-            and _indent(text) <= now.base
-            and (told := _final(text.strip(), bool(now.frames)) or _error_within(text))
+            and clues.indent(text) <= now.base
+            and (told := clues.final(text.strip(), bool(now.frames)) or clues.error_within(text))
         ):
             now.type, now.last = told[0], line.number
             now.message.append(told[1])
@@ -173,12 +197,12 @@ class Reader:
             now.message.append(match[1])
             return True
         ends = (
-            len(now.message) >= MESSAGE
+            len(now.message) >= (2 if now.kind == "line" else MESSAGE)
             or _ENDS_MESSAGE.search(text)
             or (line.dated and not now.line.dated)
             or TRACEBACK in text
-            or _final(text, frames=False)
-            or _CODE.search(text)
+            or clues.final(text, frames=False)
+            or clues.ended(text)
             or _THROWN.search(text)
         )
         if ends:
@@ -187,106 +211,82 @@ class Reader:
         now.message.append(text.strip())
         return True
 
+    def _close_all(self) -> None:
+        self._quiet = 0
+        for writer in [*self._open]:
+            self._close(writer)
+
     def _close(self, writer: Writer) -> None:
         now = self._open.pop(writer)
         if not now.type:
             return
         message = "\n".join(now.message).strip()[: 4 * LONGEST]
-        rank = now.line.rank
-        if rank is None and now.kind == "abort" and (match := _RANK.search(message)):
-            rank = int(match[1])
-        frames = "\n".join(now.frames)
-        place = (now.line.file, now.line.number, now.last)
-        self._add(Event(now.kind, now.type, message, *place, rank, now.line.stream, frames))
+        rank = clues.rank(message) if now.kind == "abort" else None
+        self._add(now.kind, now.type, message, now.line, now.last, rank, "\n".join(now.frames))
 
     def _signal(self, line: Line) -> bool:
-        """A process that a signal ended, as shells, kernels and launchers word it."""
-        text = line.text[:LONGEST]
-        name, kind = "", "signal"
-        if match := _SIGNAL.search(text):
-            name = match[1] or match[2] or match[3]
-        elif match := _CODE.search(text):
-            name = signal_name(int(match[1] or match[2] or match[3]))
-        elif match := _SHELL.search(text):
-            name = _SHELL_SIGNALS[match[1]]
-        elif match := _FATAL.search(text):
-            name = _SHELL_SIGNALS.get(match[1].strip(), "SIGABRT")
-        elif _OUT_OF_MEMORY.search(text):
-            name = "SIGKILL"
-        if not name:
+        """A process that a signal ended."""
+        if not (name := clues.ended(line.text)):
             return False
-        rank = line.rank
-        if rank is None and (match := _RANK.search(text)):
-            rank = int(match[1])
-        self._add(Event(kind, name, one_line(text), line.file, line.number, line.number, rank, line.stream))
+        self._add("signal", name, one_line(line.text[:LONGEST]), line, line.number, clues.rank(line.text[:LONGEST]))
         return True
 
     def _summary(self, line: Line) -> bool:
-        """A launcher's table of what ended: it names the rank that it saw fail first."""
+        """A launcher's table of what ended: it names the rank that it saw fail first, and when that was."""
         text = line.text.strip()
+        file, number, time = self._summary_at
         if text.startswith("Root Cause"):
-            self._in_summary = line.number
-        elif text.startswith("rank ") and line.number - self._in_summary <= 6 and self._root is None:
-            if match := re.match(r"rank +: (\d{1,5})\b", text):
-                self._root = int(match[1])
+            self._summary_at = line.file, line.number, math.inf
+        elif (match := _SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
+            if match["key"] == "time":
+                self._summary_at = file, number, clues.moment(match["value"]) or math.inf
+            elif match["value"].isdigit():
+                root = time, int(match["value"])
+                self._root = root if not self._root or root[0] < self._root[0] else self._root
         elif "Watchdog caught" in text or "watchdog caught" in text:
-            rank = line.rank
-            if rank is None and (match := _RANK.search(text)):
-                rank = int(match[1])
-            place = (line.file, line.number, line.number)
-            self._add(Event("line", "timeout", one_line(text)[:LONGEST], *place, rank, line.stream))
+            self._add("line", TIMEOUT, one_line(text)[:LONGEST], line, line.number, clues.rank(text))
         else:
             return False
         return True
 
-    def _add(self, event: Event) -> None:
-        """Keep an event; the same words of the same writer are one."""
-        writer = event.file, event.stream
-        key = writer, event.type if event.kind == "signal" else event.text
-        if key in self._known:
+    def _add(
+        self, kind: str, type: str, message: str, line: Line, last: int, rank: int | None, frames: str = ""
+    ) -> None:
+        """Keep an event; the same words of the same writer are one, unless it trained on in between.
+
+        Where there are too many, what can least be the cause makes room: what was survived, the oldest first, then
+        what only follows, then errors without a traceback.
+        """
+        writer = line.file, line.stream
+        rank = line.rank if line.rank is not None else rank
+        chain = self._raised_in.pop(writer, 0) if kind == "error" else 0
+        place = line.file, line.number, last
+        event = Event(kind, type, message, *place, rank, line.stream, frames, time=clues.moment(line.time), chain=chain)
+        key = writer, type if kind == "signal" else event.text
+        if key in self._events and not self._events[key].survived:
             return
-        if len(self._events) >= MOST:
-            self._more += 1
-            return
-        self._known.add(key)
-        self._events.append(event)
+        self._forget(key)
+        self._events[key] = event
         if not event.follows:
-            self._live.add(writer)
+            self._live.setdefault(writer, []).append(key)
+        if len(self._events) > MOST:
+            self._more += 1
+            self._forget(next(iter(self._survived), None) or self._least(key))
+
+    def _forget(self, key: Key) -> None:
+        self._events.pop(key, None)
+        self._survived.pop(key, None)
+
+    def _least(self, newest: Key) -> Key:
+        """The event that can least be the cause, where none was survived: the last of those that only follow."""
+        if self._events[newest].follows:
+            return newest
+        events = self._events
+        return max(reversed(events), key=lambda key: (events[key].follows, events[key].kind == "line"))
 
 
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())
-
-
-def _final(text: str, frames: bool) -> tuple[str, str] | None:
-    """Type and message of the line that ends a traceback; without frames only a type that is named like errors."""
-    kind, colon, said = text.partition(":")
-    if len(kind) > 200 or not _TYPE.fullmatch(kind) or kind in _LEVELS:
-        return None
-    like_an_error = kind.endswith(_NAMED_LIKE_ERRORS) and not kind.endswith("Warning")
-    if colon and said[:1] not in ("", " "):
-        return None
-    if like_an_error or (
-        frames and colon and not re.match(r" +\d{1,3}%", said) and kind.rpartition(".")[2][1:2].islower()
-    ):
-        return kind, said.strip()
-    return None
-
-
-def _error_within(text: str) -> tuple[str, str] | None:
-    """Type and message of an error that a line tells without a traceback: ``Type: message``, or as Python's repr."""
-    text = text[: 4 * LONGEST]
-    for word in ("Error:", "Exception:", "Error :", "Error('", 'Error("'):
-        at = text.find(word)
-        name = at + len(word.rstrip(" :('\""))
-        before = text[max(0, name - 120) : name]
-        if at < 0 or "Exception ignored in" in text or re.search(r"\b(?:except|raise) [\w.]*$", before):
-            continue
-        match = re.search(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$", before)
-        said = text[at + len(word) :]
-        if match and (word[-1] != ":" or said[:1] in ("", " ")):
-            return match[0], said.strip().removesuffix(")").rstrip("'\"") if word[-1] in "'\"" else said.strip()
-    return None
+def _chain_of(event: Event) -> tuple[str, str, int]:
+    return event.file, event.stream, event.chain
 
 
 def read(lines: Iterable[Line]) -> Found:

@@ -189,3 +189,15 @@ def test_law_lines_that_are_alike_are_looked_at_once_and_none_is_missed(content,
         logs.WINDOW = usual
     telling = [line for line in logs.lines("log", [content]) if re.search(r"Error|z\d_", line.text)]
     assert [line for line in found if line in telling] == telling, "a line that tells something was passed over"
+
+
+def test_records_of_log_collectors_name_their_time_and_their_writer():
+    """Breaks when a cloud's log is read as one line of JSON, with all that comes behind the message."""
+    record = b'{"insertId":"a","jsonPayload":{"message":"  File \\"x\\", line 1","rank":3},"severity":"ERROR",'
+    record += b'"resource":{"labels":{"pod_name":"trainer-1"}},"timestamp":"2025-04-02T10:11:12.345Z"}\n'
+    [line] = logs.lines("log", [record])
+    assert line.text == '  File "x", line 1' and line.rank == 3 and line.stream == "trainer-1 rank 3"
+    assert line.time == "2025-04-02T10:11:12.345Z" and line.dated
+    assert texts(b'      "message": "RuntimeError: x",\n') == ["RuntimeError: x"], "printed over several lines"
+    metrics = b'{"loss": 0.1, "note": "an Error: x"}'
+    assert texts(metrics) == [metrics.decode()]

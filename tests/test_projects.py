@@ -160,10 +160,55 @@ def test_an_environment_is_read_from_its_folder(tmp_path):
     assert {name: r.text for name, r in setups.of([str(tmp_path)], False).versions.items()} == {"trl": "==0.15.2"}
 
 
-def test_without_files_it_is_what_is_installed():
+def environment(folder, *packages):
+    """The folder of an environment, as far as an audit looks at it, with the path of its interpreter."""
+    for package in packages:
+        (folder / "lib" / "python3.10" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    return folder / "bin" / "python"
+
+
+def test_without_files_it_is_what_the_active_environment_has(tmp_path, monkeypatch):
+    """Breaks when somebody is told of Faultline's own packages in place of their project's."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     setup = setups.of([], False)
-    assert setup.versions["torch"].pinned and setup.read == ("what is installed",)
-    assert setup.versions == setups.of([], True).versions
+    assert setup.versions["torch"].pinned and setup.read == (f"what is installed in {sys.prefix}",)
+    assert setup.versions == setups.of([], True).versions and "Faultline's own" in setup.notes[0]
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
+    environment(tmp_path / "conda", "trl-0.15.2", "torch-2.5.1+cu124")
+    for own in ("", sys.prefix, str(tmp_path / "gone")):
+        monkeypatch.setenv("VIRTUAL_ENV", own)
+        setup = setups.of([], False)
+        assert {name: r.text for name, r in setup.versions.items()} == {"trl": "==0.15.2", "torch": "==2.5.1+cu124"}
+        assert setup.read == (f"what is installed in {tmp_path / 'conda'}",)
+        assert not any("Faultline's own" in note for note in setup.notes)
+    environment(tmp_path / "venv", "trl-0.16.0")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    assert setups.of([], True).versions["trl"].text == "==0.16.0"
+
+
+def test_another_interpreters_environment_can_be_named(tmp_path, asked):
+    """Breaks when a link to an interpreter is followed out of its environment, or a slip ends in a traceback."""
+    python = environment(tmp_path / "venv", "trl-0.15.2")
+    for named in (python, tmp_path / "venv"):
+        setup = setups.of([], False, str(named))
+        assert setup.versions["trl"].text == "==0.15.2" and setup.read == (f"what is installed in {tmp_path / 'venv'}",)
+    _, out, _ = asked("audit", "--python", str(python))
+    assert str(tmp_path / "venv") in out and "trl" in out
+    for wrong in (tmp_path / "absent", tmp_path, "/dev/null"):
+        code, out, errors = asked("audit", "--python", str(wrong))
+        assert code == 2 and not out and len(errors) == 1
+
+
+def test_a_file_that_another_one_names_is_the_one_in_the_folder(tmp_path):
+    """Breaks when one file is listed under two names."""
+    (tmp_path / "train.yaml").write_text("output_dir: x\nfsdp: full_shard\nfsdp_config: fsdp.json\n")
+    (tmp_path / "fsdp.json").write_text('{"fsdp_version": 1}')
+    for place, name in ((tmp_path, "fsdp.json"), (tmp_path / "train.yaml", f"{tmp_path}/fsdp.json")):
+        sources = setups.of([str(place)], False).sources["strategy"]
+        assert all(name in source and (place == tmp_path) != (str(tmp_path) in source) for source in sources), sources
 
 
 def test_standard_input_is_a_file(monkeypatch, asked):

@@ -29,7 +29,7 @@ FACTS = {
     "no_gradient": "never get a gradient: DDP waits for one of every trainable parameter",
     "zero_gradient": "get gradients of zeros only",
     "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
-    "frozen_input": "get inputs without a graph: reentrant checkpointing needs `enable_input_require_grads`",
+    "frozen_input": "get inputs without a graph: in reentrant checkpoints such layers were seen to get no gradient",
     "unequal": "run for some ranks' rows only: ranks use different parameters",
 }
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline import known, report, strategies
-from faultline.events import Event
+from faultline.events import TIMEOUT, Event
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
 from faultline.silence import alike
@@ -38,6 +38,7 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     fates, scope = known.fates(failure, match.signature, match.where)
     place = {
         "there": _run(told) or "wherever it was measured",
+        "there in other words": f"{_run(told)}, where today's versions fail in other words",
         "elsewhere": "measured elsewhere, not where your log was written",
         "other words": "measured in its other forms: no run here ended with these words",
     }
@@ -88,6 +89,9 @@ def _followed(console: Console, told: Diagnosis) -> None:
     for event in others[:FOLLOWED]:
         word = "only followed" if event.follows else "besides"
         _line(console, Text(f"  {_place(event)}  {word}: {one_line(event.text)[:100]}", style="dim"))
+    if told.found.partly:
+        many = "so many lines of the log tell of errors that of the later ones only tracebacks were read"
+        _line(console, Text(f"  {many}", style="dim"))
     more = len(others) - FOLLOWED + told.found.more
     if more > 0:
         _line(console, Text(f"  and {more} more", style="dim"))
@@ -154,7 +158,13 @@ def _no_answer(told: Diagnosis) -> str:
     if not told.cause:
         return "  no line of this log tells an error"
     if told.cause.follows:
-        return "  all that this log has are consequences; look for the first cause in what other ranks wrote"
+        where = "what other ranks wrote"
+        waited = [event for event in told.found.events if event.type == TIMEOUT]
+        ranks = sorted({event.rank for event in waited if event.rank is not None})
+        if waited:
+            whose = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "a rank"
+            where += f", or in what kept the others from the collective that {whose} waited for until the timeout"
+        return f"  all that this log has are consequences; look for the first cause in {where}"
     return "  this error is none of the catalogue's"
 
 
