@@ -136,7 +136,10 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
     scenario.share_dropout(built.model)
     built.model.to(setup.device)
     wrap = accelerated.wrap if built.second or built.accelerate else strategies.wrap
+    if wrap is strategies.wrap:  # what accelerate makes of it has to be seen
+        report["evidence"]["wrapping"] = cell.strategy
     wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
+    report["evidence"].pop("wrapping", None)
     strategy = strategies.family(cell.strategy)
     report["evidence"] |= strategy.evidence(wrapped.model) | {"gradients_remain": wrapped.gradients_remain}
     show(report, setup.folder)
