@@ -149,7 +149,8 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
         doubts += [who + doubt for doubt in _doubts(cell, found)]
         if told.rank not in (None, rank):
             continue
-        if "wrapper" not in found and told.signature != "other":
+        ours = "wrapper" in found or found.get("wrapping") == cell.strategy  # its engine may refuse a model
+        if not ours and told.signature != "other":
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = found.get("checkpointing_seen", "off")

@@ -138,7 +138,10 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
     scenario.share_dropout(built.model)
     built.model.to(setup.device)
     wrap = accelerated.wrap if built.second or built.accelerate else strategies.wrap
+    if wrap is strategies.wrap:  # what accelerate makes of it has to be seen
+        report["evidence"]["wrapping"] = cell.strategy
     wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
+    report["evidence"].pop("wrapping", None)
     strategy = strategies.family(cell.strategy)
     report["evidence"] |= strategy.evidence(wrapped.model) | {"gradients_remain": wrapped.gradients_remain}
     show(report, setup.folder)
@@ -151,8 +154,9 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, setup.rank, setup.world_size), setup.device))
         for step in range(STEPS):
-            if built.before_step:
-                built.before_step(wrapped.model, step)
+            anew = built.before_step and built.before_step(wrapped.model, step)
+            if anew is not None:
+                wrapped = inject.wrapped(wrap(replace(built, model=anew), cell.strategy, setup), setup)
             with built.observer.step() if built.observer else nullcontext():
                 for micro in range(built.micro_batches):
                     _micro_batch(built, wrapped, micro, step, setup, cell, watch, report)

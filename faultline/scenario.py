@@ -31,7 +31,8 @@ class Scenario:
     A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
     `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
     loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
-    `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps.
+    `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps; a
+    bare model that it gives back is wrapped anew, with an optimizer of its own, and trains on.
     """
 
     model: torch.nn.Module
@@ -47,7 +48,7 @@ class Scenario:
     micro_batches: int = 1
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
-    before_step: Callable[[Any, int], None] | None = None
+    before_step: Callable[[Any, int], torch.nn.Module | None] | None = None
 
 
 class Impossible(Exception):

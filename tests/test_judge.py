@@ -108,6 +108,13 @@ def test_a_rank_that_fails_before_its_strategy_is_in_force_proves_nothing(outcom
     assert told(make(peer=EARLY))[0] == ("invalid" if outcome == "hangs" else outcome)
 
 
+def test_an_engine_that_refuses_a_model_was_its_strategys():
+    refused = {**EARLY, "wrapping": CELL.strategy}
+    assert told(raised(refused, EARLY)) == ("raises", "torn")
+    for wrong in ({"wrapping": "zero2"}, {"checkpointing_set": "off"}, {"world_size": 1}):
+        assert told(raised({**refused, **wrong}, EARLY)) == ("invalid", "evidence"), wrong
+
+
 def test_an_error_that_nobody_knows_may_come_early():
     """Breaks when an engine's own refusal to wrap a model is hidden behind `invalid`."""
     unknown = Failure("", (), "", "", {}, (), {}, name="example")

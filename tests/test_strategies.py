@@ -135,6 +135,29 @@ def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, thro
     assert wrapped.value.args == ({"a": 1},)
 
 
+def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
+    """Breaks when the loop goes on with the old engine, or the new one's optimizer holds another model."""
+    models = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
+    trained = []
+
+    def loss(model, batch):
+        trained.append(model)
+        return model(batch).sum()
+
+    def anew(model, step):
+        return models[1] if step == 1 else None
+
+    built = Scenario(models[0], loss, lambda *_: torch.ones(1, 1), before_step=anew)
+    module = SimpleNamespace(scenario=lambda remedy, setup: built)
+    trace, report = compare.Trace({}, [], []), {"evidence": {}, "losses": []}
+    run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
+    monkeypatch.setattr(rank, "show", lambda *_: None)
+    rank.train_scenario(run, trace, report, Injection())
+    assert trained == [models[0], models[1], models[1]]
+    assert not torch.equal(trace.weights[1]["weight"], trace.weights[2]["weight"]), "the new model does not train"
+    assert "wrapping" not in report["evidence"], "an engine that is there is no longer being made"
+
+
 def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     """Breaks when another DeepSpeed asks for something else, and gets a sum over all ranks without a word."""
     from deepspeed import comm

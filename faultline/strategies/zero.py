@@ -6,7 +6,7 @@ import copy
 import functools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -102,11 +102,14 @@ def parameters(engine: Any) -> dict[str, Any]:
         whole[name] = shards.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
     low = [name for name, parameter in known.items() if parameter.requires_grad and parameter.element_size() < 4]
     with one_collective():
-        masters = {name: safe_get_full_fp32_param(known[name]) for name in low}
+        masters = {}
+        for name in low:
+            with suppress(KeyError):  # stage 3 doesn't know what was unfrozen behind its back
+                masters[name] = safe_get_full_fp32_param(known[name])
     if low and engine.zero_optimization_stage() == 0:  # its optimizer keeps masters where `safe_get_*` doesn't look
         groups = zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True)
         kept = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
-        masters |= {name: kept[known[name]] for name in low}
+        masters |= {name: kept.get(known[name]) for name in low}
     for name, master in masters.items():
         # The master says more, but only where the model really computes with its rounded copy.
         if master is not None and torch.equal(master.to(whole[name].device, whole[name].dtype), whole[name]):

@@ -1,0 +1,112 @@
+"""Parameters that begin to require gradients after `deepspeed.initialize` never move."""
+
+from contextlib import nullcontext
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/5639"
+CRASH = "https://github.com/deepspeedai/DeepSpeed/issues/4055"
+
+OFF = ("off",)  # checkpointing has no part in what an optimizer holds
+UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
+
+FAILURE = Failure(
+    title="Parameters that begin to require gradients after `deepspeed.initialize` never move under ZeRO",
+    records=(
+        ISSUE,
+        CRASH,
+        "https://github.com/deepspeedai/DeepSpeed/pull/2653",
+        "https://github.com/deepspeedai/DeepSpeed/issues/2615",
+    ),
+    since="deepspeed's releases of 2023 (frozen weights have no optimizer state from then on)",
+    until="not fixed: ZeRO builds its flat groups from what requires gradients when the engine is made",
+    signatures={
+        "group-without-weights": r"list index out of range",
+        # FSDP2 takes the dtype of a group's gradients from what requires them at first.
+        "unreduced-dtype": r"attempting to assign a gradient with dtype '[\w:]+' to a tensor with grad_dtype",
+    },
+    context={"group-without-weights": r"bit16_groups", "unreduced-dtype": r"foreach_reduce"},
+    variants=(
+        Variant("broken", look="`requires_grad_(True)` after `deepspeed.initialize`, as gradual unfreezing does it"),
+        Variant("lr_zero", checkpointing=OFF),
+        Variant("anew", checkpointing=OFF, strategies=("single", "zero*")),
+        Variant("own_group", checkpointing=OFF),
+        Variant("gathered", checkpointing=OFF, strategies=("zero3*",)),
+        Variant("train_mode", checkpointing=OFF, strategies=("zero*",)),
+    ),
+    claims={
+        "a": Claim(
+            "everything trainable from the start, in groups with a learning rate of 0 that is raised later",
+            swap={"remedy": "lr_zero"},
+            source=ISSUE,
+        ),
+        "b": Claim(
+            "make the engine anew, once the parameters are unfrozen",
+            swap={"remedy": "anew"},
+            where={"strategy": "zero*"},
+            source=ISSUE,
+        ),
+        "c": Claim(
+            "give the optimizer the frozen parameters as well, as `broken` does",
+            kind="trains",
+            where={"variant": "broken", "strategy": "zero[123]*"},
+            source=ISSUE,
+        ),
+        "c2": Claim("give the optimizer a group of the frozen parameters", swap={"remedy": "own_group"}, source=ISSUE),
+        "d": Claim("unfreeze them in `GatheredParameters`", swap={"remedy": "gathered"}, source=ISSUE),
+        "e": Claim("call `engine.train()` after it", swap={"remedy": "train_mode"}, source=ISSUE),
+    },
+)
+
+
+def scenario(remedy, setup):
+    """A frozen body below a head that trains: from the second step on, all of it is meant to train."""
+    import torch
+
+    from faultline.scenario import LR, MOMENTUM, Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    model = qwen2()
+    model.model.requires_grad_(remedy == "lr_zero")
+    optimizers = []
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    def optimizer(model):
+        """One that holds every parameter, also those that are frozen for now."""
+        groups = [{"params": list(model.parameters())}]
+        if remedy in ("lr_zero", "own_group"):
+            head = [p for name, p in model.named_parameters() if "lm_head" in name]
+            body = [p for name, p in model.named_parameters() if "lm_head" not in name]
+            groups = [{"params": head}, {"params": body, "lr": 0.0 if remedy == "lr_zero" else LR}]
+        optimizers.append(torch.optim.SGD(groups, lr=LR, momentum=MOMENTUM))
+        return optimizers[-1]
+
+    def before_step(engine, step):
+        if step != UNFROZEN_AT:
+            return None
+        if remedy == "lr_zero":
+            optimizers[-1].param_groups[1]["lr"] = LR
+            return None
+        with gathered(model) if remedy == "gathered" else nullcontext():
+            model.requires_grad_(True)
+        if remedy == "train_mode":
+            engine.train()
+        if remedy == "anew":
+            if hasattr(engine, "destroy"):
+                engine.destroy()
+            return model
+        return None
+
+    return Scenario(model, loss, batch, optimizer=optimizer, before_step=before_step)
+
+
+def gathered(model):
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=0)
