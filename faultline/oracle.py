@@ -141,7 +141,8 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
     which it may have cut short, are held to what they did show. An error that
-    nobody knows proves nothing, and may come before there is a strategy.
+    nobody knows proves nothing, and may come before there is a strategy; one that
+    the engine raises while it is given the model is the strategy's.
     """
     doubts = []
     for rank, end in enumerate(ended.ranks):
@@ -149,7 +150,7 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
         doubts += [who + doubt for doubt in _doubts(cell, found)]
         if told.rank not in (None, rank):
             continue
-        if "wrapper" not in found and told.signature != "other":
+        if "wrapper" not in found and told.signature != "other" and not found.get("wrapping"):
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = found.get("checkpointing_seen", "off")

@@ -136,7 +136,9 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
     scenario.share_dropout(built.model)
     built.model.to(setup.device)
     wrap = accelerated.wrap if built.second or built.accelerate else strategies.wrap
+    report["evidence"]["wrapping"] = wrap is strategies.wrap  # then what is raised here is the engine's own refusal
     wrapped = inject.wrapped(wrap(built, cell.strategy, setup), setup)
+    report["evidence"]["wrapping"] = False
     strategy = strategies.family(cell.strategy)
     report["evidence"] |= strategy.evidence(wrapped.model) | {"gradients_remain": wrapped.gradients_remain}
     show(report, setup.folder)

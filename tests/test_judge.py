@@ -108,6 +108,14 @@ def test_a_rank_that_fails_before_its_strategy_is_in_force_proves_nothing(outcom
     assert told(make(peer=EARLY))[0] == ("invalid" if outcome == "hangs" else outcome)
 
 
+def test_what_the_engine_refuses_while_it_is_given_the_model_is_named():
+    """FSDP1 looks at dtypes when it is made: that was `invalid`, as nothing was wrapped yet."""
+    refused = {**EARLY, "wrapping": True}
+    assert judge(CELL, FAILURE, raised(refused, refused)).signature == "torn"
+    assert judge(CELL, FAILURE, raised({**EARLY, "wrapping": False}, EARLY)).signature == "evidence"
+    assert judge(CELL, FAILURE, raised({**refused, "checkpointing_set": "off"}, EARLY)).signature == "evidence"
+
+
 def test_an_error_that_nobody_knows_may_come_early():
     """Breaks when an engine's own refusal to wrap a model is hidden behind `invalid`."""
     unknown = Failure("", (), "", "", {}, (), {}, name="example")
