@@ -141,7 +141,8 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
     which it may have cut short, are held to what they did show. An error that
-    nobody knows proves nothing, and may come before there is a strategy.
+    nobody knows proves nothing, and may come before there is a strategy; one that
+    the engine raises while it is given the model is the strategy's.
     """
     doubts = []
     for rank, end in enumerate(ended.ranks):

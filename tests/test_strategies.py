@@ -321,3 +321,17 @@ def test_every_model_has_units_to_shard(name):
     within = {id(parameter) for unit in units for parameter in unit.parameters()}
     outside = [parameter for parameter in model.parameters() if id(parameter) not in within]
     assert units and outside, "with the root's own unit there must be two: one is no sharding"
+
+
+def test_a_unit_within_a_unit_of_fsdp2_is_sharded_first(monkeypatch):
+    """The other way round its parameters are shards already, which `fully_shard` refuses."""
+    model = per_image_vision_model()
+    model._no_split_modules = [*model._no_split_modules, "Linear"]
+    sharded = []
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: sharded.append(module))
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    options = strategies.options("fsdp2")
+    strategies.family("fsdp2").wrap(model, lambda model: SimpleNamespace(), options, setup())
+    assert sharded[-1] is model and {type(module).__name__ for module in sharded} > {"Linear", "Qwen2DecoderLayer"}
+    for place, unit in enumerate(sharded):
+        assert not {*unit.modules()} - {unit} & {*sharded[place:]}, "a unit came before one that it holds"

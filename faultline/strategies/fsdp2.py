@@ -27,7 +27,7 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
         "mp_policy": bf16 if setup.precision == "bf16" else MixedPrecisionPolicy(),
     }
     classes = tuple(blocks(model))
-    for module in model.modules():
+    for module in reversed(list(model.modules())):  # a unit within a unit first
         if isinstance(module, classes):
             fully_shard(module, **settings)
     fully_shard(model, **settings)

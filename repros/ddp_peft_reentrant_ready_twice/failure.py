@@ -1,0 +1,109 @@
+"""LoRA with reentrant checkpointing under DDP: a parameter is marked as ready twice."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/transformers/issues/23018"
+PEFT = "https://github.com/huggingface/peft/issues/313"
+MODES = "https://github.com/huggingface/trl/issues/835"
+DEFAULT = "https://github.com/huggingface/trl/pull/4811"
+ADAPTER = ("adapter",)
+
+DDP = ("single", "ddp*")
+FIND_UNUSED = ("ddp-find-unused",)
+CHECKPOINTED = ("reentrant", "non-reentrant")
+
+FAILURE = Failure(
+    title="LoRA with reentrant checkpointing under DDP marks a parameter as ready twice",
+    records=(
+        ISSUE,
+        PEFT,
+        "https://github.com/huggingface/peft/issues/663",
+        "https://github.com/huggingface/peft/issues/1745",
+        "https://github.com/huggingface/trl/issues/480",
+        "https://github.com/huggingface/trl/issues/831",
+        MODES,
+        "https://github.com/huggingface/trl/issues/921",
+        "https://github.com/artidoro/qlora/issues/223",
+        "https://github.com/huggingface/trl/issues/4782",
+        DEFAULT,
+        "https://github.com/huggingface/transformers/pull/43203",
+    ),
+    since="2023-04 at the latest",
+    until="not fixed: TRL and transformers take non-reentrant checkpointing by default now; reentrant is as it was",
+    signatures={
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+        # What `static_graph` ends in with gradient accumulation.
+        "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
+    },
+    elsewhere=("static-graph-no-sync",),  # ddp_static_graph_no_sync
+    variants=(
+        Variant(
+            "broken",
+            needs=ADAPTER,
+            look="LoRA with reentrant checkpointing and `find_unused_parameters=True`",
+        ),
+        Variant(
+            "two_forwards_broken",
+            strategies=DDP,
+            checkpointing=CHECKPOINTED,
+            look="two forward passes and one backward pass",
+        ),
+        Variant("accumulation_broken", strategies=DDP, checkpointing=CHECKPOINTED),
+        Variant("broken", trainer="sft", strategies=DDP, checkpointing=CHECKPOINTED, needs=ADAPTER, package="torch"),
+        Variant("default_broken", trainer="sft", strategies=FIND_UNUSED, checkpointing=CHECKPOINTED, needs=ADAPTER),
+    ),
+    claims={
+        "a": Claim(
+            '`gradient_checkpointing_kwargs={"use_reentrant": False}`',
+            swap={"checkpointing": "non-reentrant"},
+            source=DEFAULT,
+        ),
+        "b": Claim(
+            "`ddp_find_unused_parameters=False`",
+            swap={"strategy": "ddp"},
+            where={"strategy": "ddp-find-unused"},
+            source=ISSUE,
+        ),
+        "c": Claim(
+            "`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp*"}, source=PEFT
+        ),
+        "d": Claim(
+            "`find_unused_parameters=True`, the advice of the opposite error",
+            swap={"strategy": "ddp-find-unused"},
+            where={"strategy": "ddp"},
+            source=ISSUE,
+        ),
+        "e": Claim("ZeRO-2 instead of DDP", swap={"strategy": "zero2"}, where={"strategy": "ddp*"}, source=MODES),
+    },
+)
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import add_lora, qwen2
+
+    def loss(model, batch):
+        one = next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+        if remedy != "two_forwards_broken":
+            return one
+        return (one + next_token_loss(model(input_ids=batch["input_ids"].flip(1)).logits, batch)) / 2
+
+    def batch(number, rank, world_size):
+        return token_batch(text_rows(number), rank, world_size)
+
+    return Scenario(add_lora(qwen2()), loss, batch, micro_batches=2 if remedy == "accumulation_broken" else 1)
+
+
+def trainer(variant, arguments, setup):
+    """TRL's trainer with the adapter's config; what `default_broken` doesn't say is `ddp_find_unused_parameters`."""
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen2 import add_lora, qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    if variant.remedy == "default_broken":
+        arguments = {key: value for key, value in arguments.items() if key != "ddp_find_unused_parameters"}
+    words = tokenizer(padding_side="right")
+    return SFTTrainer(add_lora(qwen2()), SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

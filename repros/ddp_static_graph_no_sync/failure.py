@@ -1,0 +1,94 @@
+"""DDP with `static_graph=True` and gradient accumulation under `no_sync()` ends at its first backward pass."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+PR = "https://github.com/pytorch/pytorch/pull/187732"
+ACCELERATE = "https://github.com/huggingface/accelerate/issues/3679"
+TRANSFORMERS = "https://github.com/huggingface/transformers/pull/45519"
+
+OFF = ("off",)  # where the assertion comes from, checkpointing has no part
+STATIC = ("ddp", "ddp-static-graph")
+
+FAILURE = Failure(
+    title="DDP with a static graph and gradient accumulation ends in an internal assertion",
+    records=(PR, "https://github.com/pytorch/pytorch/issues/103487", ACCELERATE, TRANSFORMERS),
+    since="torch 2.11 (the oldest that was tried)",
+    until="not fixed: the first backward pass, in which a static graph is learnt, must be a synchronised one",
+    signatures={
+        "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
+        # As accelerate's users were told it.
+        "no-exception-set": r"SystemError: .*returned NULL without setting an exception",
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+    },
+    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
+    context={"no-exception-set": r"static_graph"},
+    variants=(
+        Variant("broken", look="gradient accumulation under DDP's `no_sync()`"),
+        Variant("synchronised_once", strategies=STATIC),
+        Variant("sync_each_batch", strategies=STATIC),
+        Variant(
+            "broken", trainer="sft", strategies=STATIC, checkpointing=OFF, look="`gradient_accumulation_steps` above 1"
+        ),
+        Variant("sync_each_batch", trainer="sft", strategies=STATIC, checkpointing=OFF),
+    ),
+    claims={
+        "a": Claim(
+            "one synchronised backward pass before the first `no_sync()`",
+            swap={"remedy": "synchronised_once"},
+            source=PR,
+        ),
+        "b": Claim(
+            "synchronise every micro-batch (`sync_each_batch=True`)",
+            swap={"remedy": "sync_each_batch"},
+            source=ACCELERATE,
+        ),
+        "c": Claim(
+            "no `static_graph`", swap={"strategy": "ddp"}, where={"strategy": "ddp-static-graph"}, source=TRANSFORMERS
+        ),
+    },
+)
+
+
+def synchronised_once():
+    from contextlib import nullcontext
+
+    done = []
+
+    def by_hand(model, last):
+        done.append(last)
+        return nullcontext() if last or len(done) == 1 else model.no_sync()
+
+    return by_hand
+
+
+def sync_each_batch(model, last):
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(number, rank, world_size):
+        return token_batch(text_rows(number), rank, world_size)
+
+    loops = {"synchronised_once": synchronised_once(), "sync_each_batch": sync_each_batch}
+    return Scenario(qwen2(), loss, batch, micro_batches=2, by_hand=loops.get(remedy))
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    each = {"gradient_accumulation_kwargs": {"sync_each_batch": variant.remedy == "sync_each_batch"}}
+    config = SFTConfig(**arguments, gradient_accumulation_steps=2, accelerator_config=each)
+    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer(padding_side="right"))

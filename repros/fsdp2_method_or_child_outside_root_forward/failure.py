@@ -1,0 +1,188 @@
+"""A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+METHOD = "https://github.com/pytorch/pytorch/pull/125394"
+LAZY = "https://github.com/pytorch/pytorch/pull/117881"
+TRL = "https://github.com/huggingface/trl/issues/6064"
+TRL_FIX = "https://github.com/huggingface/trl/pull/6065"
+
+OFF = ("off",)  # checkpointing has no part in where a call goes
+
+FAILURE = Failure(
+    title="A method, a child or a weight used outside the root's forward pass meets shards",
+    records=(
+        METHOD,
+        "https://github.com/pytorch/pytorch/issues/109385",
+        "https://github.com/pytorch/pytorch/issues/123962",
+        "https://github.com/pytorch/pytorch/issues/100069",
+        TRL,
+        TRL_FIX,
+        "https://github.com/huggingface/trl/pull/5873",
+        "https://github.com/huggingface/trl/issues/6076",
+        "https://github.com/huggingface/trl/pull/6077",
+        LAZY,
+    ),
+    since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
+    until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
+    signatures={
+        "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
+        "lazily-initialized": r"FSDP state has already been lazily initialized for",
+        # FSDP1 and ZeRO-3, whose shards are flat or empty.
+        "sharded-weight": r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)",
+        # FSDP1 in NO_SHARD computes with whole weights, and refuses to show them when units ran without their root.
+        "units-without-root": r"Cannot manually unshard parameters during forward/backward",
+    },
+    context={
+        "mixed-dtensor": r"aten\.(?:addmm|mm|embedding|linear|t)\.default",
+        "sharded-weight": r"(?i)fsdp|fully_?sharded|zero",
+    },
+    variants=(
+        Variant(
+            "broken", checkpointing=OFF, look="a method of the model, other than `forward`, that computes the loss"
+        ),
+        Variant("head_broken", checkpointing=OFF, look="`lm_head.weight` in a loss of one's own"),
+        Variant("child_broken", checkpointing=OFF, look="a part of the model that runs before the model"),
+        Variant("redirected", checkpointing=OFF),
+        Variant("registered", checkpointing=OFF, strategies=("fsdp2*",)),
+        Variant("full_tensor", checkpointing=OFF, strategies=("fsdp2*",)),
+        Variant(
+            "broken",
+            trainer="sft",
+            checkpointing=OFF,
+            strategies=("single", "ddp", "zero3", "fsdp2"),
+            needs=("adapter",),
+        ),
+    ),
+    claims={
+        "a": Claim(
+            "redirect the root's `forward` to the method (`_ForwardRedirection`)",
+            swap={"remedy": "redirected"},
+            where={"variant": "broken"},
+            source=TRL_FIX,
+        ),
+        "b": Claim(
+            "`register_fsdp_forward_method(model, name)`",
+            swap={"remedy": "registered"},
+            where={"variant": "broken", "strategy": "fsdp2*"},
+            source=METHOD,
+        ),
+        "c": Claim(
+            "`lm_head.weight.full_tensor()` once, before the loss is computed",
+            swap={"variant": "full_tensor"},
+            where={"variant": "head_broken", "strategy": "fsdp2*"},
+            source=TRL,
+        ),
+        "d": Claim(
+            "`unwrap_model` first, as `broken` does",
+            kind="trains",
+            where={"variant": "broken", "strategy": "fsdp*"},
+            source=TRL,
+        ),
+        "e": Claim(
+            "`reshard_after_forward=False`",
+            swap={"strategy": "fsdp2-no-reshard"},
+            where={"strategy": "fsdp2", "variant": "*broken"},
+            source=TRL,
+        ),
+        "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-broken"}, source=TRL_FIX),
+    },
+)
+
+
+def bare(model):
+    """What `unwrap_model` gives: of FSDP2 the same object."""
+    return getattr(model, "module", model)
+
+
+def logits_of(model, input_ids):
+    return model.lm_head(model.model(input_ids=input_ids).last_hidden_state)
+
+
+def by_method(model, input_ids):
+    return bare(model).logits_of(input_ids)
+
+
+def by_head(model, input_ids):
+    hidden = model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1]
+    return hidden @ bare(model).lm_head.weight.T
+
+
+def by_whole_head(model, input_ids):
+    hidden = model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1]
+    weight = bare(model).lm_head.weight
+    return hidden @ (weight.full_tensor() if hasattr(weight, "full_tensor") else weight).T
+
+
+def by_forward(model, input_ids):
+    return model(input_ids=input_ids).logits
+
+
+def redirected(model, input_ids):
+    from trl.models.utils import _ForwardRedirection
+
+    return _ForwardRedirection()(model, bare(model), bare(model).logits_of, input_ids)
+
+
+WAYS = {
+    "head_broken": by_head,
+    "child_broken": by_forward,
+    "redirected": redirected,
+    "full_tensor": by_whole_head,
+}
+
+
+def scenario(remedy, setup):
+    from types import MethodType
+
+    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    model = qwen2()
+    model.logits_of = MethodType(logits_of, model)
+
+    def loss(model, batch):
+        return next_token_loss(WAYS.get(remedy, by_method)(model, batch["input_ids"]), batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    def registered(model):
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
+        register_fsdp_forward_method(model, "logits_of")
+        return sgd(model)
+
+    return Scenario(
+        model,
+        loss,
+        batch,
+        optimizer=registered if remedy == "registered" else None,
+        before_step=one_block_first if remedy == "child_broken" else None,
+    )
+
+
+def one_block_first(model, step):
+    """Run the model's first block before the model, as one does to look at what it gives."""
+    import torch
+
+    if step:
+        return
+    body = bare(model).model
+    device = next(model.parameters()).device
+    hidden = torch.ones(1, 4, body.config.hidden_size, device=device)
+    with torch.no_grad():
+        body.layers[0](hidden, position_embeddings=body.rotary_emb(hidden, torch.arange(4, device=device)[None]))
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen2 import add_lora, qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    config = SFTConfig(**arguments, loss_type="chunked_nll")  # computes the loss from `lm_head.weight`, in chunks
+    words = tokenizer(padding_side="right")
+    return SFTTrainer(add_lora(qwen2()), config, train_dataset=text_dataset(), processing_class=words)

@@ -1,0 +1,127 @@
+"""Trainable parameters of two dtypes in one FSDP group."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ACCELERATE = "https://github.com/huggingface/accelerate/pull/3985"
+VERL = "https://github.com/volcengine/verl/pull/4275"
+FACTORY = "https://github.com/hiyouga/LLaMA-Factory/issues/7993"
+CASTING = "https://github.com/huggingface/trl/pull/6343"
+
+OFF = ("off",)  # dtypes are compared before anything is computed
+FSDP = ("fsdp*",)
+
+FAILURE = Failure(
+    title="Trainable parameters of two dtypes in one FSDP group are refused",
+    records=(
+        ACCELERATE,
+        "https://github.com/modelscope/twinkle/issues/182",
+        "https://github.com/volcengine/verl/issues/3470",
+        VERL,
+        "https://github.com/huggingface/accelerate/issues/3844",
+        "https://github.com/huggingface/accelerate/pull/3848",
+        "https://github.com/hiyouga/LLaMA-Factory/pull/10157",
+        "https://github.com/huggingface/trl/issues/1723",
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/1494",
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/1482",
+        FACTORY,
+        "https://github.com/hiyouga/LLaMA-Factory/pull/10346",
+        CASTING,
+    ),
+    since="torch's FSDP1 (2022); fully_shard, of frozen parameters too before torch 2.13",
+    until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
+    signatures={
+        "mixed-original-dtype": r"FSDP expects uniform original parameter dtype but got",
+        "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got",
+        # ZeRO-3, which says no more than that.
+        "mixed-partitions": r"len\(set\(t\.dtype for t in tensors\)\) == 1",
+        # TRL's loss takes the head's weight, which FSDP1 has flat: fsdp2_method_or_child_outside_root_forward.
+        "flat-head": r"mat2 must be a matrix",
+        # ZeRO-0 takes no gradient of fp64, alone or mixed.
+        "no-fp64": r"attempting to reduce an unsupported grad type: torch\.float64",
+    },
+    elsewhere=("flat-head", "no-fp64"),
+    variants=(
+        Variant(
+            "broken",
+            checkpointing=OFF,
+            look="trainable weights of two dtypes in one block, such as fp32 norms or adapters",
+        ),
+        Variant("lora_broken", checkpointing=OFF, look="a frozen bf16 base with fp32 adapters"),
+        Variant("cast", checkpointing=OFF, strategies=FSDP),
+        Variant("no_autocast", checkpointing=OFF, strategies=FSDP),
+        Variant("separate", checkpointing=OFF, strategies=FSDP),
+        Variant("casting_to_bf16", checkpointing=OFF, strategies=FSDP),
+        Variant(
+            "broken",
+            trainer="sft",
+            checkpointing=OFF,
+            strategies=("single", "ddp", "fsdp1-full", "fsdp2"),
+            needs=("adapter",),
+        ),
+    ),
+    claims={
+        "a": Claim(
+            "cast all parameters to one dtype before they are sharded", swap={"remedy": "cast"}, source=ACCELERATE
+        ),
+        "b": Claim(
+            "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
+            swap={"remedy": "no_autocast"},
+            source=VERL,
+        ),
+        "c": Claim("shard the LoRA modules separately", swap={"remedy": "separate"}, source=VERL),
+        "d": Claim(
+            "`bf16=True`, or an `mp_policy`", swap={"precision": "bf16"}, where={"strategy": "fsdp*"}, source=FACTORY
+        ),
+        "e": Claim("TRL's `peft_module_casting_to_bf16(model)`", swap={"remedy": "casting_to_bf16"}, source=CASTING),
+        "f": Claim("FSDP2 instead of FSDP1", swap={"strategy": "fsdp2"}, where={"strategy": "fsdp1*"}, source=FACTORY),
+    },
+)
+
+
+def mixed(remedy):
+    """A Qwen2 with LoRA whose adapters have twice the precision of their base, as PEFT gives it to those of a bf16
+    model: here fp64 on fp32, so that rounding hides nothing. All of it is trained, but by `lora_broken`."""
+    import torch
+
+    from faultline.trainer import from_trl
+    from tiny_models.qwen2 import add_lora, qwen2
+
+    model = add_lora(qwen2())
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(remedy != "lora_broken" or "lora_" in name)
+        if "lora_" in name and remedy != "no_autocast":
+            parameter.data = parameter.data.to(torch.float64)
+    if remedy == "cast":
+        model.to(torch.float64)
+    if remedy == "separate":
+        model.get_base_model()._no_split_modules = [*model.get_base_model()._no_split_modules, "Linear"]
+    if remedy == "casting_to_bf16":
+        from_trl("utils", "peft_module_casting_to_bf16")(model)
+    return model
+
+
+def scenario(remedy, setup):
+    import torch
+
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+
+    def loss(model, batch):
+        casting = remedy == "casting_to_bf16"  # which is made for autocast
+        with torch.autocast(setup.device.type, torch.bfloat16, enabled=casting or torch.is_autocast_enabled("cpu")):
+            return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(mixed(remedy), loss, batch)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.tokenizer import tokenizer
+
+    model, words = mixed(variant.remedy), tokenizer(padding_side="right")
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

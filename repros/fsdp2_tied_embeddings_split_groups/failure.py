@@ -1,0 +1,117 @@
+"""Tied embeddings in two groups of FSDP2: refused by torch 2.13, silently untied before."""
+
+from faultline.catalogue import Claim, Failure, Reported, Variant
+
+FIX = "https://github.com/huggingface/accelerate/pull/4171"
+SPLIT = "https://github.com/huggingface/accelerate/pull/4015"
+CHECK = "https://github.com/pytorch/pytorch/pull/176225"
+NEMO = "https://github.com/NVIDIA-NeMo/Automodel/pull/3708"
+
+OFF = ("off",)
+FSDP = ("fsdp2*",)
+
+FAILURE = Failure(
+    title="Tied embeddings in two groups of FSDP2 are refused, and were untied without a word",
+    records=(
+        FIX,
+        SPLIT,
+        CHECK,
+        "https://github.com/pytorch/pytorch/pull/176257",
+        NEMO,
+        "https://github.com/huggingface/accelerate/pull/3154",
+        "https://github.com/EvolvingLMMs-Lab/lmms-engine/pull/157",
+    ),
+    since="torch's fully_shard; the error since torch 2.13",
+    until="accelerate 1.15.0, which keeps tied weights in one group; by hand, one must",
+    reported=Reported("accelerate-1.14.0", "sft-broken", "fsdp2"),
+    signatures={
+        "shared-parameter": r"is shared with a parameter already managed by another FSDP group",
+        # FSDP1, whose tied modules are two units.
+        "flat-weight": r"size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)"
+        r"|mat2 must be a matrix|'weight' must be 2-D",
+    },
+    context={"flat-weight": r"(?i)fsdp|fully_?sharded"},
+    variants=(
+        Variant(
+            "broken",
+            checkpointing=("off", "non-reentrant"),
+            look="tied embeddings of which one has an FSDP unit of its own",
+        ),
+        Variant("one_group", checkpointing=OFF, strategies=("fsdp*",)),
+        Variant("grouped_by_hand", checkpointing=OFF, strategies=("fsdp2",)),
+        Variant("tied_again", checkpointing=OFF, strategies=FSDP),
+        Variant("broken", trainer="sft", checkpointing=OFF, strategies=("single", "ddp", "zero3", "fsdp*")),
+    ),
+    claims={
+        "a": Claim(
+            "leave embedding and head in the root's group",
+            swap={"remedy": "one_group"},
+            where={"variant": "broken"},
+            source=FIX,
+        ),
+        "b": Claim(
+            "`fully_shard([embedding, head])`, one group for both",
+            swap={"remedy": "grouped_by_hand"},
+            where={"variant": "broken", "strategy": "fsdp2"},
+            source=NEMO,
+        ),
+        "c": Claim(
+            "tie them again once the model is sharded",
+            swap={"remedy": "tied_again"},
+            where={"variant": "broken", "strategy": "fsdp2*"},
+            source=NEMO,
+        ),
+        "d": Claim("accelerate 1.15.0 or newer", kind="trains", where={"variant": "sft-broken"}, source=FIX),
+    },
+)
+
+
+def tied():
+    """A Qwen2 whose head is its embedding, in the blocks that its class names."""
+    from tiny_models.qwen2 import qwen2
+
+    return qwen2(tie_word_embeddings=True)
+
+
+def scenario(remedy, setup):
+    import torch
+
+    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
+    from tiny_models.data import text_rows
+
+    model = tied()
+    if remedy != "one_group":
+        model._no_split_modules = [*model._no_split_modules, "Embedding"]
+    if remedy == "grouped_by_hand" and torch.distributed.is_initialized():
+        group_by_hand(model, setup)
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    def tied_again(model):
+        model.lm_head.weight = model.model.embed_tokens.weight
+        return sgd(model)
+
+    return Scenario(model, loss, batch, optimizer=tied_again if remedy == "tied_again" else None)
+
+
+def group_by_hand(model, setup):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model._no_split_modules = model._no_split_modules[:-1]
+    mesh = init_device_mesh(setup.device.type, (setup.world_size,))
+    fully_shard([model.model.embed_tokens, model.lm_head], mesh=mesh)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.tokenizer import tokenizer
+
+    words = tokenizer(padding_side="right")
+    return SFTTrainer(tied(), SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
