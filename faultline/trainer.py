@@ -32,7 +32,7 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     inject.model(trainer.model)
     tied = roundtrip.ties(trainer.model)
     scenario.share_dropout(trainer.model)
-    sgd = (torch.optim.SGD, {"lr": scenario.LR, "momentum": scenario.MOMENTUM})
+    sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
     watch = checkpointing.Watch(trainer.model)
 

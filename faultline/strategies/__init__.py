@@ -46,7 +46,8 @@ class Setup:
     """Where a rank finds itself: what its cell asks for, and the device that it was given.
 
     `deepspeed` changes the config that a ZeRO strategy takes from its file (None takes a key out). `micro_batches`
-    are what the engine itself accumulates for a step; it divides their losses by their number.
+    are what the engine itself accumulates for a step; it divides their losses by their number. `reference` says that
+    this is the run that the others are held against: what goes wrong in one process too, it is built without.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Setup:
     folder: str
     deepspeed: dict[str, Any]
     micro_batches: int = 1
+    reference: bool = False
 
 
 @functools.cache
