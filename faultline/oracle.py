@@ -140,8 +140,9 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
     """A bad end, or `invalid` where it may not have been that of the cell's strategy and mode.
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
-    which it may have cut short, are held to what they did show. An error that
-    nobody knows proves nothing, and may come before there is a strategy.
+    which it may have cut short, are held to what they did show. Of a trainer
+    that could not be built it is enough that accelerate was told to train so.
+    An error that nobody knows proves nothing, and may come before there is a strategy.
     """
     doubts = []
     for rank, end in enumerate(ended.ranks):
@@ -149,7 +150,7 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
         doubts += [who + doubt for doubt in _doubts(cell, found)]
         if told.rank not in (None, rank):
             continue
-        if "wrapper" not in found and told.signature != "other":
+        if "wrapper" not in found and not _prepared(cell, found) and told.signature != "other":
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = found.get("checkpointing_seen", "off")
@@ -159,6 +160,13 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
     if doubts:
         return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, told.detail]), told.rank)
     return told
+
+
+def _prepared(cell: Cell, found: dict[str, Any]) -> bool:
+    """Whether a trainer that failed while it was built had been told by then to train under the cell's strategy."""
+    wanted = strategies.family(cell.strategy).prepared(strategies.options(cell.strategy))
+    told = found.get("prepared", {})
+    return all(told.get(key) == value for key, value in wanted.items())
 
 
 def _doubts(cell: Cell, found: dict[str, Any]) -> list[str]:

@@ -26,8 +26,12 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     strategy = strategies.family(cell.strategy)
     if setup.device.type == "cpu":
         accelerated.honest_on_cpu()
-    with scenario.building():
-        trainer = run.module.trainer(run.variant, arguments(run), setup)
+    try:
+        with scenario.building():
+            trainer = run.module.trainer(run.variant, arguments(run), setup)
+    except Exception:
+        report["evidence"]["prepared"] = accelerated.prepared()  # all that there is of the strategy as yet
+        raise
     check_checkpointing(trainer.args, cell.checkpointing)
     inject.model(trainer.model)
     tied = roundtrip.ties(trainer.model)

@@ -7,6 +7,7 @@ A strategy file has a dictionary STRATEGIES (name to options) and the functions
     accelerate(options, setup) -> dict              for accelerate.Accelerator
     parameters(wrapped), gradients(wrapped)         whole tensors by name, on every rank
     evidence(wrapped) -> dict                       what the live objects show
+    prepared(options) -> dict                       what accelerate's state shows before it has wrapped a model
     doubts(options, evidence) -> list[str]          what the evidence fails to prove
 
 Files import torch inside their functions, so that this list is free of it.
