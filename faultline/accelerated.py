@@ -109,6 +109,21 @@ def as_launched(deepspeed: str, setup: Setup) -> None:
     os.environ.update({name: value for name, value in variables.items() if name.startswith("ACCELERATE_")})
 
 
+def prepared() -> dict[str, Any]:
+    """How accelerate is to distribute what it will be given, by its own state; empty before there is one."""
+    from accelerate.state import AcceleratorState
+
+    if not AcceleratorState._shared_state:
+        return {}
+    state = AcceleratorState()
+    kind, found = state.distributed_type.value, {}
+    if kind == "DEEPSPEED":
+        found["zero_stage"] = state.deepspeed_plugin.zero_stage
+    if kind == "FSDP":
+        found["fsdp_version"] = getattr(state.fsdp_plugin, "fsdp_version", 1)
+    return {"distributed_type": kind.split("_")[0], **found}
+
+
 def placement(model: Any) -> dict[str, Any]:
     """Where a model that is only read lives: bytes on this rank against the whole, devices, mode."""
     from torch.distributed.fsdp import FullyShardedDataParallel

@@ -21,11 +21,13 @@ class Watch:
 
     Checkpointed segments run again inside backward. What runs inside the
     reentrant variant's first pass runs without grad although the loop around it
-    records a graph, so the loop brackets its forward pass with `training`.
+    records a graph, so the loop brackets its forward pass with `training`. A pass of the whole model without grad,
+    as adapters that are switched off make the reference of a loss, is none of that.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._mine = set(model.modules())
+        self._model, self._mine = model, set(model.modules())
+        self._whole_with_grad = True
         self.recomputed = 0
         self.without_grad = 0
         self.forwards = 0
@@ -36,9 +38,11 @@ class Watch:
         if module not in self._mine:
             return
         self.forwards += 1
+        if module is self._model:
+            self._whole_with_grad = torch.is_grad_enabled()
         if torch._C._current_graph_task_id() != -1:
             self.recomputed += 1
-        elif self._in_loop and not torch.is_grad_enabled():
+        elif self._in_loop and self._whole_with_grad and not torch.is_grad_enabled():
             self.without_grad += 1
 
     @contextmanager

@@ -140,8 +140,9 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
     """A bad end, or `invalid` where it may not have been that of the cell's strategy and mode.
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
-    which it may have cut short, are held to what they did show. An error that
-    nobody knows proves nothing, and may come before there is a strategy; one that
+    which it may have cut short, are held to what they did show. Of a trainer
+    that could not be built it is enough that accelerate was told to train so.
+    An error that nobody knows proves nothing, and may come before there is a strategy; one that
     the engine raises while it is given the model is the strategy's.
     """
     doubts = []
@@ -151,7 +152,7 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
         if told.rank not in (None, rank):
             continue
         ours = "wrapper" in found or found.get("wrapping") == cell.strategy  # its engine may refuse a model
-        if not ours and told.signature != "other":
+        if not ours and not _prepared(cell, found) and told.signature != "other":
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = found.get("checkpointing_seen", "off")
@@ -161,6 +162,13 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
     if doubts:
         return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, told.detail]), told.rank)
     return told
+
+
+def _prepared(cell: Cell, found: dict[str, Any]) -> bool:
+    """Whether a trainer that failed while it was built had been told by then to train under the cell's strategy."""
+    wanted = strategies.family(cell.strategy).prepared(strategies.options(cell.strategy))
+    told = found.get("prepared", {})
+    return all(told.get(key) == value for key, value in wanted.items())
 
 
 def _doubts(cell: Cell, found: dict[str, Any]) -> list[str]:

@@ -198,6 +198,7 @@ def autocast(cell: Cell, setup: Any) -> Any:
 
 def record(run: Run, file: Path, report: dict[str, Any]) -> None:
     """Train the reference twice, once with weights moved by one unit in the last place, and save both."""
+    run = replace(run, setup=replace(run.setup, reference=True))
     traces = []
     for change in (Injection(), Injection(model=lambda model: compare.perturb(model, run.cell.precision))):
         trace = compare.Trace({}, [], [])

@@ -191,7 +191,8 @@ def second_models(results: Iterable[Result]) -> list[str]:
         if not second or report.cell_of(result) != _usual(report.cell_of(result)) or result["checkpointing"] != "off":
             continue
         held, whole = second["bytes_held"], second["bytes_whole"]
-        told = f"{held} of {whole} bytes ({held / whole:.0%}), {second['wrapper']}"
+        share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
+        told = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
         groups.setdefault((result["variant"], told), []).append(result["strategy"])
         strategies_of.setdefault(result["variant"], set()).add(result["strategy"])
     rows = [

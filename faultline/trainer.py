@@ -26,13 +26,17 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
     strategy = strategies.family(cell.strategy)
     if setup.device.type == "cpu":
         accelerated.honest_on_cpu()
-    with scenario.building():
-        trainer = run.module.trainer(run.variant, arguments(run), setup)
+    try:
+        with scenario.building():
+            trainer = run.module.trainer(run.variant, arguments(run), setup)
+    except Exception:
+        report["evidence"]["prepared"] = accelerated.prepared()  # all that there is of the strategy as yet
+        raise
     check_checkpointing(trainer.args, cell.checkpointing)
     inject.model(trainer.model)
     tied = roundtrip.ties(trainer.model)
     scenario.share_dropout(trainer.model)
-    sgd = (torch.optim.SGD, {"lr": scenario.LR, "momentum": scenario.MOMENTUM})
+    sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
     watch = checkpointing.Watch(trainer.model)
 

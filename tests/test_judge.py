@@ -189,3 +189,13 @@ def test_a_second_model_must_be_placed_as_the_trained_one_is(second, device, fau
     faults = oracle.placement_faults([report(0, shown)])
     assert len(faults) == bool(fault) and all(fault in told for told in faults)
     assert not oracle.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), "nothing is sharded"
+
+
+def test_a_trainer_that_cannot_be_built_proves_its_strategy_by_what_accelerate_was_told():
+    """Breaks when an error of a trainer's constructor counts under any name, or under none."""
+    zero3 = Cell("example", "broken", "zero3", "off")
+    early = {key: value for key, value in EARLY.items() if key != "checkpointing_set"}
+    for stage, outcome in ((3, "raises"), (2, "invalid")):
+        evidence = {**early, "prepared": {"distributed_type": "DEEPSPEED", "zero_stage": stage}}
+        assert judge(zero3, FAILURE, raised(evidence, early)).outcome == outcome, stage
+    assert judge(zero3, FAILURE, raised({**early, "prepared": {}}, early)).outcome == "invalid"

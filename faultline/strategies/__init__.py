@@ -7,6 +7,7 @@ A strategy file has a dictionary STRATEGIES (name to options) and the functions
     accelerate(options, setup) -> dict              for accelerate.Accelerator
     parameters(wrapped), gradients(wrapped)         whole tensors by name, on every rank
     evidence(wrapped) -> dict                       what the live objects show
+    prepared(options) -> dict                       what accelerate's state shows before it has wrapped a model
     doubts(options, evidence) -> list[str]          what the evidence fails to prove
 
 Files import torch inside their functions, so that this list is free of it.
@@ -46,7 +47,8 @@ class Setup:
     """Where a rank finds itself: what its cell asks for, and the device that it was given.
 
     `deepspeed` changes the config that a ZeRO strategy takes from its file (None takes a key out). `micro_batches`
-    are what the engine itself accumulates for a step; it divides their losses by their number.
+    are what the engine itself accumulates for a step; it divides their losses by their number. `reference` says that
+    this is the run that the others are held against: what goes wrong in one process too, it is built without.
     """
 
     rank: int
@@ -57,6 +59,7 @@ class Setup:
     folder: str
     deepspeed: dict[str, Any]
     micro_batches: int = 1
+    reference: bool = False
 
 
 @functools.cache

@@ -48,6 +48,10 @@ def evidence(model: Any) -> dict[str, Any]:
     }
 
 
+def prepared(options: dict[str, Any]) -> dict[str, Any]:
+    return {"distributed_type": "MULTI"}
+
+
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if found["wrapper"] != "DistributedDataParallel":
         return [f"the model is wrapped in {found['wrapper']}, not DistributedDataParallel"]

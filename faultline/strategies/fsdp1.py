@@ -101,6 +101,10 @@ def evidence(model: Any) -> dict[str, Any]:
     }
 
 
+def prepared(options: dict[str, Any]) -> dict[str, Any]:
+    return {"distributed_type": "FSDP", "fsdp_version": 1}
+
+
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if found["wrapper"] != "FullyShardedDataParallel":
         return [f"the model is wrapped in {found['wrapper']}, not FullyShardedDataParallel"]

@@ -103,6 +103,10 @@ def evidence(model: Any) -> dict[str, Any]:
     }
 
 
+def prepared(options: dict[str, Any]) -> dict[str, Any]:
+    return {"distributed_type": "FSDP", "fsdp_version": 2}
+
+
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if found["wrapper"] != "FSDPModule":
         return ["fully_shard was not applied to the model"]

@@ -31,6 +31,10 @@ def evidence(model: Any) -> dict[str, Any]:
     return {"wrapper": type(model).__name__, "bytes_held": held, "bytes_whole": held}
 
 
+def prepared(options: dict[str, Any]) -> dict[str, Any]:
+    return {"distributed_type": "NO"}
+
+
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     wrappers = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
     wrapped = found["wrapper"] in wrappers or found["wrapper"].startswith("FSDP")  # FSDP2 renames the class

@@ -191,6 +191,10 @@ def evidence(engine: Any) -> dict[str, Any]:
     }
 
 
+def prepared(options: dict[str, Any]) -> dict[str, Any]:
+    return {"distributed_type": "DEEPSPEED", "zero_stage": options["zero"]["stage"]}
+
+
 def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
     zero = options["zero"]
     if found.get("wrapper") != "DeepSpeedEngine":

@@ -51,9 +51,9 @@ FAILURE = Failure(
         r"teacher|[dD]istill|\bGKD|\bgkd|GOLD|A2PO|a2po|IWOPD|iw_opd",
     ),
     variants=(
-        *(Variant("broken", name, ON[name], second) for name, (_, second, *_) in TRAINERS.items()),
-        *(Variant("prepare_fsdp", name, where, TRAINERS[name][1]) for name, where in WHOLE.items()),
-        Variant("device_placement", "gkd", WHOLE["gkd"], "teacher_model"),
+        *(Variant("broken", name, ON[name], second=second) for name, (_, second, *_) in TRAINERS.items()),
+        *(Variant("prepare_fsdp", name, where, second=TRAINERS[name][1]) for name, where in WHOLE.items()),
+        Variant("device_placement", "gkd", WHOLE["gkd"], second="teacher_model"),
     ),
     claims={
         "a": Claim("`prepare_fsdp(teacher, accelerator)`", swap={"remedy": "prepare_fsdp"}, source=FIX),

@@ -1,0 +1,135 @@
+"""DeepSpeed clips gradients as its config says, whatever `max_grad_norm` says: without the key at 1.0, or never."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+AXOLOTL = "https://github.com/axolotl-ai-cloud/axolotl/issues/1381"
+DEFAULT = "https://github.com/deepspeedai/DeepSpeed/pull/8068"
+LOGGED = "https://github.com/deepspeedai/DeepSpeed/issues/6743"
+
+OFF = ("off",)  # checkpointing has no part in clipping
+ZERO = ("zero0", "zero1", "zero2", "zero3")
+
+FAILURE = Failure(
+    title="`max_grad_norm` is ignored under DeepSpeed where the config has no `gradient_clipping`",
+    records=(
+        AXOLOTL,
+        DEFAULT,
+        "https://github.com/huggingface/accelerate/issues/3807",
+        "https://github.com/huggingface/transformers/issues/37566",
+        "https://github.com/deepspeedai/DeepSpeed/issues/7220",
+        "https://github.com/huggingface/trl/issues/3312",
+        LOGGED,
+    ),
+    since="March 2024, as reported; clipped unasked from some release after deepspeed 0.18.9 on, by 0.19.3",
+    until="not fixed: transformers fills the key in only where the config has it",
+    signatures={"check": r"CheckFailed: "},
+    variants=(
+        Variant("broken", checkpointing=OFF, look="a DeepSpeed config without `gradient_clipping`"),
+        Variant("explicit", strategies=("zero*",), checkpointing=OFF),
+        Variant(
+            "broken",
+            trainer="sft",
+            strategies=("single", "ddp", "zero*", "fsdp1-full", "fsdp2"),
+            checkpointing=OFF,
+            package="deepspeed",
+            look="`max_grad_norm`, and a DeepSpeed config without `gradient_clipping`",
+        ),
+        *(Variant(remedy, "sft", ZERO, OFF) for remedy in ("auto", "explicit", "norm_0", "norm_1")),
+        Variant("norm_in_log", "sft", ("ddp", *ZERO), OFF),
+    ),
+    claims={
+        "a": Claim(
+            '`"gradient_clipping": "auto"` in the config',
+            swap={"remedy": "auto"},
+            where={"variant": "sft-broken", "strategy": "zero*"},
+            source=AXOLOTL,
+        ),
+        "b": Claim(
+            "a number for `gradient_clipping` in the config, or 0.0",
+            swap={"remedy": "explicit"},
+            where={"strategy": "zero*"},
+            source=DEFAULT,
+        ),
+        "c": Claim(
+            "`max_grad_norm` is enough",
+            kind="trains",
+            where={"variant": "sft-broken", "strategy": "zero*"},
+            source=AXOLOTL,
+        ),
+        "d": Claim(
+            "`max_grad_norm=0` turns clipping off", kind="trains", where={"variant": "sft-norm_0"}, source=DEFAULT
+        ),
+        "e": Claim(
+            "since DeepSpeed's default is transformers' own, 1.0, nothing needs to be said",
+            kind="trains",
+            where={"variant": "sft-norm_1"},
+            source=DEFAULT,
+        ),
+        "f": Claim(
+            "the `grad_norm` in the log tells whether gradients are clipped",
+            kind="detects",
+            swap={"remedy": "norm_in_log"},
+            where={"variant": "sft-broken"},
+            source=LOGGED,
+        ),
+        "g": Claim(
+            "DDP and FSDP clip as they are told", kind="trains", where={"strategy": "[df][ds]*"}, source=AXOLOTL
+        ),
+    },
+)
+
+# What a user means to clip at, and what the config says; without an entry it says nothing.
+MEANT = {"norm_0": 0.0, "norm_1": 1.0}
+SAID = {"auto": "auto", "explicit": 0.5}
+
+
+def scenario(remedy, setup):
+    """Nobody asks to clip, and the gradients' norm is above 1."""
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(qwen2(), loss, batch, deepspeed={"gradient_clipping": 0.0 if remedy == "explicit" else None})
+
+
+def trainer(variant, arguments, setup):
+    """The real trainer, told to clip in its own arguments."""
+    from trl import SFTConfig, SFTTrainer
+
+    from faultline.trainer import changed_config
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    changes = {"gradient_clipping": SAID.get(variant.remedy)}
+    meant = {"max_grad_norm": MEANT.get(variant.remedy, 0.5)}
+    config = SFTConfig(**{**changed_config(arguments, changes, setup), **meant})
+    built = SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer(padding_side="right"))
+    if variant.remedy == "norm_in_log" and not setup.reference:
+        built.add_callback(log_reader())
+    return built
+
+
+def log_reader():
+    """What people conclude from the log: a norm above `max_grad_norm` was not clipped."""
+    from transformers import TrainerCallback
+
+    class Reader(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if logs.get("grad_norm", 0) > args.max_grad_norm:
+                raise CheckFailed("the log shows a norm above max_grad_norm")
+
+    return Reader()
+
+
+class CheckFailed(Exception):
+    """A check that somebody recommends found the problem."""
+
+    def __str__(self):
+        return f"CheckFailed: {self.args[0]}"
