@@ -208,8 +208,12 @@ def evidence_doubts(cell: Cell, reports: list[dict[str, Any]]) -> list[str]:
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.get("compared", ())]
     losses = {tuple(report["losses"]) for report in reports}
     told = all(loss == loss for each in losses for loss in each)  # not a number says nothing of the rows
-    if cell.world_size > 1 and len(losses) == 1 and losses != {()} and told:
-        doubts.append("every rank saw the same losses: they trained on the same rows")
+    rows = {report["evidence"].get("rows") for report in reports}
+    alike = len(losses) == 1 and losses != {()} and told
+    if None not in rows:  # a loss may be the mean over the ranks
+        alike = len(rows) == 1
+    if cell.world_size > 1 and alike:
+        doubts.append("every rank trained on the same rows")
     return doubts
 
 

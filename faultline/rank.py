@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +161,8 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
             with built.observer.step() if built.observer else nullcontext():
                 for micro in range(built.micro_batches):
                     _micro_batch(built, wrapped, micro, step, setup, cell, watch, report)
-            gradients = strategy.gradients(wrapped.model) if wrapped.gradients_remain else None
+            # A step may change them, such as one that clips.
+            gradients = compare.copy(strategy.gradients(wrapped.model)) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
             if run.checkpoint and step + 1 == roundtrip.SAVED_AFTER:
@@ -177,7 +179,11 @@ def _micro_batch(
 ) -> None:
     """Forward and backward of one of a step's micro-batches, each way of accumulating as its users write it."""
     with scenario.building():  # an image processor may need what the stack doesn't have
-        batch = to(built.batch(step * built.micro_batches + micro, setup.rank, setup.world_size), setup.device)
+        rows = built.batch(step * built.micro_batches + micro, setup.rank, setup.world_size)
+    if found := tensors(rows):
+        before = torch.tensor(list(report["evidence"].get("rows", "").encode()), dtype=torch.uint8)
+        report["evidence"]["rows"] = compare.digest({"before": before, **found})
+    batch = to(rows, setup.device)
     last = micro == built.micro_batches - 1
     if built.by_hand and cell.strategy != "single":
         accumulating = built.by_hand(wrapped.model, last)
@@ -194,6 +200,14 @@ def autocast(cell: Cell, setup: Any) -> Any:
     """bf16 as each engine does it: DeepSpeed and FSDP cast by themselves, the others use autocast."""
     engine_casts = cell.strategy.startswith(("zero", "fsdp"))
     return torch.autocast(setup.device.type, torch.bfloat16, enabled=cell.precision == "bf16" and not engine_casts)
+
+
+def tensors(batch: Any, name: str = "") -> compare.Tensors:
+    """The tensors of a batch, nested or not, by where they are."""
+    if isinstance(batch, torch.Tensor):
+        return {name: batch.detach().cpu().contiguous()}
+    inner = batch.items() if isinstance(batch, Mapping) else enumerate(batch) if isinstance(batch, list | tuple) else ()
+    return {key: tensor for place, part in inner for key, tensor in tensors(part, f"{name}.{place}").items()}
 
 
 def record(run: Run, file: Path, report: dict[str, Any]) -> None:

@@ -172,6 +172,13 @@ def test_losses_that_are_no_number_say_nothing_of_the_rows():
     assert told(Ended(same)) == ("invalid", "evidence")
 
 
+def test_equal_losses_of_different_rows_are_a_mean_over_the_ranks():
+    """Breaks when a loss that is reduced before backward is taken for ranks with the same rows."""
+    for other, outcome in (("b", "trains"), ("a", "invalid")):
+        ranks = [RankEnd(report(n, {**SEEN, "rows": r}, losses=[1.0] * STEPS)) for n, r in enumerate(("a", other))]
+        assert told(Ended(ranks))[0] == outcome
+
+
 WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cpu"], "training": False}
 
 

@@ -221,6 +221,8 @@ def good(name):
     kind = {
         "wrapper": "DeepSpeedEngine",
         "stage": stage,
+        "engine_accumulates": 2,
+        "accumulation": 2,
         "optimizer": zero.OPTIMIZERS.get(stage, "SGD"),
         "partition_gradients": (None, False, True, None)[stage],
         "reduce_bucket_size": config.get("reduce_bucket_size", 500_000_000),
@@ -232,6 +234,7 @@ def good(name):
     }
     changes = {
         "stage": (stage + 1) % 4,
+        "accumulation": 1,
         "optimizer": "SGD" if stage else "DeepSpeedZeroOptimizer",
         "partition_gradients": not kind["partition_gradients"],
         "reduce_bucket_size": 5_000_000 if "reduce_bucket_size" in config else 39_999,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
@@ -56,10 +57,19 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def parameters(model: Any) -> dict[str, Any]:
+    with _whole(model):
+        return {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+
+
+def _whole(model: Any, **options: Any) -> AbstractContextManager[Any]:
+    """All parameters gathered. Where nothing is sharded there is nothing to gather, and FSDP1 refuses to once a
+    forward pass went around its root."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
-        return {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+    units = FullyShardedDataParallel.fsdp_modules(model)
+    if not any(unit._handle and unit._handle.uses_sharded_strategy for unit in units):
+        return nullcontext()
+    return FullyShardedDataParallel.summon_full_params(model, writeback=False, **options)
 
 
 def _views(model: Any) -> dict[str, Any]:
@@ -77,9 +87,7 @@ def _views(model: Any) -> dict[str, Any]:
 
 
 def gradients(model: Any) -> dict[str, Any]:
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    with FullyShardedDataParallel.summon_full_params(model, writeback=False, with_grads=True):
+    with _whole(model, with_grads=True):
         return {
             name: None if parameter.grad is None else parameter.grad.detach().clone()
             for name, parameter in named(model).items()

@@ -91,13 +91,17 @@ def evidence(model: Any) -> dict[str, Any]:
     from torch.distributed.tensor import DTensor
 
     units = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    shards = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
-    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units[1:]]
+    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
+    # A forward pass without a backward pass leaves parameters whole for now: what a rank owns of them counts.
+    managed = [parameter for group in groups if group for parameter in group.fsdp_params]
+    owned = {id(p._unsharded_param): p.sharded_param for p in managed if hasattr(p, "_unsharded_param")}
+    held = [owned.get(id(p), p) for p in model.parameters()]
+    shards = [p.to_local() if isinstance(p, DTensor) else p for p in held]
     return {
         "wrapper": next((base.__name__ for base in type(model).__mro__ if base.__name__ == "FSDPModule"), "none"),
         "units": len(units),
         # The root never reshards, nor does accelerate's group of norm and head.
-        "reshard_after_forward": any(group and group.post_forward_mesh_info is not None for group in groups),
+        "reshard_after_forward": any(group and group.post_forward_mesh_info is not None for group in groups[1:]),
         "bytes_held": nbytes(shards),
         "bytes_whole": nbytes(model.parameters()),
     }

@@ -1,0 +1,102 @@
+"""A loss computed on the model inside DDP: gradients are never reduced, and the replicas drift apart."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+TRL = "https://github.com/huggingface/trl/issues/7245"
+MINIMIND = "https://github.com/jingyaogong/minimind/issues/853"
+OPENVLA = "https://github.com/moojink/openvla-oft/issues/160"
+
+OFF = ("off",)
+DDP = ("single", "ddp*")
+SOME = ("single", "ddp*", "zero[23]", "fsdp*")
+
+FAILURE = Failure(
+    title="A forward pass around DDP's wrapper leaves gradients unreduced: the replicas drift apart",
+    records=(
+        TRL,
+        "https://github.com/huggingface/trl/issues/5282",
+        MINIMIND,
+        "https://github.com/jingyaogong/minimind/pull/854",
+        OPENVLA,
+        "https://github.com/kohya-ss/sd-scripts/issues/924",
+        "https://github.com/kohya-ss/sd-scripts/pull/989",
+    ),
+    since="torch's first DistributedDataParallel; trl until 1.13 with use_liger_kernel=True",
+    until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
+    signatures={
+        # FSDP1's root gathers its own parameters in its own forward.
+        "not-gathered": r"'weight' must be 2-D",
+    },
+    context={"not-gathered": r"(?i)fsdp|fully_?sharded"},
+    variants=(
+        Variant("broken", look="`model.module(...)`, or `accelerator.unwrap_model(model)(...)`, in a loss"),
+        Variant("wrapper", checkpointing=OFF, strategies=SOME),
+        Variant("redirected", checkpointing=OFF, strategies=SOME),
+        Variant("reduced_by_hand", checkpointing=OFF, strategies=DDP),
+        Variant("reduced_loss", checkpointing=OFF, strategies=DDP),
+    ),
+    claims={
+        "a": Claim("call the wrapper", swap={"remedy": "wrapper"}, source=MINIMIND),
+        "b": Claim("TRL's `_ForwardRedirection`", swap={"remedy": "redirected"}, source=TRL),
+        "c": Claim(
+            "`all_reduce` the gradients after each backward pass", swap={"remedy": "reduced_by_hand"}, source=OPENVLA
+        ),
+        "d": Claim("`all_reduce` the loss", swap={"remedy": "reduced_loss"}, source=OPENVLA),
+        "e": Claim(
+            "`find_unused_parameters=True`",
+            swap={"strategy": "ddp-find-unused"},
+            where={"strategy": "ddp"},
+            source=OPENVLA,
+        ),
+        "f": Claim(
+            "`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}, source=OPENVLA
+        ),
+        "g": Claim(
+            "`broadcast_buffers=True`, which is DDP's default",
+            kind="trains",
+            where={"variant": "broken", "strategy": "ddp*", "world_size": "2"},
+            source=OPENVLA,
+        ),
+    },
+)
+
+
+def scenario(remedy, setup):
+    """The model that the loss knows is the one that was wrapped, not the wrapper that it is given."""
+    from contextlib import contextmanager
+
+    from torch import distributed
+
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    unwrapped = qwen2()
+
+    def forward(model, rows):
+        if remedy == "wrapper":
+            return model(input_ids=rows)
+        if remedy == "redirected" and model is not unwrapped:
+            from trl.models.utils import _ForwardRedirection
+
+            return _ForwardRedirection()(model, unwrapped, unwrapped.forward, input_ids=rows)
+        return unwrapped(input_ids=rows)
+
+    def loss(model, batch):
+        loss = next_token_loss(forward(model, batch["input_ids"]).logits, batch)
+        if remedy == "reduced_loss" and distributed.is_initialized():
+            distributed.all_reduce(loss)
+            loss = loss / distributed.get_world_size()
+        return loss
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    @contextmanager
+    def reducing():
+        yield
+        for parameter in unwrapped.parameters() if distributed.is_initialized() else ():
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= distributed.get_world_size()
+
+    return Scenario(unwrapped, loss, batch, around=reducing if remedy == "reduced_by_hand" else None)

@@ -1,0 +1,83 @@
+"""An optimizer that is made after a forward pass of a `fully_shard` model holds dead parameters: nothing trains."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/pytorch/pytorch/issues/149205"
+
+OFF = ("off",)
+FSDP2 = ("single", "fsdp2*")
+
+FAILURE = Failure(
+    title="An optimizer made after a forward pass holds dead parameters under FSDP2",
+    records=(
+        ISSUE,
+        "https://github.com/pytorch/pytorch/issues/131965",
+        "https://github.com/pytorch/pytorch/issues/107843",
+        "https://github.com/huggingface/accelerate/issues/2665",
+        "https://github.com/huggingface/accelerate/pull/3394",
+    ),
+    since="torch's first release with fully_shard",
+    until="not fixed: what isn't resharded after a forward pass stays unsharded until the backward pass, by design",
+    signatures={},
+    variants=(
+        Variant(
+            "broken",
+            checkpointing=OFF,
+            look="a forward pass (a generation, an evaluation) before the optimizer is made",
+        ),
+        Variant("with_grad", checkpointing=OFF, strategies=FSDP2),
+        Variant("optimizer_first", checkpointing=OFF, strategies=FSDP2),
+        Variant("reshard", checkpointing=OFF, strategies=FSDP2),
+        Variant("root_reshards", checkpointing=OFF, strategies=FSDP2),
+        Variant("zero_grad", checkpointing=OFF, strategies=FSDP2),
+        Variant("scheduler", checkpointing=OFF, strategies=FSDP2),
+        Variant("train_mode", checkpointing=OFF, strategies=FSDP2),
+    ),
+    claims={
+        "a": Claim("make the optimizer right after `fully_shard`", swap={"remedy": "optimizer_first"}, source=ISSUE),
+        "b": Claim("`model.reshard()` after the forward pass", swap={"remedy": "reshard"}, source=ISSUE),
+        "c": Claim("`reshard_after_forward=True` on the root", swap={"remedy": "root_reshards"}, source=ISSUE),
+        "d": Claim("`zero_grad()` after it", swap={"remedy": "zero_grad"}, source=ISSUE),
+        "e": Claim("make the scheduler anew", swap={"remedy": "scheduler"}, source=ISSUE),
+        "f": Claim("`model.train()` after it", swap={"remedy": "train_mode"}, source=ISSUE),
+        "g": Claim("without `torch.no_grad()` around it", swap={"remedy": "with_grad"}, source=ISSUE),
+    },
+)
+
+
+def scenario(remedy, setup):
+    import torch
+
+    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    def forward(model):
+        """What people do before they train: see what the model says so far."""
+        rows = batch(0, setup.rank, setup.world_size)["input_ids"].to(setup.device)
+        if hasattr(model, "set_reshard_after_forward") and remedy != "root_reshards":
+            model.set_reshard_after_forward(False, recurse=False)  # as `fully_shard` leaves the root unless it is told
+        with torch.set_grad_enabled(remedy == "with_grad"):
+            model(input_ids=rows)
+
+    def optimizer(model):
+        made = sgd(model) if remedy == "optimizer_first" else None
+        forward(model)
+        if remedy == "reshard" and hasattr(model, "reshard"):
+            model.reshard()
+        if remedy == "zero_grad":
+            model.zero_grad()
+        if remedy == "train_mode":
+            model.train()
+        made = made or sgd(model)
+        if remedy == "scheduler":
+            torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1.0)
+        return made
+
+    return Scenario(qwen2(), loss, batch, optimizer=optimizer)

@@ -1,0 +1,82 @@
+"""A loss divided by the number of tokens on all ranks, then averaged over the ranks once more."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+VERL = "https://github.com/verl-project/verl-SpeCo/pull/29"
+TRL = "https://github.com/huggingface/trl/pull/6478"
+
+OFF = ("off",)  # checkpointing has no part in what a loss is divided by
+
+FAILURE = Failure(
+    title="A loss divided by the token count of all ranks is averaged over the ranks once more",
+    records=(
+        VERL,
+        TRL,
+        "https://github.com/huggingface/transformers/issues/35207",
+        "https://github.com/huggingface/transformers/issues/34511",
+        "https://github.com/huggingface/transformers/pull/45994",
+    ),
+    since="whenever losses were first divided by a count of all ranks (transformers: 2024-11)",
+    until="not fixed: a mistake in one's own loss, which no library can see",
+    signatures={},
+    variants=(
+        Variant(
+            "broken",
+            checkpointing=OFF,
+            look="a loss divided by a token count that `all_reduce` summed, and not times the world size",
+        ),
+        Variant("times_world_size", checkpointing=OFF),
+        Variant("differentiable", checkpointing=OFF),
+        Variant("clipped", checkpointing=OFF, strategies=("single", "ddp", "zero[0123]", "fsdp2")),
+    ),
+    claims={
+        "a": Claim("multiply the loss by the world size", swap={"remedy": "times_world_size"}, source=VERL),
+        "b": Claim(
+            "sum the loss over the ranks with `torch.distributed.nn.functional.all_reduce`, which autograd sees",
+            swap={"remedy": "differentiable"},
+            source=VERL,
+        ),
+        "c": Claim("clip the gradient norm at 1.0", swap={"remedy": "clipped"}, source=VERL),
+    },
+)
+
+
+def scenario(remedy, setup):
+    from torch import distributed
+    from torch.nn.utils import clip_grad_norm_
+
+    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        logits = model(input_ids=batch["input_ids"]).logits
+        total = next_token_loss(logits, {**batch, "scale": 1.0})
+        count = (batch["labels"][:, 1:] != -100).sum()
+        if not distributed.is_initialized():
+            return total / count
+        distributed.all_reduce(count)
+        if remedy == "times_world_size":
+            total = total * distributed.get_world_size()
+        elif remedy == "differentiable":
+            from torch.distributed.nn.functional import all_reduce
+
+            total = all_reduce(total)
+        return total / count
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    def clipping(model):
+        made = sgd(model)
+        held = made.param_groups[0]["params"]
+
+        def clip(*_):  # ZeRO clips before it, and by itself
+            clip_grad_norm_(held, 1.0)
+
+        made.register_step_pre_hook(clip)
+        return made
+
+    if remedy == "clipped":
+        return Scenario(qwen2(), loss, batch, optimizer=clipping, deepspeed={"gradient_clipping": 1.0})
+    return Scenario(qwen2(), loss, batch)
