@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +37,7 @@ class Variant:
     remedy: str
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
+    _: KW_ONLY
     second: str = ""
     needs: tuple[str, ...] = ()
     look: str = ""

@@ -34,8 +34,8 @@ FAILURE = Failure(
             package="deepspeed",
             look="`max_grad_norm`, and a DeepSpeed config without `gradient_clipping`",
         ),
-        *(Variant(remedy, "sft", ZERO, OFF) for remedy in ("auto", "explicit", "norm_0", "norm_1")),
-        Variant("norm_in_log", "sft", ("ddp", *ZERO), OFF),
+        *(Variant(remedy, "sft", ZERO, checkpointing=OFF) for remedy in ("auto", "explicit", "norm_0", "norm_1")),
+        Variant("norm_in_log", "sft", ("ddp", *ZERO), checkpointing=OFF),
     ),
     claims={
         "a": Claim(
