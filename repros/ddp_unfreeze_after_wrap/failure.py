@@ -1,0 +1,96 @@
+"""Parameters that begin to require gradients once DDP has wrapped the model train on each rank's own data."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/Lightning-AI/pytorch-lightning/issues/20340"
+TORCH = "https://github.com/pytorch/pytorch/issues/12603"
+
+OFF = ("off",)
+PLAIN = ("single", "ddp*")
+UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
+
+FAILURE = Failure(
+    title="Parameters that begin to require gradients once DDP has wrapped the model are never synchronised",
+    records=(
+        ISSUE,
+        TORCH,
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+    ),
+    since="torch's first DistributedDataParallel (reported in 2018)",
+    until="not fixed: DDP's hooks are for what requires gradients when it is made",
+    signatures={
+        # FSDP2 takes the dtype of a group's gradients from what requires them at first.
+        "unreduced-dtype": r"attempting to assign a gradient with dtype '[\w:]+' to a tensor with grad_dtype",
+        # To ZeRO-3's optimizer a parameter outside of its groups is empty.
+        "empty-in-step": r"The size of tensor a \(0\) must match the size of tensor b",
+    },
+    context={"unreduced-dtype": r"foreach_reduce", "empty-in-step": r"_take_model_step"},
+    variants=(
+        Variant(
+            "broken",
+            look="`requires_grad_(True)` once the model is wrapped, as Lightning's `BackboneFinetuning` does it",
+        ),
+        Variant("anew", checkpointing=OFF, strategies=PLAIN),
+        Variant("lr_zero", checkpointing=OFF, strategies=PLAIN),
+        Variant("from_the_start", checkpointing=OFF, strategies=PLAIN),
+    ),
+    claims={
+        "a": Claim("unfreeze first, then wrap the model (anew)", swap={"remedy": "anew"}, source=ISSUE),
+        "b": Claim("keep it trainable, with a learning rate of 0 until then", swap={"remedy": "lr_zero"}, source=ISSUE),
+        "c": Claim("train everything from the start", swap={"remedy": "from_the_start"}, source=ISSUE),
+        "d": Claim(
+            "`find_unused_parameters=True`",
+            swap={"strategy": "ddp-find-unused"},
+            where={"strategy": "ddp"},
+            source=ISSUE,
+        ),
+        "e": Claim(
+            "`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}, source=ISSUE
+        ),
+        "f": Claim("FSDP2", swap={"strategy": "fsdp2"}, where={"strategy": "ddp*"}, source=ISSUE),
+    },
+)
+
+
+def scenario(remedy, setup):
+    """A frozen body below a head that trains; from the second step on the optimizer gets the body as a group."""
+    import torch
+
+    from faultline.scenario import LR, MOMENTUM, Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    bare = qwen2()
+    bare.model.requires_grad_(remedy in ("lr_zero", "from_the_start"))
+    optimizers = []
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    def body(model):
+        return [p for name, p in model.named_parameters() if "lm_head" not in name]
+
+    def optimizer(model):
+        head = [p for name, p in model.named_parameters() if "lm_head" in name]
+        made = torch.optim.SGD(head, lr=LR, momentum=MOMENTUM)
+        if body(model)[0].requires_grad:
+            made.add_param_group({"params": body(model), "lr": 0.0 if remedy == "lr_zero" else LR})
+        optimizers.append(made)
+        return made
+
+    def before_step(model, step):
+        if step != UNFROZEN_AT or remedy == "from_the_start":
+            return None
+        if remedy == "lr_zero":
+            optimizers[-1].param_groups[1]["lr"] = LR
+            return None
+        bare.model.requires_grad_(True)
+        if remedy == "anew":
+            return bare
+        optimizers[-1].add_param_group({"params": body(model)})
+        return None
+
+    return Scenario(bare, loss, batch, optimizer=optimizer, before_step=before_step)
