@@ -27,19 +27,21 @@ def qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
     return build(lambda: Qwen2ForCausalLM(settings), seed)
 
 
-def lora_config() -> Any:
+def lora_config(**changes: Any) -> Any:
     """The report's adapter (r=16, alpha=32, dropout 0.05) at a quarter of its rank, its scale of 2 kept."""
     from peft import LoraConfig
 
-    return LoraConfig(r=4, lora_alpha=8, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    sizes = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05}
+    return LoraConfig(**{**sizes, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", **changes})
 
 
-def add_lora(model: Any, seed: int = 1) -> Any:
-    """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once."""
+def add_lora(model: Any, seed: int = 1, **changes: Any) -> Any:
+    """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once. `changes`
+    are those of the adapter's config."""
     from peft import get_peft_model
 
     def make() -> Any:
-        adapted = get_peft_model(model, lora_config())
+        adapted = get_peft_model(model, lora_config(**changes))
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.data.normal_(std=0.05)

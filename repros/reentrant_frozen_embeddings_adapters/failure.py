@@ -1,0 +1,114 @@
+"""Blocks checkpointed by hand behind frozen embeddings: the adapters in them get no gradient, and the head trains."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/transformers/issues/26221"
+UNLEARNING = "https://github.com/locuslab/open-unlearning/issues/178"
+LORA = "https://github.com/microsoft/LoRA/issues/120"
+MODES = "https://github.com/huggingface/trl/issues/835"
+ADAPTER = ("adapter",)
+
+FAILURE = Failure(
+    title="Reentrant checkpointing behind frozen embeddings trains the head and no adapter",
+    records=(
+        ISSUE,
+        UNLEARNING,
+        "https://github.com/cloneofsimo/lora/issues/26",
+        LORA,
+        MODES,
+        "https://github.com/huggingface/transformers/issues/42489",
+        "https://github.com/huggingface/transformers/pull/42494",
+    ),
+    since="torch's reentrant checkpointing",
+    until="not fixed: it is documented; transformers 5.23 sees to it for its own models",
+    found_by=("frozen_input",),
+    signatures={
+        "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+    },
+    context={"unfinished-reduction": r"None of the inputs have requires_grad"},
+    elsewhere=("marked-ready-twice",),  # ddp_peft_reentrant_ready_twice
+    variants=(
+        Variant(
+            "broken", needs=ADAPTER, look="blocks of a frozen model checkpointed by hand, below a head that is trained"
+        ),
+        Variant("enable_input_require_grads", checkpointing=("reentrant",)),
+        Variant(
+            "broken",
+            trainer="sft",
+            strategies=("single", "ddp", "zero2", "fsdp2"),
+            checkpointing=("reentrant",),
+            needs=ADAPTER,
+        ),
+    ),
+    claims={
+        "a": Claim(
+            "`use_reentrant=False`", swap={"checkpointing": "non-reentrant"}, where={"variant": "broken"}, source=ISSUE
+        ),
+        "b": Claim(
+            "`model.enable_input_require_grads()`",
+            swap={"remedy": "enable_input_require_grads"},
+            where={"variant": "broken"},
+            source=LORA,
+        ),
+        "c": Claim(
+            "`find_unused_parameters=True`, as DDP's error says",
+            swap={"strategy": "ddp-find-unused"},
+            where={"strategy": "ddp"},
+            source=MODES,
+        ),
+        "d": Claim(
+            "transformers' own checkpointing, 5.23", kind="trains", where={"variant": "sft-broken"}, source=ISSUE
+        ),
+    },
+)
+
+
+def adapters_and_head(remedy):
+    from tiny_models.qwen2 import add_lora, qwen2
+
+    base = qwen2()
+    if remedy == "enable_input_require_grads":
+        base.enable_input_require_grads()
+    model = add_lora(base)
+    model.get_base_model().lm_head.requires_grad_(True)
+    return model
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(adapters_and_head(remedy), loss, batch, checkpoint=checkpoint_layers)
+
+
+def checkpoint_layers(model, mode):
+    """torch.utils.checkpoint around every decoder layer, as vision towers and models of one's own have it."""
+    from functools import partial
+
+    from torch.utils.checkpoint import checkpoint
+
+    def checkpointed(forward):
+        def run(hidden_states, **others):
+            return checkpoint(partial(forward, **others), hidden_states, use_reentrant=mode == "reentrant")
+
+        return run
+
+    for layer in model.get_base_model().model.layers if mode != "off" else ():
+        layer.forward = checkpointed(layer.forward)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.tokenizer import tokenizer
+
+    model, words = adapters_and_head(variant.remedy), tokenizer(padding_side="right")
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
