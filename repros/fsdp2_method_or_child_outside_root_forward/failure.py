@@ -53,6 +53,14 @@ FAILURE = Failure(
             strategies=("single", "ddp", "zero3", "fsdp2"),
             needs=("adapter",),
         ),
+        Variant(
+            "head_broken",
+            trainer="sft",
+            checkpointing=OFF,
+            strategies=("single", "ddp", "zero3", "fsdp2"),
+            needs=("adapter",),
+            look="an adapter with `modules_to_save=['lm_head']`",
+        ),
     ),
     claims={
         "a": Claim(
@@ -85,7 +93,7 @@ FAILURE = Failure(
             where={"strategy": "fsdp2", "variant": "*broken"},
             source=TRL,
         ),
-        "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-broken"}, source=TRL_FIX),
+        "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-*broken"}, source=TRL_FIX),
     },
 )
 
@@ -184,5 +192,6 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     config = SFTConfig(**arguments, loss_type="chunked_nll")  # computes the loss from `lm_head.weight`, in chunks
-    words = tokenizer(padding_side="right")
-    return SFTTrainer(add_lora(qwen2()), config, train_dataset=text_dataset(), processing_class=words)
+    words, saved = tokenizer(padding_side="right"), ["lm_head"] if variant.remedy == "head_broken" else None
+    model = add_lora(qwen2(), modules_to_save=saved)
+    return SFTTrainer(model, config, train_dataset=text_dataset(), processing_class=words)
