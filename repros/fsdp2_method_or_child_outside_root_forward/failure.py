@@ -1,6 +1,6 @@
 """A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
 LAZY = "https://github.com/pytorch/pytorch/pull/117881"
@@ -25,6 +25,7 @@ FAILURE = Failure(
     ),
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
+    reported=Reported("trl-1.6.0", "sft-broken", "fsdp2"),
     signatures={
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
         "lazily-initialized": r"FSDP state has already been lazily initialized for",
