@@ -29,7 +29,7 @@ FAILURE = Failure(
         ),
         Variant("from_disk", strategies=SOME, checkpointing=OFF),
         Variant("broken", "dpo", checkpointing=OFF, package="trl", look=LOOK),
-        *(Variant(remedy, "dpo", SOME, OFF) for remedy in ("from_disk", "from_file", "not_precomputed")),
+        *(Variant(remedy, "dpo", SOME, checkpointing=OFF) for remedy in ("from_disk", "from_file", "not_precomputed")),
     ),
     claims={
         "a": Claim("`save_to_disk`, and `load_from_disk` on all ranks", swap={"remedy": "from_disk"}, source=ISSUE),
@@ -113,7 +113,7 @@ def trainer(variant, arguments, setup):
     from tiny_models.qwen2 import qwen2
     from tiny_models.tokenizer import tokenizer
 
-    data = turns("prompt", "chosen", "rejected")
+    data = turns("prompt chosen rejected")
     if variant.remedy == "from_disk":
         data = on_disk(data, setup)
     elif variant.remedy == "from_file":

@@ -40,7 +40,7 @@ FAILURE = Failure(
             package="transformers",
             look="`fsdp_state_dict_type: SHARDED_STATE_DICT`, and `trainer.save_model(folder)` at the end",
         ),
-        *(Variant(remedy, "sft", FSDP, OFF) for remedy in ("full", "merge", "rank_0", "from_start")),
+        *(Variant(remedy, "sft", FSDP, checkpointing=OFF) for remedy in ("full", "merge", "rank_0", "from_start")),
     ),
     claims={
         "a": Claim(

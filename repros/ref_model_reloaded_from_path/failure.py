@@ -39,10 +39,10 @@ FAILURE = Failure(
         Variant("broken", "dpo", checkpointing=OFF, look=LOOK),
         Variant("broken", "kto", SOME, OFF, look=LOOK),
         Variant("broken", "grpo", SOME, OFF, needs=("reference model",), look=LOOK),
-        *(Variant(each, "dpo", SOME, OFF) for each in ("explicit", "saved_again", "ln_2", "no_path")),
-        Variant("peft", "dpo", SOME, OFF),
-        *(Variant(each, "dpo", ("ddp", "zero3"), OFF) for each in ("deepcopy", "create")),
-        *(Variant("saved_again", each, SOME, OFF) for each in ("kto", "grpo")),
+        *(Variant(each, "dpo", SOME, checkpointing=OFF) for each in ("explicit", "saved_again", "ln_2", "no_path")),
+        Variant("peft", "dpo", SOME, checkpointing=OFF),
+        *(Variant(each, "dpo", ("ddp", "zero3"), checkpointing=OFF) for each in ("deepcopy", "create")),
+        *(Variant("saved_again", each, SOME, checkpointing=OFF) for each in ("kto", "grpo")),
     ),
     claims={
         "a": Claim("save the changed policy and load it from there", swap={"remedy": "saved_again"}, source=RESIZE),
@@ -145,7 +145,7 @@ def trainer(variant, arguments, setup):
         others |= {"reward_funcs": letter_score, "train_dataset": prompts()}
     else:
         columns = {"dpo": "prompt chosen rejected", "kto": "prompt completion label"}[variant.trainer]
-        others["train_dataset"] = turns(*columns.split())
+        others["train_dataset"] = turns(columns)
     if setup.reference or variant.remedy == "saved_again":
         model = saved(change(qwen2()), setup)
     else:
