@@ -36,7 +36,7 @@ FAILURE = Failure(
             "broken",
             "sft",
             ("single", "ddp", "zero2", "zero3", "fsdp*"),
-            OFF,
+            checkpointing=OFF,
             package="transformers",
             look="`fsdp_state_dict_type: SHARDED_STATE_DICT`, and `trainer.save_model(folder)` at the end",
         ),

@@ -39,7 +39,7 @@ FAILURE = Failure(
             "broken",
             "sft",
             ("single", "ddp", "zero2", "zero3", "fsdp2"),
-            ("off", "reentrant"),
+            checkpointing=("off", "reentrant"),
             needs=("adapter",),
             look=LOOK,
             package="peft",
