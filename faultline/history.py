@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
-from faultline import known, ranges
+from faultline import bootstrap, known, ranges, stacks
 from faultline.catalogue import Failure, Turn
 from faultline.matrix import Cell, matches
 from faultline.ranges import Range
+from faultline.server import STACK
 from faultline.stacks import TODAY
 
 TODAY_ONLY = "your releases do what today's do, as only these were measured"
@@ -102,8 +103,9 @@ def turn(turns: Iterable[Turn], cell: Cell) -> Turn | None:
 def samples(failure: Failure, cell: Cell) -> list[Sample]:
     """What a cell did on each stack of the timeline, or only today where it isn't there, the oldest first.
 
-    Among them are those stacks that the failure's errors are recorded of, and the first release with it, where a
-    search found that. A cell in bf16 that does today what its twin in fp32 does has the twin's past.
+    Among them are those stacks that the failure's errors are recorded of, the one that it was reported on, where a run
+    of `reproduce` shows it, and the first release with it, where a search found that. A cell in bf16 that does today
+    what its twin in fp32 does has the twin's past.
     """
     plain = replace(cell, precision="fp32")
     told = known.outcomes(failure)
@@ -119,6 +121,9 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
     ] or [Sample(TODAY, _versions(known.pinned()), now)]
     first = turn(failure.began, cell)
     others = [{first.package: Version(first.version)}] if first else []
+    if reported_in(failure, cell) and failure.reported:
+        pins = bootstrap.pinned(stacks.named()[failure.reported.stack])
+        others.append(_versions({name: version for name, version in pins.items() if name in STACK}))
     for entry in known.recorded():
         if entry["failure"] == failure.name and shows(failure, entry["outcome"], entry["signature"]):
             others += [_stack(stack) for stack, names in entry["stacks"].items() if plain.id in names]
@@ -126,6 +131,12 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
     found += [Sample("", versions, True) for versions in others if versions not in have]
     name, none = package(failure, cell), Version("0")
     return sorted(found, key=lambda sample: (sample.versions.get(name, none), bool(sample.date)))
+
+
+def reported_in(failure: Failure, cell: Cell) -> bool:
+    """Whether a failure was reported in a cell."""
+    axes = ("variant", "strategy", "checkpointing", "precision")
+    return bool(failure.reported) and all(getattr(cell, axis) == getattr(failure.reported, axis) for axis in axes)
 
 
 def _stack(text: str) -> dict[str, Version]:
