@@ -25,6 +25,7 @@ STRATEGIES = TEMPLATES / "strategies"
 FLOOR = {"fp32": 1e-3, "bf16": 0.05}
 LONGEST_ERROR = 180  # characters of one in a file's docstring
 DEADLINE = 180  # seconds that a rank may take
+OPTIMIZER = "torch.optim.SGD([p for p in MODEL.parameters() if p.requires_grad], lr=0.05, momentum=0.9)"
 QUIET = 20  # seconds without work after which a rank waits for ever
 EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}  # of a checkpoint: a rounding
 CHECKPOINTS = {
@@ -105,7 +106,7 @@ def facts(where: Place) -> dict[str, Any]:
         "tolerance": TOLERANCE[cell.precision],
         "floor": FLOOR[cell.precision],
         "deadline": DEADLINE,
-        "optimizer": "torch.optim.SGD([p for p in MODEL.parameters() if p.requires_grad], lr=0.05, momentum=0.9)".replace,
+        "optimizer": OPTIMIZER.replace,
         "micro_batches": 1,
         "saves": where.saves,
         "saved_after": STEPS - 1,

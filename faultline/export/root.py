@@ -159,7 +159,7 @@ class Returned(cst.CSTTransformer):
 class Homes(cst.CSTTransformer):
     """Makes ``from_trl("gkd", "GKDTrainer")`` into the class's name, and imports it from where TRL has it.
 
-    Changes to the strategy's config, ``changed_config(arguments, ...)``, are taken out: the file has a config of its own.
+    Changes to the strategy's config, ``changed_config(arguments, ...)``, are taken out: the file has its own config.
     """
 
     def __init__(self, sources: Sources, function: cst.FunctionDef) -> None:
