@@ -58,9 +58,9 @@ class Root:
         return {each.name for each in ast.walk(ast.parse(self.statements)) if isinstance(each, ast.FunctionDef)}
 
 
-def scenario(sources: Sources, cell: Cell, variant: Variant) -> cst.FunctionDef:
-    """The failure's `scenario` for one remedy."""
-    return _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell)})
+def scenario(sources: Sources, cell: Cell, variant: Variant, compared: bool) -> cst.FunctionDef:
+    """The failure's `scenario` for one remedy; `compared` where the file also trains without the strategy."""
+    return _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell, compared)})
 
 
 def parts(function: cst.FunctionDef, wanted: Collection[str], known: Mapping[str, Any]) -> Root:
@@ -94,7 +94,7 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
     """The failure's `trainer` for one variant; `arguments` are the names of those that the strategy gives; None
     where the file also trains without it. TRL's classes are imported from where they are.
     """
-    known: dict[str, Any] = {"variant": variant, "setup": _setup(cell)}
+    known: dict[str, Any] = {"variant": variant, "setup": _setup(cell, arguments is None)}
     known |= {"arguments": Keys(*arguments)} if arguments is not None else {}
     function = _folded(sources, "trainer", known)
     homes = Homes(sources, function)
@@ -108,8 +108,10 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
     return Root(_statements(function), {"built": code(result.value)}, used(function, "setup"), homes.deepspeed)
 
 
-def _setup(cell: Cell) -> SimpleNamespace:
-    return SimpleNamespace(world_size=cell.world_size, checkpointing=cell.checkpointing, precision=cell.precision)
+def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
+    """What is known of where a rank finds itself: how many there are only where there is no other run."""
+    world = {} if compared else {"world_size": cell.world_size}
+    return SimpleNamespace(checkpointing=cell.checkpointing, precision=cell.precision, **world)
 
 
 def _folded(sources: Sources, name: str, known: Mapping[str, Any]) -> cst.FunctionDef:

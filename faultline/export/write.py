@@ -69,7 +69,7 @@ def write(where: Place) -> str:
         keys = None if where.kind in COMPARED else given.get(o["family"], ())
         built = root.trainer(sources, cell, variant, keys)
     else:
-        function, known = root.scenario(sources, cell, variant), sources.constants("failure")
+        function, known = root.scenario(sources, cell, variant, where.kind in COMPARED), sources.constants("failure")
         built = root.parts(function, root.PARTS, known)
         if "second" in built.parts and where.kind == "trains":
             o["kind"] = "misplaced"
