@@ -22,7 +22,7 @@ from ruff import find_ruff_bin
 
 from faultline import catalogue, known, strategies
 from faultline.errors import UsageError
-from faultline.export import facts, fold, issue, names, prove, write
+from faultline.export import facts, fold, issue, names, prove, reports, write
 from faultline.matrix import Cell
 
 CELLS = prove.reproducing()
@@ -41,13 +41,19 @@ RUN = (
     "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
 )
 
+ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/cpu"
+LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
+WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
+HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
+KINDS = (ACCUMULATES, LACKS, WHOLE, HANGS)
+
 
 @functools.cache
 def exported(cell):
     return write.write(facts.place(Cell.parse(cell)))
 
 
-@pytest.mark.parametrize("cell", [RAISES, *RUN])
+@pytest.mark.parametrize("cell", [RAISES, *RUN, *KINDS])
 def test_a_file_needs_nothing_of_this_repository(cell):
     """Breaks when a file would only run here, or is not what a formatter would leave alone."""
     text = exported(cell)
@@ -160,7 +166,7 @@ def test_every_variant_that_fails_can_be_exported():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", RUN)
+@pytest.mark.parametrize("cell", [*RUN, ACCUMULATES, LACKS, HANGS])
 def test_a_file_does_what_its_cell_does(cell):
     """Breaks when a file by itself doesn't show what the cell shows here."""
     proof = prove.one(Cell.parse(cell))
@@ -229,6 +235,103 @@ def test_other_versions_are_told():
     code, output = prove.run(text.replace(pins, re.sub(r'"torch": "[^"]*"', '"torch": "1.0.0"', pins)))
     assert code == 0 and "REPRODUCED: " in output, "it has to run all the same"
     assert "NOT AS PINNED" in output and "1.0.0" in output
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needs"),
+    [
+        ("zero1", ('"gradient_accumulation_steps": 2', "wrapped.backward(value)", "            wrapped.step()")),
+        ("ddp", ("nullcontext() if micro == 1 else wrapped.no_sync()", "(value / 2).backward()")),
+        ("fsdp1-full", ("nullcontext() if micro == 1 else wrapped.no_sync()", "(value / 2).backward()")),
+        ("fsdp2", ("wrapped.set_requires_gradient_sync(micro == 1)", "(value / 2).backward()")),
+    ],
+)
+def test_each_engine_accumulates_in_its_own_way(strategy, needs):
+    """Breaks when a file's engine isn't told of micro-batches, or the run in one process has others."""
+    text = exported(f"zero12_manual_ga_keeps_last_microbatch/native/{strategy}/off/fp32/w2/cpu")
+    for need in (
+        *needs,
+        "batch(step * 2 + micro, rank, WORLD_SIZE)",
+        "(loss(model, batch(step * 2 + micro, 0, 1)) / 2)",
+    ):
+        assert need in text
+
+
+def test_accumulation_by_hand_is_unknown_to_the_engine():
+    """Breaks when a loop of one's own is exported as the engine's accumulation, or ends a step with each part of it."""
+    text = exported(ACCUMULATES)
+    assert "gradient_accumulation_steps" not in text and "nullcontext" not in text
+    assert "            wrapped.backward(value / 2)\n        wrapped.step()" in text
+    boundary = exported("zero12_manual_ga_keeps_last_microbatch/boundary/zero1/off/fp32/w2/cpu")
+    assert "with boundary(wrapped, micro == 1):" in boundary
+
+
+def test_an_optimizer_of_its_own_and_what_is_between_steps_are_in_both_runs():
+    """Breaks when the run in one process is made or changed otherwise than the ranks', or shares objects with them."""
+    text = exported("zero_unfreeze_after_initialize/broken/zero2/off/fp32/w2/cpu")
+    assert "optimizer = make_optimizer(model)" in text
+    assert "before_step(wrapped, step)" in text and "before_step(model, step)" in text
+    assert text.count(" = scenario()") == 2 and "anew" not in text
+    anew = exported("zero_unfreeze_after_initialize/anew/zero2/off/fp32/w2/cpu")
+    assert anew.count("deepspeed.initialize(") == 2 and anew.count("model = anew") == 2
+
+
+def test_the_run_in_one_process_is_not_told_of_ranks():
+    """Breaks when the number of ranks is written into what the run in one process does as well."""
+    text = exported("fsdp2_forward_before_optimizer/broken/fsdp2/off/fp32/w2/cpu")
+    assert "setup.world_size" in text and "rank=0, world_size=1" in text
+    assert text.index("reference = in_one_process()") < text.index('dist.init_process_group("gloo")')
+
+
+def test_a_checkpoint_is_saved_by_all_and_loaded_by_another_process():
+    """Breaks when a file doesn't run its variant's own code, or a rank judges what it has saved itself."""
+    text = exported(LACKS)
+    assert "model.save_pretrained(folder, is_main_process=main)" in text
+    assert "zero_to_fp32" not in text and "variant" not in text and "reference" not in text
+    assert "from_pretrained(saved" in text and '"load", FOLDER]' in text and "if step == 1:" in text
+    assert "stage3_gather_16bit_weights_on_model_save" in exported(WHOLE) and "get_state_dict(" in exported(WHOLE)
+    assert "stage3_gather_16bit_weights_on_model_save" in exported(HANGS), "its trainer's config is changed"
+
+
+@pytest.mark.slow
+def test_a_whole_checkpoint_is_not_reproduced():
+    """The near miss: breaks when something is missed in a checkpoint that has everything."""
+    code, output = prove.run(exported(WHOLE))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+    assert "15 parameters were trained; 0 things are wrong with the checkpoint" in output
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_other_weights_is_seen():
+    """The seeded fault: breaks when only names and shapes of a checkpoint are looked at."""
+    text = exported(WHOLE)
+    live = "            live = weights(wrapped)\n"
+    seeded = live + '            live["model.norm.weight"] *= 1.001\n'
+    assert live in text
+    code, output = prove.run(text.replace(live, seeded))
+    assert code == 0 and "model.norm.weight is off by" in output and "1 things are wrong" in output
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_but_not_for_ever_are_no_hang():
+    """The near miss: breaks when a rank that is slow, or done before the others, passes for a hang."""
+    text = exported(HANGS)
+    call = 'save(built, Path(FOLDER, "saved"))'
+    assert call in text
+    code, output = prove.run(text.replace(call, "__import__('time').sleep(10 * rank)"))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+
+
+def test_every_failure_of_today_has_its_report():
+    """Breaks when a failure was added or has changed and `make reports` was not run."""
+    listed = reports.LIST.read_text()
+    for failure in catalogue.failures().values():
+        cell = reports.telling(failure)
+        if cell is not None:
+            report = catalogue.REPROS / failure.name / reports.REPORT
+            assert report.exists(), f"make reports makes {report}"
+            assert f"`{cell.strategy}`" in report.read_text(), "the report is of another cell"
+            assert f"]({failure.name}/{reports.REPORT})" in listed and f"`{cell.name}`" in listed
 
 
 @pytest.mark.slow

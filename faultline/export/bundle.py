@@ -68,7 +68,7 @@ def _simple(node: cst.CSTNode) -> bool:
 
 
 def line(local: str, module: str, attribute: str) -> str:
-    if attribute == "plain":
+    if attribute == "import":
         return f"import {module}"
     if not attribute:
         return f"import {module} as {local}"

@@ -93,7 +93,7 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
         change: Cut | Inline | Splice
         if cut:
             module.definitions[name], change = cut
-        elif function.decorators or isinstance(function.params.star_arg, cst.Param) or len(calls) != 1:
+        elif function.decorators or len(calls) != 1 or _takes_any(function):
             continue
         elif (expression := only_expression(function)) is not None:
             change = Inline(function, expression)
@@ -117,6 +117,11 @@ def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
             continue
         return True
     return False
+
+
+def _takes_any(function: cst.FunctionDef) -> bool:
+    """Whether a function has ``*args`` or ``**kwargs``."""
+    return isinstance(function.params.star_arg, cst.Param) or isinstance(function.params.star_kwarg, cst.Param)
 
 
 def decided(

@@ -25,6 +25,14 @@ STRATEGIES = TEMPLATES / "strategies"
 FLOOR = {"fp32": 1e-3, "bf16": 0.05}
 LONGEST_ERROR = 180  # characters of one in a file's docstring
 DEADLINE = 180  # seconds that a rank may take
+OPTIMIZER = "torch.optim.SGD([p for p in MODEL.parameters() if p.requires_grad], lr=0.05, momentum=0.9)"
+QUIET = 20  # seconds without work after which a rank waits for ever
+EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}  # of a checkpoint: a rounding
+CHECKPOINTS = {
+    "checkpoint-untied": "no error, and weights that are one in the model and two in the checkpoint",
+    "checkpoint-differs": "no error, and other weights in the checkpoint than were trained",
+    "checkpoint-lacks": "no error, and a checkpoint that lacks weights",
+}
 COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
 
 
@@ -38,10 +46,13 @@ class Place:
     outcome: str
     signature: str
     pins: Mapping[str, str]
+    saves: bool
 
     @property
     def kind(self) -> str:
-        """What the file looks for: the outcome; for a cell that trains, what it would do else."""
+        """What the file looks for: the outcome, or what it is about; for a cell that trains, what it would do else."""
+        if self.signature.startswith("checkpoint-") or (self.outcome == "trains" and self.saves):
+            return "checkpoint"
         if self.outcome != "trains":
             return self.outcome
         return "misplaced" if self.variant.second else "trains"
@@ -54,7 +65,11 @@ def place(cell: Cell) -> Place:
     if told.outcome in ("impossible", "invalid"):
         raise UsageError(f"{cell.id} can't be exported: it is {told.outcome} here")
     signature = told.signatures[0] if told.signatures else ""
-    return Place(cell, failure, failure.variant(cell.variant), told.outcome, signature, known.everything_pinned())
+    variant, saves = (
+        failure.variant(cell.variant),
+        hasattr(catalogue.load_module(catalogue.REPROS / cell.failure), "save"),
+    )
+    return Place(cell, failure, variant, told.outcome, signature, known.everything_pinned(), saves)
 
 
 def facts(where: Place) -> dict[str, Any]:
@@ -91,7 +106,13 @@ def facts(where: Place) -> dict[str, Any]:
         "tolerance": TOLERANCE[cell.precision],
         "floor": FLOOR[cell.precision],
         "deadline": DEADLINE,
-        "sgd": "torch.optim.SGD([p for p in PARAMETERS if p.requires_grad], lr=0.05, momentum=0.9)",
+        "optimizer": OPTIMIZER.replace,
+        "micro_batches": 1,
+        "saves": where.saves,
+        "saved_after": STEPS - 1,
+        "untied": where.signature == "checkpoint-untied",
+        "epsilon": EPSILON[cell.precision],
+        "quiet": QUIET,
         "backend": '"nccl" if torch.cuda.device_count() >= WORLD_SIZE else "gloo"' if cuda else '"gloo"',
         "packages": "__PINS__",
         "ds_config": None,
@@ -162,8 +183,13 @@ def told(where: Place) -> str:
         "trains": "no error, and other weights than in one process",
         "misplaced": "each rank holds the whole of a model that should be sharded",
         "crashes": f"a rank was killed by {where.signature}",
-        "hangs": "the ranks make no progress",
+        "hangs": "the ranks wait for each other for ever",
+        "checkpoint": CHECKPOINTS.get(where.signature, "no error, and a checkpoint without what was trained"),
     }[where.kind]
+
+
+def expected(where: Place) -> str:
+    return "it trains, and what was trained is saved" if where.saves else "it trains as in one process"
 
 
 def intro(where: Place, o: Mapping[str, Any]) -> str:
@@ -171,11 +197,11 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
     device = "GPU" if o["cuda"] else "CPU"
     ranks = "in one process" if cell.strategy == "single" else f"on {cell.world_size} rank{'s' * (cell.world_size > 1)}"
     checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
-    happens = f"Expected: it trains as in one process. Instead: {told(where)}."
+    happens = f"Expected: {expected(where)}. Instead: {told(where)}."
     if where.kind == "raises":
         error = shown(where) or "an error with the words of SIGNATURE."
         error = " ".join(one_line(error).split()).replace("\\", "/").replace('"', "'")  # in a docstring
-        happens = f"Expected: it trains as in one process. Instead: {beginning(error)}"
+        happens = f"Expected: {expected(where)}. Instead: {beginning(error)}"
     if where.outcome == "trains":
         happens = "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     if where.kind == "crashes":
@@ -219,9 +245,9 @@ def shim(o: Mapping[str, Any]) -> str:
     return "" if o["cuda"] else names.get(o["family"], "")
 
 
-def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any]) -> dict[str, Any]:
+def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any], micro_batches: int) -> dict[str, Any]:
     """The DeepSpeed config of a cell, without what DeepSpeed does anyway."""
-    setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", dict(changes))
+    setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", dict(changes), micro_batches)
     found = copy.deepcopy(zero.config(dict(options), setup))
     usual = {"gradient_accumulation_steps": 1}
     usual |= {} if "offload_optimizer" in found["zero_optimization"] else {"zero_force_ds_cpu_optimizer": False}

@@ -86,7 +86,8 @@ class Fold(cst.CSTTransformer):
         try:
             left = bool(evaluate(updated.left, self.known))
         except Unknown:
-            return updated
+            idle = "True" if isinstance(updated.operator, cst.And) else "False"
+            return updated.left if code(updated.right) == idle else updated
         return updated.right if left == isinstance(updated.operator, cst.And) else updated.left
 
     def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:

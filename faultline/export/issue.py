@@ -29,6 +29,7 @@ def write_issue(where: Place) -> str:
         device="GPU, NCCL" if where.cell.device == "cuda" else "CPU, gloo",
         rows=across(where),
         records=where.failure.records,
+        saves=where.saves,
     )
 
 

@@ -84,6 +84,7 @@ def one(cell: Cell) -> Proof:
     seconds = round(time.monotonic() - started, 1)
     if code == 0 and output.rstrip().splitlines()[-1:] and "REPRODUCED: " in output.splitlines()[-1]:
         return Proof(cell.id, lines, code, seconds)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / name(cell.id)).write_text(text, encoding="utf-8")
     (FOLDER / name(cell.id)).with_suffix(".log").write_text(output, encoding="utf-8")
     return Proof(cell.id, lines, code, seconds, f"not reproduced, exit code {code}")

@@ -50,7 +50,7 @@ class Reader(Statements):
         for alias in updated.names:
             name = code(alias.name)
             local = code(alias.asname.name) if alias.asname else name
-            self.module.imports[local.partition(".")[0]] = (name, "") if alias.asname else (name, "plain")
+            self.module.imports[local.partition(".")[0]] = (name, "") if alias.asname else (name, "import")
         return cst.RemoveFromParent()
 
     def leave_ImportFrom(self, original: cst.ImportFrom, updated: cst.ImportFrom) -> Any:

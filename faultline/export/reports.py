@@ -38,8 +38,16 @@ def command(args: argparse.Namespace) -> int:
 def telling(failure: Failure) -> Cell | None:
     """The cell that shows a failure as it was reported on today's stack, silently if it can; None where none does."""
     today = known.outcomes(failure)
-    broken = [cell for cell in known.quick(today) if failure.variant(cell.variant).remedy == "broken"]
-    shown = [cell for cell in broken if today[cell][0] in prove.REPRODUCING and today[cell][1] not in failure.elsewhere]
+    shown = [
+        cell
+        for cell, (outcome, signature) in today.items()
+        if outcome in prove.REPRODUCING and signature not in failure.elsewhere
+        if failure.variant(cell.variant).remedy == "broken"
+    ]
+    first = failure.name.partition("_")[0]  # the strategy that its record is about, if it is about one
+    for named in (first, first.rstrip("0123456789")):
+        shown = [cell for cell in shown if cell.strategy.startswith(named)] or shown
+    shown = known.quick(shown)
     return min(shown, key=lambda cell: today[cell][0] == "raises", default=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import textwrap
@@ -23,7 +24,7 @@ from faultline.export.read import Sources
 from faultline.matrix import Cell
 
 # Of what a scenario builds, what each kind of outcome needs beside the model; all in the order of its fields.
-PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second")
+PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "by_hand", "optimizer", "before_step")
 
 
 class Keys:
@@ -40,53 +41,77 @@ class Keys:
 class Root:
     """What is left of the function: its statements, and the expression of each part that it returns.
 
-    `deepspeed` is what a scenario changes in the strategy's config; `setup` says whether it is asked for anything.
+    `deepspeed` is what it changes in the strategy's config; `setup` says whether it is asked for anything.
+    `accelerate` and `micro_batches` are as the scenario has them.
     """
 
     statements: str
     parts: Mapping[str, str]
     setup: bool
     deepspeed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    accelerate: bool = False
+    micro_batches: int = 1
+
+    @property
+    def own(self) -> set[str]:
+        """The names of the functions that are among the statements."""
+        return {each.name for each in ast.walk(ast.parse(self.statements)) if isinstance(each, ast.FunctionDef)}
 
 
-def scenario(sources: Sources, cell: Cell, variant: Variant) -> cst.FunctionDef:
-    """The failure's `scenario` for one remedy."""
-    return _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell)})
+def scenario(sources: Sources, cell: Cell, variant: Variant, compared: bool) -> cst.FunctionDef:
+    """The failure's `scenario` for one remedy; `compared` where the file also trains without the strategy."""
+    return _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell, compared)})
 
 
-def parts(function: cst.FunctionDef, wanted: Collection[str]) -> Root:
-    """What a scenario builds, as far as it is wanted and there."""
+def parts(function: cst.FunctionDef, wanted: Collection[str], known: Mapping[str, Any]) -> Root:
+    """What a scenario builds, as far as it is wanted and there; `known` are its module's constants."""
     found = Returned(wanted)
     changed = function.visit(found)
     assert isinstance(changed, cst.FunctionDef)
     function = changed
     if not found.parts:
         raise UsageError("this cell can't be exported: its scenario doesn't end with return Scenario(...)")
-    config = evaluate(found.deepspeed, {}) if found.deepspeed else {}
+    others = {name: evaluate(value, known) for name, value in found.others.items()}
     function = pruned(function)
     values = {name: code(value) for name, value in found.parts.items()}
-    return Root(_statements(function), values, used(function, "setup"), config)
+    return Root(_statements(function), values, used(function, "setup"), **others)
+
+
+def gives_back(source: str, name: str) -> bool:
+    """Whether the function of that name in a source may return something."""
+    tops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef) and n.name == name]
+    returns = [each.value for top in tops for each in ast.walk(top) if isinstance(each, ast.Return)]
+    return any(value is not None and not (isinstance(value, ast.Constant) and value.value is None) for value in returns)
+
+
+def kept(sources: Sources, name: str, variant: Variant) -> None:
+    """Decide in the failure's module what one of its functions, `save` or `load`, does for the variant."""
+    function = _folded(sources, name, {"variant": variant})
+    sources["failure"].definitions[name] = pruned(function, ["variant"])
 
 
 def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str, ...] | None) -> Root:
     """The failure's `trainer` for one variant; `arguments` are the names of those that the strategy gives; None
     where the file also trains without it. TRL's classes are imported from where they are.
     """
-    known: dict[str, Any] = {"variant": variant, "setup": _setup(cell)}
+    known: dict[str, Any] = {"variant": variant, "setup": _setup(cell, arguments is None)}
     known |= {"arguments": Keys(*arguments)} if arguments is not None else {}
     function = _folded(sources, "trainer", known)
-    changed = function.visit(Homes(sources))
+    homes = Homes(sources, function)
+    changed = function.visit(homes)
     assert isinstance(changed, cst.FunctionDef)
     function = pruned(changed)
     *_, last = function.body.body
     result = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
     if not isinstance(result, cst.Return) or result.value is None or _own_returns(function) != 1:
         raise UsageError("this cell can't be exported: its trainer doesn't end with one return")
-    return Root(_statements(function), {"built": code(result.value)}, used(function, "setup"))
+    return Root(_statements(function), {"built": code(result.value)}, used(function, "setup"), homes.deepspeed)
 
 
-def _setup(cell: Cell) -> SimpleNamespace:
-    return SimpleNamespace(world_size=cell.world_size, checkpointing=cell.checkpointing, precision=cell.precision)
+def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
+    """What is known of where a rank finds itself: how many there are only where there is no other run."""
+    world = {} if compared else {"world_size": cell.world_size}
+    return SimpleNamespace(checkpointing=cell.checkpointing, precision=cell.precision, **world)
 
 
 def _folded(sources: Sources, name: str, known: Mapping[str, Any]) -> cst.FunctionDef:
@@ -115,31 +140,44 @@ class Returned(cst.CSTTransformer):
     """Makes ``return Scenario(a, b, c, check=d)`` into ``return a, b, c, d``, of the wanted parts that are there."""
 
     FIELDS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "deepspeed")
+    OTHERS = ("deepspeed", "accelerate", "micro_batches")  # which are constants
 
     def __init__(self, wanted: Collection[str]) -> None:
         super().__init__()
         self.wanted = wanted
         self.parts: dict[str, cst.BaseExpression] = {}
-        self.deepspeed: cst.BaseExpression | None = None
+        self.others: dict[str, cst.BaseExpression] = {}
 
     def leave_Return(self, original: cst.Return, updated: cst.Return) -> cst.Return:
         call = updated.value
         if not isinstance(call, cst.Call) or code(call.func) != "Scenario":
             return updated
         given = {a.keyword.value if a.keyword else self.FIELDS[i]: a.value for i, a in enumerate(call.args)}
-        self.deepspeed = given.pop("deepspeed", None)
+        self.others = {name: given[name] for name in self.OTHERS if name in given}
         self.parts = {n: given[n] for n in PARTS if n in self.wanted and n in given and code(given[n]) != "None"}
         return updated.with_changes(value=cst.Tuple([cst.Element(value) for value in self.parts.values()]))
 
 
 class Homes(cst.CSTTransformer):
-    """Makes ``from_trl("gkd", "GKDTrainer")`` into the class's name, and imports it from where TRL has it."""
+    """Makes ``from_trl("gkd", "GKDTrainer")`` into the class's name, and imports it from where TRL has it.
 
-    def __init__(self, sources: Sources) -> None:
+    Changes to the strategy's config, ``changed_config(arguments, ...)``, are taken out: the file has its own config.
+    """
+
+    def __init__(self, sources: Sources, function: cst.FunctionDef) -> None:
         super().__init__()
         self.imports = sources["failure"].imports
+        self.known = dict(sources.constants("failure"))
+        for each in ast.walk(tree(function)):
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                with contextlib.suppress(ValueError):
+                    self.known[each.targets[0].id] = ast.literal_eval(each.value)
+        self.deepspeed: dict[str, Any] = {}
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        if code(updated.func) == "changed_config":
+            self.deepspeed |= evaluate(updated.args[1].value, self.known)
+            return updated.args[0].value
         if code(updated.func) != "from_trl":
             return updated
         package, name = (ast.literal_eval(code(argument.value)) for argument in updated.args)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from typing import Any
 
 import libcst as cst
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,6 +20,7 @@ from faultline.errors import UsageError
 from faultline.export import facts, root
 from faultline.export.bundle import bundle, line, reachable
 from faultline.export.facts import COMPARED, Place, config, filled, shim
+from faultline.export.fold import flat
 from faultline.export.names import code
 from faultline.export.read import Sources, read
 from faultline.matrix import ROWS
@@ -67,20 +69,23 @@ def write(where: Place) -> str:
         keys = None if where.kind in COMPARED else given.get(o["family"], ())
         built = root.trainer(sources, cell, variant, keys)
     else:
-        function = root.scenario(sources, cell, variant)
-        built = root.parts(function, root.PARTS)
+        function, known = root.scenario(sources, cell, variant, where.kind in COMPARED), sources.constants("failure")
+        built = root.parts(function, root.PARTS, known)
         if "second" in built.parts and where.kind == "trains":
             o["kind"] = "misplaced"
-        needless = {"loss", "batch", "check", "around"} if o["kind"] == "misplaced" else set()
+        needless = set(root.PARTS) - {"model", "second", "checkpoint"} if o["kind"] == "misplaced" else set()
         needless |= {"checkpoint"} if cell.checkpointing == "off" else set()
-        built = root.parts(function, set(root.PARTS) - needless)
-        o |= {"accelerated": "second" in built.parts}
+        built = root.parts(function, set(root.PARTS) - needless, known)
+        o |= {"accelerated": "second" in built.parts or built.accelerate, "micro_batches": built.micro_batches}
+    for name in ("save", "load") if where.saves else ():
+        root.kept(sources, name, variant)
     o["as_file"] = "as_launched(" in built.statements  # which hands a config's path to accelerate's launcher
     o |= {"parts": built.parts, "setup": built.setup, "statements": built.statements}
     o["compared"] = o["kind"] in COMPARED
     o["samples"] = not re.search(NO_SAMPLING, f"{built.statements} {built.parts.get('built')}")
     if o["family"] == "zero":
-        base = config(o["options"], cell, built.deepspeed)
+        native = 1 if "by_hand" in built.parts else built.micro_batches
+        base = config(o["options"], cell, built.deepspeed, native)
         zero_optimization = base.pop("zero_optimization")
         o["ds_config"] = [*filled("DS_CONFIG", base), *filled('DS_CONFIG["zero_optimization"]', zero_optimization)]
     o["needs_device"] = o["autocast"] or (o["family"].startswith("fsdp") and not o["accelerated"])
@@ -90,9 +95,13 @@ def write(where: Place) -> str:
     places = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
     o["names"] = "\n".join(line(name, *place) for name, place in places.items())
     rendered = TEMPLATES.get_template(f"{level}.py.j2").render
-    if o["compared"]:
-        used = reachable(sources, read(rendered(o=o)))
-        o["dropout"] = any("dropout" in code(module.definitions[name]) for _, module, name in used)
+    o |= {"asked": set(), "folder": True}
+    o |= {} if variant.trainer else arranged(built, o)
+    used = [code(module.definitions[name]) for _, module, name in reachable(sources, read(rendered(o=o)))]
+    o["asked"] = {name for each in (built.statements, *used) for name in re.findall(r"\bsetup\.(\w+)", each)}
+    o["dropout"] = o["compared"] and any("dropout" in each for each in used)
+    o["folder"] = bool(variant.trainer) or where.saves or "folder" in o["asked"]
+    o |= {} if variant.trainer else arranged(built, o)
     main = rendered(o=o) + TEMPLATES.get_template("launch.py.j2").render(o=o)
     parts = bundle(sources, main, o["trainer"])
     o["main"] = TEMPLATES.get_template("main.py.j2").render(o=o)
@@ -108,6 +117,39 @@ def write(where: Place) -> str:
     return tidy(text.replace("__PINS__", repr(under_test)))
 
 
+def arranged(built: root.Root, o: Mapping[str, Any]) -> dict[str, Any]:
+    """How the loops get at a scenario's parts: by a name, or as the function of the failure's module that they are.
+
+    Where a run in one process is compared, a function makes the `given` parts for both under the names `built`, and
+    the reference takes those that are `referred`.
+    """
+    local = {name: "make_optimizer" if name == "optimizer" else name for name in built.parts}
+    always = ("model", "loss", "batch", "second", "optimizer")
+    made = [n for n, e in built.parts.items() if n in always or e in built.own or not e.isidentifier()]
+    shared = [name for name in (*always, "before_step", "around") if name in made]
+    made = [*shared, *(name for name in made if name not in shared)]
+    fields = {"rank": "rank", "world_size": "WORLD_SIZE", "device": "device", "folder": "FOLDER", "reference": "False"}
+    fields["device"] = 'torch.device("cuda", rank % torch.cuda.device_count())' if o["cuda"] else 'torch.device("cpu")'
+    alone = fields | {"rank": "0", "world_size": "1", "reference": "True"}
+    alone["folder"] = 'os.path.join(FOLDER, f"reference-{os.getpid()}")'
+    asked = [name for name in fields if name in o["asked"]]
+    given = [built.parts[name] for name in made]
+    given[0] = "model" if o["dropout"] else given[0]
+    own_optimizer = {"optimizer": "make_optimizer(MODEL)".replace} if "optimizer" in built.parts else {}
+    before_step = built.parts.get("before_step", "")
+    return {
+        "given": given,
+        "built": [local[name] for name in made],
+        "named": [(local[name], built.parts[name]) for name in made],
+        "referred": [local[name] for name in shared],
+        "calls": {name: local[name] if name in made else value for name, value in built.parts.items()},
+        "setup_fields": ", ".join(f"{name}={fields[name]}" for name in asked),
+        "reference_fields": ", ".join(f"{name}={alone[name]}" for name in asked),
+        "anew": before_step in built.own and root.gives_back(built.statements, before_step),
+        **own_optimizer,
+    }
+
+
 def packages(imports: str, pins: Mapping[str, str]) -> list[str]:
     """The distributions to pin: what the file imports, and what trainers can't do without."""
     names = {re.split(r"[ .]", line)[1] for line in imports.splitlines()}
@@ -121,7 +163,7 @@ def tidy(text: str) -> str:
     ruff = [find_ruff_bin()]
     shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
-    text = effective(_through(fix, text))
+    text = effective(_through(fix, cst.parse_module(text).visit(NothingHeld()).code))
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     text = guarded(text)
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
@@ -132,6 +174,16 @@ def tidy(text: str) -> str:
     if found.returncode:
         raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
     return text
+
+
+class NothingHeld(cst.CSTTransformer):
+    """Takes ``with nullcontext():`` away, as a failure's function may have it for the remedy."""
+
+    def leave_With(self, original: cst.With, updated: cst.With) -> Any:
+        held = [each for each in updated.items if code(each.item) != "nullcontext()"]
+        if len(held) == len(updated.items):
+            return updated
+        return updated.with_changes(items=held) if held else flat(updated.body, updated.leading_lines)
 
 
 def effective(text: str) -> str:
