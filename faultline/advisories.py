@@ -75,7 +75,7 @@ def advisory(failure: Failure) -> dict[str, Any]:
                 "cells": len(today),
                 "of": sum(history.possible(failure, cell) for cell in broken),
             },
-            "conditions": [_conditions(v) for v in failure.variants if v.remedy == "broken" and (v.needs or v.look)],
+            "conditions": [_conditions(v) for v in failure.variants if v.broken and (v.needs or v.look)],
             "remedies": [known.as_json(fate) for fate in known.remedies(failure, list(told))],
             "repeat": [f"make test-matrix FAILURE={failure.name}"]
             + ([f"make reproduce FAILURE={failure.name}"] if failure.reported else []),

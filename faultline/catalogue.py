@@ -55,6 +55,11 @@ class Variant:
     def name(self) -> str:
         return f"{self.trainer}-{self.remedy}" if self.trainer else self.remedy
 
+    @property
+    def broken(self) -> bool:
+        """Whether it shows the failure: as it was reported, or in another form (`head_broken`)."""
+        return self.remedy.endswith("broken")
+
 
 @dataclass(frozen=True)
 class Claim:

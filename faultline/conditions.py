@@ -59,7 +59,7 @@ def _broken(failure: Failure, setup: Setup) -> list[Variant]:
 
     A trainer that the failure was measured in is that variant's; any other may run the bare mechanism.
     """
-    broken = [variant for variant in failure.variants if variant.remedy == "broken"]
+    broken = [variant for variant in failure.variants if variant.broken]
     left = setup.left.get("trainer")
     if left is None:
         return broken
@@ -72,7 +72,7 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     holds: list[str] = []
     unknown: list[str] = []
     trainer = setup.left.get("trainer")
-    measured = {v.trainer for v in failure.variants if v.remedy == "broken" and v.trainer}
+    measured = {v.trainer for v in failure.variants if v.broken and v.trainer}
     if measured:
         only = trainer is not None and (trainer == {variant.trainer} if variant.trainer else not trainer & measured)
         if not only:

@@ -88,7 +88,7 @@ def quick(cells: Collection[Cell]) -> list[Cell]:
         shows = {
             (c.strategy, c.checkpointing)
             for c, (outcome, signature) in outcomes(failure).items()
-            if failure.variant(c.variant).remedy == "broken"
+            if failure.variant(c.variant).broken
             and outcome not in ("trains", "impossible", "invalid")
             and signature not in failure.elsewhere
         }

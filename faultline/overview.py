@@ -51,7 +51,7 @@ def where(failure: Failure) -> list[str]:
     names: dict[str, dict[str, None]] = {}
     for cell, (outcome, signature) in known.outcomes(failure).items():
         usual = cell.precision == "fp32" and cell.world_size == default_world(cell)
-        if not usual or failure.variant(cell.variant).remedy != "broken":
+        if not usual or not failure.variant(cell.variant).broken:
             continue
         if outcome in WORDS and signature not in failure.elsewhere:
             names.setdefault(WORDS[outcome], {})[cell.strategy] = None

@@ -120,7 +120,7 @@ def measured(failure: Failure, results: Iterable[Result]) -> str:
 def happens(failure: Failure, main: Outcomes) -> list[str]:
     """The table of broken variants: strategies that do the same in every mode share their lines."""
     lines = []
-    for variant in (v.name for v in failure.variants if v.remedy == "broken"):
+    for variant in (v.name for v in failure.variants if v.broken):
         did: dict[str, dict[str, str]] = {}
         for cell in main:
             if cell.variant == variant:

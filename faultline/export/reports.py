@@ -42,7 +42,7 @@ def telling(failure: Failure) -> Cell | None:
         cell
         for cell, (outcome, signature) in today.items()
         if outcome in prove.REPRODUCING and signature not in failure.elsewhere
-        if failure.variant(cell.variant).remedy == "broken"
+        if failure.variant(cell.variant).broken
     ]
     first = failure.name.partition("_")[0]  # the strategy that its record is about, if it is about one
     for named in (first, first.rstrip("0123456789")):
