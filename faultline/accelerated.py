@@ -110,11 +110,14 @@ def as_launched(deepspeed: str, setup: Setup) -> None:
 
 
 def prepared() -> dict[str, Any]:
-    """How accelerate is to distribute what it will be given, by its own state; empty before there is one."""
+    """How accelerate is to distribute what it will be given, by its own state, or by the DeepSpeed config that
+    transformers has been given before there is one; empty before either."""
     from accelerate.state import AcceleratorState
+    from transformers.integrations.deepspeed import deepspeed_config
 
     if not AcceleratorState._shared_state:
-        return {}
+        config = deepspeed_config()
+        return {"distributed_type": "DEEPSPEED", "zero_stage": config["zero_optimization"]["stage"]} if config else {}
     state = AcceleratorState()
     kind, found = state.distributed_type.value, {}
     if kind == "DEEPSPEED":

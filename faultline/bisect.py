@@ -234,7 +234,7 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
             raise unknown("failure", args.failure, list(failures()))
         failure = failures()[args.failure]
         if failure.reported:
-            for axis in ("variant", "strategy", "checkpointing"):
+            for axis in ("variant", "strategy", "checkpointing", "precision"):
                 setattr(args, axis, getattr(args, axis) or getattr(failure.reported, axis))
         args.variant = args.variant or "broken"
     cells = [

@@ -28,7 +28,8 @@ class Variant:
 
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
-    default: what checkpointing has nothing to do with is measured in one of them. `second` is the
+    default: what checkpointing has nothing to do with is measured in one of them. With `bf16` all of it runs in that
+    as well, where else only broken variants do, under some strategies. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
     `needs` are of NEEDS; `look` says what no file of a project shows, and what to look for in its code.
     `package` is the library in which it goes wrong: TRL in a trainer, else the strategy's engine, unless it is named.
@@ -38,6 +39,7 @@ class Variant:
     trainer: str = ""
     strategies: tuple[str, ...] = ("*",)
     _: KW_ONLY
+    bf16: bool = False
     second: str = ""
     needs: tuple[str, ...] = ()
     look: str = ""
@@ -98,7 +100,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Reported:
-    """The failure as it was reported: a stack of stacks/, and the place in the matrix, in fp32 on two ranks.
+    """The failure as it was reported: a stack of stacks/, and the place in the matrix, on two ranks.
 
     `note` says what of the report this place can't show without a GPU, `needs_gpu` that it can't show it at all.
     `good` is the stack of the first release that has it no more, which runs beside it.
@@ -109,6 +111,7 @@ class Reported:
     strategy: str
     checkpointing: str = "off"
     note: str = ""
+    precision: str = "fp32"
     needs_gpu: bool = False
     good: str = ""
 

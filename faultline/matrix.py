@@ -93,10 +93,14 @@ SUBSET_STRATEGIES = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 MODES = "the variant names the checkpointing modes in which it runs by default"
 NOT_BY_DEFAULT: dict[str, Rule] = {
     MODES: lambda c, v: not matches(c.checkpointing, v.checkpointing),
-    "bf16 runs for broken variants under single, ddp, zero2, zero3, fsdp1-full and fsdp2 at the default world size": (
+    "bf16 runs for broken variants under single, ddp, zero2, zero3, fsdp1-full and fsdp2, and where a variant asks for"
+    " it, at the default world size": (
         lambda c, v: (
             c.precision == "bf16"
-            and not (v.remedy == "broken" and c.strategy in SUBSET_STRATEGIES and c.world_size == default_world(c))
+            and not (
+                c.world_size == default_world(c)
+                and (v.bf16 or (v.remedy == "broken" and c.strategy in SUBSET_STRATEGIES))
+            )
         )
     ),
     "world sizes 1 and 4 run for broken variants at scenario level, without checkpointing and with reentrant": (

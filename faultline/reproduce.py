@@ -46,7 +46,7 @@ def command(args: argparse.Namespace) -> int:
 
 def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
     """The cell in which a failure was reported."""
-    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, device=device)
+    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, where.precision, device=device)
 
 
 def shows(failure: Failure, entry: Result) -> bool:

@@ -111,10 +111,21 @@ def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
     plain = [f.name for f in FAILURES.values() if any(v.name == "broken" for v in f.variants)]  # in no trainer
     assert len(plain) > 4
     for failure, strategy in product(plain, ("ddp", "zero2", "zero3", "fsdp2")):
+        broken = FAILURES[failure].variant("broken")
+        if not any(fnmatchcase(strategy, pattern) for pattern in broken.strategies):
+            continue
         for change in ({"precision": "bf16"}, {"world_size": 1}, {"world_size": 4}):
-            mode = "reentrant" if "*" in FAILURES[failure].variant("broken").checkpointing else "off"
+            mode = "reentrant" if "*" in broken.checkpointing else "off"
             cell = Cell(failure, "broken", strategy, mode)
             assert replace(cell, **change) in DEFAULT, f"{failure} is never run with {change}"
+
+
+def test_a_variant_that_asks_for_bf16_runs_in_it_everywhere():
+    for failure in FAILURES.values():
+        for variant in (v for v in failure.variants if v.bf16):
+            here = [c for c in DEFAULT if (c.failure, c.variant) == (failure.name, variant.name)]
+            usual = {c for c in here if c.world_size == default_world(c)}
+            assert {replace(c, precision="bf16") for c in usual} <= usual
 
 
 def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
@@ -125,7 +136,8 @@ def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
         variant = FAILURES[cell.failure].variant(cell.variant)
         usual = cell.world_size == default_world(cell)
         if cell.precision == "bf16":
-            assert variant.remedy == "broken" and cell.strategy in subset and usual, f"{cell.id} is too much"
+            asked = variant.bf16 or (variant.remedy == "broken" and cell.strategy in subset)
+            assert asked and usual, f"{cell.id} is too much"
         if not usual:
             assert variant.name == "broken" and cell.strategy in worlds[cell.world_size], f"{cell.id} is too much"
             assert cell.checkpointing in ("off", "reentrant"), f"{cell.id} is too much"

@@ -37,7 +37,13 @@ WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), ("fsdp1-full", "fsdp2"))
 
 FAILURE = Failure(
     title="The teacher of distillation trainers is neither sharded nor moved to the accelerator under FSDP",
-    records=(ISSUE, FIX, "https://github.com/huggingface/trl/issues/1147"),
+    records=(
+        ISSUE,
+        FIX,
+        "https://github.com/huggingface/trl/issues/1147",
+        "https://github.com/huggingface/trl/pull/2539",
+        "https://github.com/huggingface/transformers/issues/45941",
+    ),
     since="January 2025, as reported",
     until="open with trl 1.16.0",
     signatures={

@@ -1,6 +1,6 @@
 """A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Variant
 
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
 LAZY = "https://github.com/pytorch/pytorch/pull/117881"
@@ -25,6 +25,7 @@ FAILURE = Failure(
     ),
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
+    reported=Reported("trl-1.6.0", "sft-broken", "fsdp2"),
     signatures={
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
         "lazily-initialized": r"FSDP state has already been lazily initialized for",
@@ -52,6 +53,14 @@ FAILURE = Failure(
             checkpointing=OFF,
             strategies=("single", "ddp", "zero3", "fsdp2"),
             needs=("adapter",),
+        ),
+        Variant(
+            "head_broken",
+            trainer="sft",
+            checkpointing=OFF,
+            strategies=("single", "ddp", "zero3", "fsdp2"),
+            needs=("adapter",),
+            look="an adapter with `modules_to_save=['lm_head']`",
         ),
     ),
     claims={
@@ -85,7 +94,7 @@ FAILURE = Failure(
             where={"strategy": "fsdp2", "variant": "*broken"},
             source=TRL,
         ),
-        "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-broken"}, source=TRL_FIX),
+        "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-*broken"}, source=TRL_FIX),
     },
 )
 
@@ -184,5 +193,6 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     config = SFTConfig(**arguments, loss_type="chunked_nll")  # computes the loss from `lm_head.weight`, in chunks
-    words = tokenizer(padding_side="right")
-    return SFTTrainer(add_lora(qwen2()), config, train_dataset=text_dataset(), processing_class=words)
+    words, saved = tokenizer(padding_side="right"), ["lm_head"] if variant.remedy == "head_broken" else None
+    model = add_lora(qwen2(), modules_to_save=saved)
+    return SFTTrainer(model, config, train_dataset=text_dataset(), processing_class=words)

@@ -1,11 +1,17 @@
 """Tied embeddings in two groups of FSDP2: refused by torch 2.13, silently untied before."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 FIX = "https://github.com/huggingface/accelerate/pull/4171"
 SPLIT = "https://github.com/huggingface/accelerate/pull/4015"
 CHECK = "https://github.com/pytorch/pytorch/pull/176225"
 NEMO = "https://github.com/NVIDIA-NeMo/Automodel/pull/3708"
+
+BISECT = (
+    "make bisect FAILURE=fsdp2_tied_embeddings_split_groups PACKAGE=accelerate VARIANT=sft-broken STRATEGY=fsdp2"
+    " OTHERS=fixed"
+)
+SFT = {"variant": "sft-broken", "strategy": "fsdp2*"}
 
 OFF = ("off",)
 FSDP = ("fsdp2*",)
@@ -24,6 +30,8 @@ FAILURE = Failure(
     since="torch's fully_shard; the error since torch 2.13",
     until="accelerate 1.15.0, which keeps tied weights in one group; by hand, one must",
     reported=Reported("accelerate-1.14.0", "sft-broken", "fsdp2"),
+    began=(Turn("accelerate", "1.14.0", SFT, f"{BISECT} DIRECTION=introduced FROM=1.12.0 TO=1.14.0"),),
+    fixes=(Turn("accelerate", "1.15.0", SFT, f"{BISECT} DIRECTION=fixed FROM=1.14.0"),),
     signatures={
         "shared-parameter": r"is shared with a parameter already managed by another FSDP group",
         # FSDP1, whose tied modules are two units.

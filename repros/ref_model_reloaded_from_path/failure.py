@@ -1,0 +1,187 @@
+"""Without a `ref_model` TRL's trainers read the reference from the policy's path: what was changed since is lost."""
+
+import copy
+import math
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/trl/issues/1340"
+RESIZE = "https://github.com/allenai/open-instruct/pull/355"
+ALIGNED = "https://github.com/huggingface/trl/pull/5534"
+
+OFF = ("off",)  # checkpointing has no part in where a model comes from
+SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
+LOOK = "a policy that is changed after `from_pretrained`, and no `ref_model`"
+
+FAILURE = Failure(
+    title="Without a `ref_model` the reference is read from the policy's path, not copied from the policy",
+    records=(
+        ISSUE,
+        "https://github.com/huggingface/trl/issues/495",
+        "https://github.com/huggingface/trl/issues/1005",
+        RESIZE,
+        ALIGNED,
+        "https://github.com/huggingface/trl/issues/2046",
+    ),
+    since="February 2024, as reported",
+    until="open with trl 1.16.0",
+    signatures={
+        "no-path": r"Repo id must|Incorrect path_or_model_id|not a valid model identifier",
+        "no-zero3-copy": r"not compatible with `create_reference_model",
+        "copied-shards": r"'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0",
+        "check": r"CheckFailed: ",
+    },
+    context={"no-path": r"ref_model|create_model_from_path"},
+    variants=(
+        Variant("broken", checkpointing=OFF, needs=("reference model",), look=LOOK),
+        Variant("explicit", strategies=(*SOME, "fsdp1-full"), checkpointing=OFF),
+        Variant("saved_again", strategies=(*SOME, "fsdp1-full"), checkpointing=OFF),
+        Variant("broken", "dpo", checkpointing=OFF, look=LOOK),
+        Variant("broken", "kto", SOME, checkpointing=OFF, look=LOOK),
+        Variant("broken", "grpo", SOME, checkpointing=OFF, needs=("reference model",), look=LOOK),
+        *(Variant(each, "dpo", SOME, checkpointing=OFF) for each in ("explicit", "saved_again", "ln_2", "no_path")),
+        Variant("peft", "dpo", SOME, checkpointing=OFF),
+        *(Variant(each, "dpo", ("ddp", "zero3"), checkpointing=OFF) for each in ("deepcopy", "create")),
+        *(Variant("saved_again", each, SOME, checkpointing=OFF) for each in ("kto", "grpo")),
+    ),
+    claims={
+        "a": Claim("save the changed policy and load it from there", swap={"remedy": "saved_again"}, source=RESIZE),
+        "b": Claim("pass `ref_model=`", swap={"remedy": "explicit"}, source=ISSUE),
+        "c": Claim(
+            "the first loss tells: it must be ln 2",
+            kind="detects",
+            swap={"remedy": "ln_2"},
+            where={"variant": "dpo-broken"},
+            source=ISSUE,
+        ),
+        "d": Claim(
+            "with PEFT the policy itself is the reference", kind="trains", where={"variant": "dpo-peft"}, source=ISSUE
+        ),
+        "e": Claim(
+            "`ref_model=copy.deepcopy(model)`",
+            swap={"remedy": "deepcopy"},
+            where={"variant": "dpo-broken"},
+            source="https://github.com/huggingface/trl/issues/827",
+        ),
+        "f": Claim(
+            "`ref_model=create_reference_model(model)`",
+            swap={"remedy": "create"},
+            where={"variant": "dpo-broken"},
+            source="https://github.com/huggingface/trl/issues/840",
+        ),
+        "g": Claim("a model without a path is refused", kind="shows", where={"variant": "dpo-no_path"}, source=ISSUE),
+    },
+)
+
+
+def change(model):
+    """What a user does to a policy in memory; under ZeRO-3 each rank has its shard."""
+    weight = model.lm_head.weight
+    getattr(weight, "ds_tensor", weight).data.mul_(3)
+    return model
+
+
+def scenario(remedy, setup):
+    """The mechanism: a policy that stays near a reference, which is read from where the policy was read from."""
+    import torch
+
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import saved, text_rows
+    from tiny_models.qwen2 import qwen2
+
+    policy = change(saved(qwen2(), setup))
+    if remedy == "saved_again":
+        policy = saved(policy, setup, "changed")
+    if remedy == "explicit" or setup.reference:
+        reference = copy.deepcopy(policy)
+    else:
+        reference = type(policy).from_pretrained(policy.config._name_or_path)
+    prepared = {}
+
+    def second(accelerator):
+        prepared["reference"] = prepare(accelerator, reference)
+        return prepared["reference"]
+
+    def loss(model, batch):
+        logits = model(input_ids=batch["input_ids"]).logits
+        with torch.no_grad():
+            near = prepared["reference"](input_ids=batch["input_ids"]).logits
+        terms = torch.nn.functional.kl_div(
+            logits.float().log_softmax(-1), near.float().log_softmax(-1), log_target=True, reduction="none"
+        )
+        divergence = (terms * batch["attention_mask"].unsqueeze(-1)).sum() * batch["scale"]
+        return next_token_loss(logits, batch) + divergence
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(policy, loss, batch, second=second)
+
+
+def prepare(accelerator, reference):
+    """As the trainers prepare it."""
+    from trl.models.utils import prepare_deepspeed, prepare_fsdp
+
+    kind = accelerator.distributed_type.value
+    if kind == "FSDP":
+        return prepare_fsdp(reference, accelerator)
+    if kind == "DEEPSPEED":
+        return prepare_deepspeed(reference, accelerator)
+    return accelerator.prepare_model(reference, evaluation_mode=True)
+
+
+def trainer(variant, arguments, setup):
+    """The real trainer, whose arguments come first: under ZeRO-3 the policy is loaded in shards then."""
+    from faultline.trainer import from_trl
+    from tiny_models.data import GRPO, letter_score, prompts, saved, turns
+    from tiny_models.qwen2 import add_lora, qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    name = variant.trainer.upper()
+    settings = {"grpo": {**GRPO, "beta": 0.1}, "kto": {"loss_type": "apo_zero_unpaired"}}.get(variant.trainer, {})
+    config = from_trl(variant.trainer, f"{name}Config")(**{**arguments, **settings})
+    others = {"processing_class": tokenizer(), "args": config}
+    if variant.trainer == "grpo":
+        others |= {"reward_funcs": letter_score, "train_dataset": prompts()}
+    else:
+        columns = {"dpo": "prompt chosen rejected", "kto": "prompt completion label"}[variant.trainer]
+        others["train_dataset"] = turns(columns)
+    if setup.reference or variant.remedy == "saved_again":
+        model = saved(change(qwen2()), setup)
+    else:
+        model = change(saved(qwen2(), setup))
+    if variant.remedy == "peft":
+        model = add_lora(model)
+    elif variant.remedy == "explicit":
+        others["ref_model"] = change(saved(qwen2(), setup))
+    elif variant.remedy == "deepcopy":
+        others["ref_model"] = copy.deepcopy(model)
+    elif variant.remedy == "create":
+        from trl.models import create_reference_model
+
+        others["ref_model"] = create_reference_model(model)
+    elif variant.remedy == "no_path" and not setup.reference:
+        model.config._name_or_path = ""
+    built = from_trl(variant.trainer, f"{name}Trainer")(model=model, **others)
+    if variant.remedy == "ln_2" and not setup.reference:
+        built.compute_loss = first_is_ln_2(built.compute_loss)
+    return built
+
+
+def first_is_ln_2(compute_loss):
+    """The check that people recommend: policy and reference are equal in the first step."""
+
+    def checked(*args, **kwargs):
+        loss = compute_loss(*args, **kwargs)
+        if abs(float(loss.detach()) - math.log(2)) > 1e-3:
+            raise CheckFailed(f"the first loss is {float(loss.detach()):.4f}, not ln 2")
+        return loss
+
+    return checked
+
+
+class CheckFailed(Exception):
+    """A check that somebody recommends found the problem."""
+
+    def __str__(self):
+        return f"CheckFailed: {self.args[0]}"

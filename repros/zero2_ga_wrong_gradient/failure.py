@@ -1,0 +1,59 @@
+"""DeepSpeed's own gradient accumulation under ZeRO-2 trains on a part of its micro-batches only."""
+
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+
+ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7718"
+TRL = "https://github.com/huggingface/trl/issues/4540"
+OLDER = "https://github.com/deepspeedai/DeepSpeed/issues/5294"
+
+BISECT = "make bisect FAILURE=zero2_ga_wrong_gradient PACKAGE=deepspeed OTHERS=fixed"
+
+OFF = ("off",)  # checkpointing has no part in how micro-batches are added up
+ZERO2 = {"variant": "broken", "strategy": "zero2*"}
+
+FAILURE = Failure(
+    title="Gradient accumulation under ZeRO-2 gives the wrong gradient (deepspeed 0.17.6 to 0.18.2)",
+    records=(
+        ISSUE,
+        "https://github.com/deepspeedai/DeepSpeed/issues/7749",
+        "https://github.com/deepspeedai/DeepSpeed/issues/7629",
+        TRL,
+        "https://github.com/huggingface/trl/issues/4631",
+        "https://github.com/huggingface/accelerate/issues/3877",
+    ),
+    since="deepspeed 0.17.6",
+    until="deepspeed 0.18.3",
+    signatures={"static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED"},
+    elsewhere=("static-graph-no-sync",),  # DDP's static graph and `no_sync`, whatever the model
+    reported=Reported("deepspeed-0.18.2", "broken", "zero2"),
+    began=(Turn("deepspeed", "0.17.6", ZERO2, f"{BISECT} FROM=0.17.4 TO=0.18.0 DIRECTION=introduced"),),
+    fixes=(Turn("deepspeed", "0.18.3", ZERO2, f"{BISECT} FROM=0.18.0 TO=0.18.4 DIRECTION=fixed"),),
+    variants=(
+        Variant("broken", checkpointing=OFF, look="`gradient_accumulation_steps` above 1"),
+        Variant("no_overlap", checkpointing=OFF, strategies=("single", "zero2*")),
+    ),
+    claims={
+        "a": Claim("deepspeed 0.18.3 or newer", kind="trains", where=ZERO2, source=ISSUE),
+        "b": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where=ZERO2, source=ISSUE),
+        "c": Claim("ZeRO-3 instead of ZeRO-2", swap={"strategy": "zero3"}, where=ZERO2, source=ISSUE),
+        "d": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where=ZERO2, source=OLDER),
+        "e": Claim(
+            "fp32 instead of bf16", swap={"precision": "fp32"}, where={**ZERO2, "precision": "bf16"}, source=ISSUE
+        ),
+    },
+)
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen2 import qwen2
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(number, rank, world_size):
+        return token_batch(text_rows(number), rank, world_size)
+
+    overlap = {"overlap_comm": False} if remedy == "no_overlap" else {}
+    return Scenario(qwen2(), loss, batch, micro_batches=2, deepspeed={"zero_optimization": overlap})

@@ -1,0 +1,106 @@
+"""LoRA on fused experts (`target_parameters`) under ZeRO-3 ends in the backward pass without checkpointing."""
+
+from faultline.catalogue import Claim, Failure, Variant
+
+ISSUE = "https://github.com/huggingface/peft/issues/2916"
+INJECTION = "https://github.com/huggingface/peft/pull/3576"
+EXPERTS = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+MODULES = {"target_modules": ["q_proj", "v_proj"]}
+LOOK = "a LoraConfig with `target_parameters`"
+
+FAILURE = Failure(
+    title="LoRA with `target_parameters` under ZeRO-3 ends in the backward pass unless checkpointing is on",
+    records=(
+        ISSUE,
+        "https://github.com/huggingface/peft/issues/2855",
+        INJECTION,
+        "https://github.com/huggingface/peft/issues/3080",
+        "https://github.com/huggingface/peft/pull/3102",
+        "https://github.com/AgileRL/AgileRL/pull/658",
+    ),
+    since="peft 0.21.2 with deepspeed 0.19.8 (no older ones were tried)",
+    until="open, and not reported in this form",
+    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
+    signatures={
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+        "released-weight": r"The size of tensor a \(0\) must match the size of tensor b \(\d+\)",
+        # FSDP1, whose modules hold views of a flat parameter: in the first pass, and when a segment runs again.
+        "view-modified": r"Output 0 of View is a view and its base or another view of its base has been modified",
+        "already-there": r"Module already has an attribute named '(?:gate_up|down)_proj'",
+        "flat-shard": r"shape '\[.*\]' is invalid for input of size",
+    },
+    context=dict.fromkeys(
+        ("released-weight", "view-modified", "flat-shard"), r"target_parameters|ParamWrapper|_LoraParameterProxy"
+    ),
+    variants=(
+        Variant("broken", needs=("adapter",), look=LOOK, package="peft"),
+        Variant("target_modules", strategies=("single", "ddp", "zero2", "zero3", "fsdp2"), checkpointing=("off",)),
+        Variant(
+            "broken",
+            "sft",
+            ("single", "ddp", "zero2", "zero3", "fsdp2"),
+            checkpointing=("off", "reentrant"),
+            needs=("adapter",),
+            look=LOOK,
+            package="peft",
+        ),
+    ),
+    claims={
+        "a": Claim(
+            "gradient checkpointing, reentrant",
+            swap={"checkpointing": "reentrant"},
+            where={"strategy": "zero3*", "checkpointing": "off"},
+            source=ISSUE,
+        ),
+        "b": Claim(
+            "gradient checkpointing, non-reentrant",
+            swap={"checkpointing": "non-reentrant"},
+            where={"variant": "broken", "strategy": "zero3*", "checkpointing": "off"},
+            source=ISSUE,
+        ),
+        "c": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}, source=ISSUE),
+        "d": Claim(
+            "a peft whose injection works",
+            kind="trains",
+            where={"strategy": "zero3*", "checkpointing": "off", "variant": "*broken"},
+            source=INJECTION,
+        ),
+        "e": Claim(
+            "`zero3_init_flag: false`, as `broken` has it",
+            kind="trains",
+            where={"strategy": "zero3*", "checkpointing": "off", "variant": "broken"},
+            source=ISSUE,
+        ),
+        "f": Claim(
+            "`target_modules`, which leaves the experts out",
+            swap={"remedy": "target_modules"},
+            where={"variant": "broken", "checkpointing": "off"},
+            source=ISSUE,
+        ),
+    },
+)
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+    from tiny_models.qwen3_moe import add_lora, qwen3_moe
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(add_lora(qwen3_moe(), **(MODULES if remedy == "target_modules" else EXPERTS)), loss, batch)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.qwen3_moe import add_lora, qwen3_moe
+    from tiny_models.tokenizer import tokenizer
+
+    model, words = add_lora(qwen3_moe(), **EXPERTS), tokenizer(padding_side="right")
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

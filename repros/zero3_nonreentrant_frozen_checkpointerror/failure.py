@@ -1,0 +1,96 @@
+"""ZeRO-3 with non-reentrant checkpointing of blocks that hold frozen parameters: recomputed values have shape [0]."""
+
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+
+ISSUE = "https://github.com/huggingface/trl/issues/5217"
+FIX = "https://github.com/deepspeedai/DeepSpeed/pull/8148"
+FACTORY = "https://github.com/hiyouga/LLaMA-Factory/issues/6438"
+ADAPTER = ("adapter",)
+BISECT = (
+    "make bisect FAILURE=zero3_nonreentrant_frozen_checkpointerror PACKAGE=deepspeed DIRECTION=fixed OTHERS=fixed"
+    " FROM=0.18.3 VARIANT=broken STRATEGY=zero3 CHECKPOINTING=non-reentrant"
+)
+
+FAILURE = Failure(
+    title="ZeRO-3 with LoRA and non-reentrant checkpointing ends in a CheckpointError",
+    records=(ISSUE, FIX, FACTORY),
+    since="deepspeed 0.17.6 (the oldest that was tried)",
+    until="deepspeed 0.19.3",
+    reported=Reported("deepspeed-0.18.3", "broken", "zero3", "non-reentrant"),
+    fixes=(
+        Turn(
+            "deepspeed",
+            "0.19.3",
+            {"variant": "broken", "strategy": "zero3*", "checkpointing": "non-reentrant"},
+            BISECT,
+        ),
+    ),
+    signatures={
+        "recomputed-empty": r"(?s)Recomputed values for the following tensors have different metadata.*"
+        r"'shape': torch\.Size\(\[0\]\)",
+        "marked-ready-twice": r"Expected to mark a variable ready only once",
+    },
+    elsewhere=("marked-ready-twice",),  # ddp_peft_reentrant_ready_twice
+    variants=(
+        Variant("broken", needs=ADAPTER, look="non-reentrant checkpointing of a model with frozen parameters"),
+        Variant("nothing_frozen", strategies=("zero*",), checkpointing=("non-reentrant",)),
+        Variant(
+            "broken",
+            trainer="sft",
+            strategies=("single", "zero2", "zero3"),
+            checkpointing=("reentrant", "non-reentrant"),
+            needs=ADAPTER,
+            package="deepspeed",
+        ),
+    ),
+    claims={
+        "a": Claim(
+            "deepspeed 0.19.3 or newer",
+            kind="trains",
+            where={"variant": "broken", "strategy": "zero3*", "checkpointing": "non-reentrant"},
+            source=FIX,
+        ),
+        "b": Claim(
+            '`gradient_checkpointing_kwargs={"use_reentrant": True}`, against the usual advice',
+            kind="trains",
+            where={"strategy": "zero3*", "checkpointing": "reentrant"},
+            source=ISSUE,
+        ),
+        "c": Claim(
+            "nothing frozen inside of the blocks",
+            kind="trains",
+            where={"variant": "nothing_frozen", "strategy": "zero3*"},
+            source=ISSUE,
+        ),
+    },
+)
+
+
+def lora(frozen):
+    from tiny_models.qwen2 import add_lora, qwen2
+
+    model = add_lora(qwen2())
+    return model if frozen else model.requires_grad_(True)
+
+
+def scenario(remedy, setup):
+    from faultline.scenario import Scenario, next_token_loss, token_batch
+    from tiny_models.data import text_rows
+
+    def loss(model, batch):
+        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+    def batch(step, rank, world_size):
+        return token_batch(text_rows(step), rank, world_size)
+
+    return Scenario(lora(frozen=remedy != "nothing_frozen"), loss, batch)
+
+
+def trainer(variant, arguments, setup):
+    from trl import SFTConfig, SFTTrainer
+
+    from tiny_models.data import text_dataset
+    from tiny_models.tokenizer import tokenizer
+
+    words = tokenizer(padding_side="right")
+    return SFTTrainer(lora(True), SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

@@ -1,0 +1,51 @@
+"""Qwen3MoeForCausalLM, whose experts are fused into one parameter for each matrix, with LoRA on those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from tiny_models import build, seeded
+from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
+
+
+def config() -> Qwen3MoeConfig:
+    return Qwen3MoeConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        decoder_sparse_step=1,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+        use_cache=False,
+        pad_token_id=SPECIAL.index("<pad>"),
+        bos_token_id=SPECIAL.index("<bos>"),
+        eos_token_id=SPECIAL.index("<eos>"),
+    )
+
+
+def qwen3_moe(seed: int = 0) -> Qwen3MoeForCausalLM:
+    """About 32k parameters, more than half of them in the experts."""
+    return build(lambda: Qwen3MoeForCausalLM(config()), seed)
+
+
+def add_lora(model: Any, seed: int = 1, **targets: Any) -> Any:
+    """A PeftModel on the frozen base, with adapters on what `targets` name; B starts small instead of at zero."""
+    from peft import LoraConfig, get_peft_model
+
+    settings = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, task_type="CAUSAL_LM", **targets)
+    with seeded(seed):
+        adapted = get_peft_model(model, settings)
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(std=0.05)
+        return adapted.train()
