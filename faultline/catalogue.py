@@ -123,7 +123,8 @@ class Failure:
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
     so one that looks ahead is anchored; without it the answer is `mechanism`, likely and no more, if there is one: what
     happens to any model with these words. `found_by` are facts about a model (see `observe.Observer.facts`), of which
-    the failure needs one. `began` and `fixes` are the first releases with it and without it, where a search found them."""
+    the failure needs one. `began` and `fixes` are the first releases with it and without it, where a search found
+    them."""
 
     title: str
     records: tuple[str, ...]

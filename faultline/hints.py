@@ -83,8 +83,8 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known of a run; an empty axis is not known. `context` is the text that may tell more, a line each; `asked` is
-    such text of the options, which is no evidence."""
+    """What is known of a run; an empty axis is not known. `context` is the text that may tell more, a line each;
+    `asked` is such text of the options, which is no evidence."""
 
     strategies: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()

@@ -122,7 +122,8 @@ def table(told: Sequence[tuple[Sample, str]]) -> str:
         "| | of the catalogue | others | named rightly | the mechanism alone | named wrongly | precision | recall |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(
-            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.less} | {s.wrong} | {s.precision} | {s.recall} |"
+            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.less} | {s.wrong} "
+            f"| {s.precision} | {s.recall} |"
             for s in score(told)
         ),
     ]
