@@ -27,7 +27,7 @@ def mode(left: Mapping[str, frozenset[str]], versions: Mapping[str, Range]) -> t
         found = "non-reentrant", "transformers"
     elif not transformers.below(NON_REENTRANT):
         return "", ""
-    elif trainer == {OWN} or trl.below(TRL_BEFORE):
+    elif trainer == frozenset([OWN]) or trl.below(TRL_BEFORE):
         return "reentrant", "transformers"
     elif trainer and trainer <= TRL and trl.reaches(TRL_SINCE):
         found = "non-reentrant", "trl"
@@ -35,5 +35,5 @@ def mode(left: Mapping[str, frozenset[str]], versions: Mapping[str, Range]) -> t
         return "", ""
     # There newer TRL trainers force it to be reentrant.
     zero3 = any(name.startswith("zero3") for name in left.get("strategy", ["zero3"]))
-    forced = zero3 and trainer != {OWN} and left.get("adapter") != {"no"}
+    forced = zero3 and trainer != frozenset([OWN]) and left.get("adapter") != frozenset(["no"])
     return ("", "") if forced else found
