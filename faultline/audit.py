@@ -43,7 +43,7 @@ class Evidence:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Audit a project: exit code 0 where no failure of the catalogue is found, 1 where one is."""
+    """Audit a project: exit code 1 where a failure of the catalogue applies, 0 where none does or one only could."""
     if args.advisories:
         if args.files or args.env or args.python or args.json:
             raise UsageError("--advisories writes what is known of every failure: it goes without anything else")
@@ -53,8 +53,8 @@ def command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(setup, found), indent=2))
     else:
-        audit.show(Console(), setup, found)
-    return EXIT_UNEXPECTED if found else EXIT_AS_EXPECTED
+        audit.show(Console(), setup, found, args.all)
+    return EXIT_UNEXPECTED if any(finding.applies for finding in found) else EXIT_AS_EXPECTED
 
 
 def evidence(failure: Failure, case: Case) -> Evidence:
@@ -154,6 +154,7 @@ def _finding(setup: Setup, finding: Finding) -> dict[str, Any]:
         "failure": failure.name,
         "title": failure.title,
         "sure": finding.sure,
+        "applies": finding.applies,
         "cases": [_case(setup, failure, case) for case in finding.cases],
         "fixed": failure.until,
         "records": list(failure.records),

@@ -74,6 +74,8 @@ class Claim:
     fails     the chosen cell doesn't train
     trains    the chosen cell trains
     shows     the chosen cell doesn't train, and says so with an error
+
+    `general` is the same for any model with the mechanism, where it helps there as well.
     """
 
     text: str
@@ -81,6 +83,7 @@ class Claim:
     swap: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    general: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -123,8 +126,10 @@ class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
     are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored. `found_by` are facts about a model (see `observe.Observer.facts`) of which the
-    failure needs one. `began` and `fixes` are the first releases with it and without it, where a search found them."""
+    so one that looks ahead is anchored; without it the answer is `mechanism`, likely and no more, if there is one: what
+    happens to any model with these words. `found_by` are facts about a model (see `observe.Observer.facts`), of which
+    the failure needs one. `began` and `fixes` are the first releases with it and without it, where a search found
+    them."""
 
     title: str
     records: tuple[str, ...]
@@ -135,6 +140,7 @@ class Failure:
     claims: Mapping[str, Claim]
     elsewhere: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
+    mechanism: str = ""
     reported: Reported | None = None
     began: tuple[Turn, ...] = ()
     fixes: tuple[Turn, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from faultline import history, known, matrix, report, strategies
 from faultline.catalogue import NEEDS, Failure, Variant, failures
-from faultline.matrix import Cell
+from faultline.matrix import CHECKPOINTING, Cell
 from faultline.setups import Setup
 
 PLACES = ("strategy", "checkpointing", "precision")
@@ -29,6 +29,12 @@ class Case:
     holds: tuple[str, ...]
     open: tuple[str, ...]
 
+    @property
+    def applies(self) -> bool:
+        """Whether all holds, or the strategy and a trainer or need that the files name, and no code is asked for."""
+        named = "strategy" in self.holds and not {"trainer", *NEEDS}.isdisjoint(self.holds)
+        return not self.open or (named and not {v.look for v in self.variants if v.look} & {*self.open})
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -41,6 +47,11 @@ class Finding:
     def sure(self) -> bool:
         """Whether every recorded condition is known to hold."""
         return not self.cases[0].open
+
+    @property
+    def applies(self) -> bool:
+        """Whether it is more than what could be: what the files say of it holds, and it takes nothing of the code."""
+        return any(case.applies for case in self.cases)
 
 
 def findings(setup: Setup) -> list[Finding]:
@@ -95,7 +106,7 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
         return None
     holds += [axis for axis in PLACES if axis in setup.left and _holds(axis, failure, shown, states, setup)]
     if len(shown) < len(states):
-        unknown.append(f"it trains under {in_words(shown, list(states))}")
+        unknown.append(_differs(shown, list(states)))
     whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
     unknown += whys
     turns = [t for cell in shown for t in (history.fixed(failure, cell), history.turn(failure.began, cell)) if t]
@@ -103,6 +114,14 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     holds += dict.fromkeys(packages) if not whys else []
     unknown += [variant.look] if variant.look else []
     return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown))
+
+
+def _differs(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
+    """What sets some of many cells apart: their modes alone, if that is all, else their places."""
+    modes = {cell.checkpointing for cell in shown}
+    if len(shown) == sum(cell.checkpointing in modes for cell in among):
+        return f"checkpointing is {' or '.join(report.ordered(modes, CHECKPOINTING))}"
+    return f"it trains under {in_words(shown, among)}"
 
 
 def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:

@@ -25,7 +25,9 @@ from faultline.silence import LOGGED, Silence, Steps, alike
 from faultline.wording import normalised
 
 # How sure an answer is. The words of an error alone are never enough where other mistakes share them.
-CERTAIN = "certain"  # runs ended with these words under the strategy and mode that the log or the options name
+# Runs ended with these words under the strategy and mode that the log or the options name; where other mistakes share
+# the words, the log itself shows what bears them out.
+CERTAIN = "certain"
 LIKELY = "likely"  # the words are the failure's own, and nothing speaks against it; strategy or mode isn't known
 UNKNOWN = "unknown"
 
@@ -39,6 +41,8 @@ class Match:
     sure: str = ""
     against: str = ""
     where: frozenset[Place] = frozenset()
+    mechanism: str = ""
+    """What happens to any such model, where nothing in the log says that it is the failure's own."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
             strategies=asked.strategies or hints.strategies,
             modes=asked.modes or hints.modes,
             versions={**hints.versions, **asked.versions},
-            context="\n".join((hints.context, *sorted(asked.strategies))),
+            asked="\n".join(sorted(asked.strategies)),
         )
     # Of errors that were raised while each other was handled the last may be the one with a name: it knows the most.
     told = [(event, match) for event in reversed(chain) if not event.follows for match in matching(event.text, hints)]
@@ -129,11 +133,17 @@ def matching(text: str, hints: Hints) -> tuple[Match, ...]:
             if name not in failure.elsewhere and (re.search(pattern, text) or re.search(pattern, flat)):
                 candidates.append(_weigh(failure, name, hints))
                 break
+    # What a failure shows by itself comes before what only one of its remedies leads to.
     order = (CERTAIN, LIKELY, "")
     return tuple(
         sorted(
             candidates,
-            key=lambda m: (order.index(m.sure), not known.shown_by_itself(m.failure, m.signature), m.failure.name),
+            key=lambda m: (
+                not m.sure,
+                not known.shown_by_itself(m.failure, m.signature),
+                order.index(m.sure),
+                m.failure.name,
+            ),
         )
     )
 
@@ -152,15 +162,18 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
         )
         return Match(failure, signature, against=f"no run ended so under {run}")
     context = failure.context.get(signature)
-    bears_out = bool(context and re.search(context, hints.context))
+    in_log = not context or bool(re.search(context, hints.context))
+    bears_out = in_log or bool(context and re.search(context, f"{hints.context}\n{hints.asked}"))
     modes = {mode for _, mode in everywhere}
     needs_mode = modes == {"reentrant"}
     shown = bool(hints.strategies) and (bool(hints.modes) or not needs_mode)
-    if context and not bears_out and not (hints.modes and needs_mode):
+    if not bears_out and failure.mechanism:
+        return Match(failure, signature, LIKELY, where=there, mechanism=failure.mechanism)
+    if not bears_out and not (hints.modes and needs_mode):
         return Match(
             failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
         )
-    return Match(failure, signature, CERTAIN if there and shown else LIKELY, where=there)
+    return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
 
 
 def _several(names: Iterable[str], order: Sequence[str]) -> str:
@@ -228,6 +241,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "sure": match.sure if match else "",
         "signature": match.signature if match else "",
         "title": failure.title if failure else "",
+        "mechanism": match.mechanism if match else "",
         "error": told.cause.text if told.cause else "",
         "search": told.search,
         "cause": _event(told.cause) if told.cause else None,

@@ -64,13 +64,14 @@ MODES = (
 _LINE = re.compile(
     "|".join(pattern.pattern for pattern, _ in (*RAN[:1], *ASKED, *MODES)) + r"|DistributedDataParallel\(|"
     r"\btrl/|[gG]radient[_ ]checkpointing|ref_model|teacher|[dD]istill|\bGKD|GOLD|LoRA|lora|[Pp]eft|generate\b|"
-    r"prepare_model"
+    r"prepare_model|vision_(?:tower|model)|mm_projector|multi_?modal_?projector|did not receive grad|[gG]emma|"
+    r"[lL]la[vV]a|LLaVA"
 )
 TELLING = (
     r"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|"
     r"distributed|Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|LoRA|lora|Lora|peft|PEFT|Peft|ref_model|"
     r"Teacher|teacher|generate|torch|Torch|transformers|Transformers|trl|TRL|accelerate|Accelerate|prepare_model|"
-    r"find_unused|Distill|distill|GKD|gkd|GOLD"
+    r"vision_|projector|receive grad|emma|[lL]la[vV]a|LLaVA|find_unused|Distill|distill|GKD|gkd|GOLD"
 )
 """What a line has, in any of the usual spellings, if it is of interest."""
 _TELLS = re.compile(TELLING)
@@ -82,12 +83,14 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known of a run; an empty axis is not known. `context` is the text that may tell more, a line each."""
+    """What is known of a run; an empty axis is not known. `context` is the text that may tell more, a line each;
+    `asked` is such text of the options, which is no evidence."""
 
     strategies: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
     versions: dict[str, str] = field(default_factory=dict)
     context: str = ""
+    asked: str = ""
 
 
 class Collector:

@@ -128,6 +128,14 @@ def recorded() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in ERRORS.read_text(encoding="utf-8").splitlines())
 
 
+def signature_of(cell: str, stack: str, error: str) -> tuple[str, str]:
+    """The failure and the signature that a recorded error has in a cell; both empty where it isn't recorded."""
+    for entry in recorded():
+        if cell in entry["stacks"].get(stack, ()) and same_error(beginning(entry["error"]), beginning(error)):
+            return entry["failure"], entry["signature"]
+    return "", ""
+
+
 def seen(error: str) -> list[tuple[str, str]]:
     """Cells of recorded runs that ended with an error, in whichever wording, each with its stack; the newest last."""
     return [

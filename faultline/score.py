@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from faultline import known, logs, readmes, recorded
 from faultline.catalogue import ROOT, failures
@@ -22,32 +23,38 @@ ALONE = "errors of runs, the traceback alone"
 TOLD = "errors of runs, with strategy and checkpointing"
 PASTED = "logs that people pasted"
 OTHERS = "near misses"
+MECHANISM = " (mechanism)"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A log and the answer that is right: a failure, or ``unknown``."""
+    """A log and the answer that is right: a failure, or ``unknown``; of a `mechanism` that is all that may be said."""
 
     group: str
     name: str
     answer: str
     log: bytes
     asked: Hints | None = None
+    mechanism: bool = False
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One group: how many samples have an answer in the catalogue and how many don't, and what was said of them."""
+    """One group: how many samples have an answer in the catalogue and how many don't, and what was said of them.
+
+    `less` counts those of whose failure only the mechanism was named, `wrong` also a failure named for its mechanism.
+    """
 
     group: str
     with_answer: int
     without: int
     right: int
+    less: int
     wrong: int
 
     @property
     def precision(self) -> str:
-        return _share(self.right, self.right + self.wrong)
+        return _share(self.right + self.less, self.right + self.less + self.wrong)
 
     @property
     def recall(self) -> str:
@@ -70,16 +77,26 @@ def samples() -> Iterator[Sample]:
         yield Sample(TOLD, name, answer, log, place)
     for group, folder in ((PASTED, LOGS), (OTHERS, NEAR_MISSES)):
         for name, told in index(folder).items():
-            yield Sample(group, name, told.get("answer", UNKNOWN), (folder / f"{name}.log").read_bytes())
+            log = (folder / f"{name}.log").read_bytes()
+            yield Sample(group, name, told.get("answer", UNKNOWN), log, mechanism="mechanism" in told)
 
 
-def index(folder: Path) -> dict[str, dict[str, str]]:
+def index(folder: Path) -> dict[str, dict[str, Any]]:
     """What a folder's index.toml says of each of its logs."""
     return tomllib.loads((folder / "index.toml").read_text(encoding="utf-8"))
 
 
 def answered(sample: Sample) -> Diagnosis:
     return diagnose(lambda wanted: logs.lines(sample.name, [sample.log], wanted), sample.asked)
+
+
+def said(told: Diagnosis) -> str:
+    """The answer in a word or two; ``FAILURE (mechanism)`` where no more than that was named."""
+    return f"{told.answer}{MECHANISM}" if told.match and told.match.mechanism else told.answer
+
+
+def right(sample: Sample) -> str:
+    return f"{sample.answer}{MECHANISM}" if sample.mechanism else sample.answer
 
 
 def score(told: Sequence[tuple[Sample, str]]) -> list[Scored]:
@@ -90,8 +107,9 @@ def score(told: Sequence[tuple[Sample, str]]) -> list[Scored]:
             group or "all",
             sum(s.answer != UNKNOWN for s, _ in own),
             sum(s.answer == UNKNOWN for s, _ in own),
-            sum(said == s.answer != UNKNOWN for s, said in own),
-            sum(said not in (UNKNOWN, s.answer) for s, said in own),
+            sum(said == right(s) != UNKNOWN for s, said in own),
+            sum(said == f"{right(s)}{MECHANISM}" for s, said in own),
+            sum(said not in (UNKNOWN, right(s), f"{right(s)}{MECHANISM}") for s, said in own),
         )
         for group in (*groups, "")
         for own in [[(s, said) for s, said in told if group in ("", s.group)]]
@@ -101,20 +119,21 @@ def score(told: Sequence[tuple[Sample, str]]) -> list[Scored]:
 def table(told: Sequence[tuple[Sample, str]]) -> str:
     """Precision and recall as Markdown, and each sample that was answered otherwise."""
     lines = [
-        "| | of the catalogue | others | named rightly | named wrongly | precision | recall |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| | of the catalogue | others | named rightly | the mechanism alone | named wrongly | precision | recall |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(
-            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.wrong} | {s.precision} | {s.recall} |"
+            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.less} | {s.wrong} "
+            f"| {s.precision} | {s.recall} |"
             for s in score(told)
         ),
     ]
-    missed = [f"- {s.name} ({s.group}): {s.answer}, answered {said}" for s, said in told if said != s.answer]
+    missed = [f"- {s.name} ({s.group}): {right(s)}, answered {said}" for s, said in told if said != right(s)]
     return "\n".join([*lines, "", "Answered otherwise:", "", *missed] if missed else lines)
 
 
 def command(args: argparse.Namespace) -> int:
     """Score every sample and write the table into fixtures/README.md; exit code 1 where one was named wrongly."""
-    told = [(sample, answered(sample).answer) for sample in samples()]
+    told = [(sample, said(answered(sample))) for sample in samples()]
     text = table(told)
     print(text)
     print(readmes.put(FIXTURES / "README.md", lambda: text))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from faultline import engines
+from faultline import defaults, engines
 from faultline.catalogue import failures
 from faultline.engines import Told
 from faultline.matrix import CHECKPOINTING
@@ -14,7 +14,7 @@ from faultline.projects import Document
 from faultline.report import one_line
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
-OWN = "another"  # a trainer that is none of those that the catalogue runs
+OWN = defaults.OWN  # a trainer that is none of those that the catalogue runs
 
 # Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.
 ARGUMENTS = frozenset(
@@ -85,6 +85,7 @@ def _arguments(document: Document, data: Mapping[str, Any], path: tuple[str, ...
 
     yield from _distribution(document, data, path)
     yield from _checkpointing(document, data, path)
+    yield from _unnamed(data, place)
     if engines.truth(data.get("bf16")):
         yield from engines.precision(document, "bf16", (*path, "bf16"), True)
     elif engines.truth(data.get("fp16")):
@@ -158,6 +159,15 @@ def _checkpointing(document: Document, data: Mapping[str, Any], path: tuple[str,
             keys = (*path, key) if key == "use_reentrant_gc" else (*path, key, "use_reentrant")
             left = frozenset(CHECKPOINTING) - {"non-reentrant" if reentrant else "reentrant"}
             yield Told("checkpointing", left, engines.source_of(document, *keys, value=told))
+
+
+def _unnamed(data: Mapping[str, Any], place: Any) -> Iterator[Told]:
+    """Checkpointing without its mode, where transformers or TRL chooses it, unlike axolotl and LLaMA-Factory."""
+    others = {"base_model", "datasets", "finetuning_type", "stage", "use_reentrant_gc"}
+    key = next((k for k in ("gradient_checkpointing", "activation_checkpointing") if data.get(k) is True), "")
+    given = any(data.get(f"{k}_kwargs") for k in ("gradient_checkpointing", "activation_checkpointing"))
+    if key and not given and not others & data.keys():
+        yield Told(defaults.UNNAMED, YES, place(key))
 
 
 def _adapter(data: Mapping[str, Any], place: Any) -> Iterator[Told]:

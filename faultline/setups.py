@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline import known, pins, projects, ranges, settings
+from faultline import defaults, known, pins, projects, ranges, settings
 from faultline.engines import Told
 from faultline.errors import UsageError
 from faultline.pins import Pin
@@ -97,6 +97,8 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
     for axis in sources:
         alternatives = [own for own in kinds.values() if all(axis in each for each in own)]
         if not alternatives:
+            if axis == defaults.UNNAMED:
+                continue
             notes.append(f"{axis}: not all of several files say it, so it is taken as not known")
             continue
         told_by_kind = [frozenset.union(*(each[axis] for each in own)) for own in alternatives]
@@ -105,6 +107,7 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
             shared = frozenset.union(*told_by_kind)
             notes.append(f"{axis}: these exclude each other, and either may be what runs: {few(sources[axis])}")
         left[axis] = shared
+    unnamed = left.pop(defaults.UNNAMED, None)
     sources = {axis: tuple(dict.fromkeys(own)) for axis, own in sources.items() if axis in left}
     packages: dict[str, list[Pin]] = {}
     for pin in versions:
@@ -119,6 +122,11 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
             notes.append(f"no version of {package} fits all of: {few(sources[package])}; it is taken as not known")
         else:
             kept[package] = range_
+    named, package = defaults.mode(left, kept)
+    if unnamed and named in left.get("checkpointing", ()):
+        left["checkpointing"] = frozenset([named])
+        whose = tuple(f"{source}, {named} by default" for source in sources[package])
+        sources["checkpointing"] = (*sources["checkpointing"], *whose)
     torch = kept.get("torch")
     if torch and not torch.holds(ranges.public(known.pinned()["torch"])):
         notes.append(f"everything was measured with torch {known.pinned()['torch']}, not with torch{torch.text}")

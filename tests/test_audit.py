@@ -59,7 +59,9 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     """Breaks when the record's own setting, in files as people have them, isn't the surest answer."""
     code, out, errors = asked("audit", project(tmp_path))
     assert code == 1 and not errors
-    assert out.index("Every recorded condition holds: 1") < out.index("grpo_lora_no_grad") < out.index("Depends on")
+    assert (
+        out.index("Every recorded condition holds: 1") < out.index("grpo_lora_no_grad") < out.index("Could apply, if")
+    )
     for told in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
         assert told in out
     [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
@@ -73,6 +75,90 @@ def test_another_torch_than_was_run_is_a_condition(tmp_path, asked):
     _, out, _ = asked("audit", str(tmp_path), "--json")
     found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}["grpo_lora_no_grad"]
     assert not found["sure"] and any("your torch does what" in text for case in found["cases"] for text in case["if"])
+
+
+CLEAN = {
+    "requirements": "".join(f"{name}=={version}\n" for name, version in known.pinned().items()),
+    "accelerate": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+    "  fsdp_reshard_after_forward: true\nmixed_precision: bf16\n",
+    "grpo": "output_dir: out\nmax_steps: 9\ndataset_text_field: text\ncompletion_only_loss: true\nuse_peft: false\n"
+    "trainer: sft\ngradient_checkpointing: true\n",
+}
+
+
+def test_a_clean_current_project_passes(tmp_path, asked):
+    """Breaks when a project fails its audit for what only its code could have, or reads pages of it."""
+    files = project(tmp_path, **CLEAN)
+    code, out, _ = asked("audit", files)
+    told, could = out.split("Could apply, if")
+    assert code == 0 and "measured" not in out and len(could.splitlines()) < 20
+    assert "requires_grad_(True)" in could and "holds" not in told
+    code, out, _ = asked("audit", files, "--all")
+    assert code == 0 and "measured" in out and "zero3_dummy_loss" in out
+    code, out, _ = asked("audit", files, "--json")
+    assert code == 0 and not any(finding["applies"] for finding in json.loads(out)["findings"])
+
+
+def test_what_is_installed_alone_fails_nobody(asked):
+    """Breaks when an environment, of which nothing else is known, has every failure at length."""
+    code, out, _ = asked("audit", "--env")
+    assert code == 0 and len(out.splitlines()) < 60
+
+
+def test_a_strategy_and_a_trainer_that_hold_are_enough_without_a_release():
+    """The near miss of a clean project: nobody pins TRL, and everything else that is recorded holds."""
+    place = {"strategy": "zero2", "checkpointing": "reentrant", "trainer": "grpo", "adapter": "yes"}
+    [found] = [f for f in conditions.findings(setup(**place)) if f.failure.name == "grpo_lora_no_grad"]
+    assert found.applies and not found.sure
+    [found] = [f for f in conditions.findings(setup()) if f.failure.name == "grpo_lora_no_grad"]
+    assert not found.applies
+
+
+@pytest.mark.parametrize(
+    ("requirements", "grpo", "modes"),
+    [
+        ("transformers==5.0.0\n", "", "non-reentrant"),
+        ("transformers==5.23.0\ntrl==0.11.4\n", "", "non-reentrant"),
+        ("transformers==4.57.6\ntrl==0.26.2\n", "", "reentrant"),
+        ("transformers==4.57.6\ntrl==0.27.1\n", "", "non-reentrant"),
+        ("transformers==4.57.6\ntrl==0.27.0\n", "", "non-reentrant reentrant"),
+        ("transformers==4.49.0\n", "", "non-reentrant reentrant"),
+        ("transformers>=4.49\ntrl==0.15.2\n", "", "non-reentrant reentrant"),
+        ("transformers>=5.1\n", "", "non-reentrant"),
+        ("peft==0.14.0\n", "", "non-reentrant reentrant"),
+        ("transformers==5.0.0\n", "base_model: x\ndatasets: []\n", "non-reentrant reentrant"),
+        ("transformers==5.0.0\n", "gradient_checkpointing_kwargs: {use_reentrant: true}\n", "reentrant"),
+    ],
+)
+def test_the_mode_that_nobody_names_is_that_of_the_releases(tmp_path, requirements, grpo, modes):
+    """Breaks when `gradient_checkpointing: true` leaves both modes open though the pins say which it is."""
+    train = CLEAN["grpo"].replace("trainer: sft\n", "").replace("dataset_text_field: text\n", "")
+    train = train.replace("completion_only_loss: true\n", "")
+    own = grpo if "trainer" in grpo else f"trainer: sft\n{grpo}"
+    files = project(tmp_path, **{**CLEAN, "requirements": requirements, "grpo": train + own})
+    assert setups.of([files], environment=False).left["checkpointing"] == {*modes.split()}
+
+
+def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
+    """Breaks when TRL, which makes an adapter's checkpointing reentrant under ZeRO-3, is taken at the default."""
+    zero3 = PROJECT["accelerate.yaml"].replace("zero_stage: 2", "zero_stage: 3")
+    train = CLEAN["grpo"].replace("use_peft: false", "use_peft: true")
+    found = setups.of([project(tmp_path, **{**CLEAN, "accelerate": zero3, "grpo": train})], environment=False)
+    assert found.left["checkpointing"] == {"reentrant", "non-reentrant"}
+
+
+def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
+    """Breaks when a strategy that holds is asked for once more."""
+    found = cases(setup({"deepspeed": "==0.17.0"}, strategy="zero2", trainer=OWN), "zero_double_reduction")
+    assert "checkpointing is reentrant" in found[0].open and "trains under" not in str(found[0].open)
+
+
+def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
+    """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
+    monkeypatch.setattr(audit, "_once", lambda *_: set())
+    monkeypatch.setattr(history, "shows", lambda *_: False)
+    _, out, _ = asked("audit", project(tmp_path), "--all")
+    assert not re.search(r"measured +:", out)
 
 
 def test_the_example_of_the_readme_is_what_is_printed(tmp_path, asked):

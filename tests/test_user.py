@@ -141,6 +141,8 @@ def test_the_log_of_a_run_that_died_is_diagnosed(call, clone, tmp_path):
     code, told, errors = call("diagnose", "train.log")
     assert code == 0, log + told + errors
     assert told.startswith("ddp_unused_vision_tower") and "only followed: " in told
+    # The net is no Gemma3: what it has in common with it is all that may be said.
+    assert "the same mechanism: parameters that got no gradient" in told and "\nlikely  " in told
     # What is told to be typed can be typed here.
     [more] = re.findall(r"^More +(.*)$", told, re.MULTILINE)
     assert more == f"'{clone}/bin/faultline' show ddp_unused_vision_tower"

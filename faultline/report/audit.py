@@ -19,8 +19,11 @@ ORDER = ("verified", "conditional", "refuted")
 PLACE = re.compile(r"(?<=\d) [^:]*(?::.*)?$")  # what stands behind a file and its line
 
 
-def show(console: Console, setup: Setup, found: list[Finding]) -> None:
-    """Print an audit; every text of a file goes through `one_line`."""
+def show(console: Console, setup: Setup, found: list[Finding], everything: bool = False) -> None:
+    """Print an audit, with `everything` the details of what only could apply, too.
+
+    Every text of a file goes through `one_line`.
+    """
     _line(console, Text("Known", style="bold").append(f"  from {few(setup.read)}", style="not bold dim"))
     for key in ("strategy", "checkpointing", "precision", "trainer", *NEEDS):
         if key in setup.left:
@@ -35,16 +38,33 @@ def show(console: Console, setup: Setup, found: list[Finding]) -> None:
         _line(console, Text(f"  {one_line(note)}", style="yellow"))
     console.print()
     sure = [finding for finding in found if finding.sure]
-    rest = [finding for finding in found if not finding.sure]
+    near = [finding for finding in found if finding.applies and not finding.sure]
+    could = [finding for finding in found if not finding.applies]
     if not found:
         _line(console, Text("No failure of the catalogue has its recorded conditions here.", style="bold green"))
-    for heading, own in (("Every recorded condition holds", sure), ("Depends on what the files don't say", rest)):
+    for heading, own in (
+        ("Every recorded condition holds", sure),
+        ("What the files say holds, and the rest they don't say", near),
+        ("Could apply, if", could if everything else []),
+    ):
         for number, finding in enumerate(own):
             if not number:
                 _line(console, Text(f"{heading}: {len(own)}", style="bold"))
                 console.print()
             _finding(console, setup, finding)
             console.print()
+    if could and not everything:
+        _line(console, Text(f"Could apply, if: {len(could)}", style="bold").append("  (--all: in full)", style="dim"))
+        for finding in could:
+            _could(console, finding)
+
+
+def _could(console: Console, finding: Finding) -> None:
+    """A failure in a line: on what it hangs in the way that takes least."""
+    first, *others = finding.cases
+    hangs = "; and ".join(conditions.words(first, condition) for condition in first.open)
+    ways = f" (or in {len(others)} other {'way' if len(others) == 1 else 'ways'})" if others else ""
+    _line(console, Text(f"  {finding.failure.name}  ", style="yellow").append(one_line(f"{hangs}{ways}"), "default"))
 
 
 def _finding(console: Console, setup: Setup, finding: Finding) -> None:
@@ -75,7 +95,8 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
     today = f"{shown.today or 'none'} of {_cells(shown.of)} today"
     past = f", {shown.stacks} of {shown.of_stacks} monthly stacks" if shown.of_stacks else ""
     past += f", the last as of {shown.last}" if past and not shown.today else ""
-    _told(console, "  measured", f"{', '.join(shown.outcomes)}: {today}{past}")
+    outcomes = ", ".join(shown.outcomes) or "nothing of it in these cells"
+    _told(console, "  measured", f"{outcomes}: {today}{past}")
     for upgrade in shown.upgrade:
         _told(console, "  verified", f"{upgrade}  [first release with the fix]")
     for fate in sorted(shown.remedies, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps")):

@@ -213,7 +213,10 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
         _form(console, form, results)
     one = group.forms[0].results[0]
     if group.failure:
-        _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {group.failure.title}"))
+        # No more than the mechanism is known of a model that isn't the one that was measured.
+        same = group.sure == diagnose.LIKELY and group.failure.mechanism
+        title = f"the same mechanism: {same}" if same else group.failure.title
+        _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {title}"))
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from faultline import known, report, strategies
 from faultline.events import TIMEOUT, Event
+from faultline.known import Fate
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
 from faultline.silence import alike
@@ -32,7 +34,8 @@ def show(console: Console, told: Diagnosis) -> None:
 def _known(console: Console, told: Diagnosis, match: Match) -> None:
     failure = match.failure
     style = "bold green" if match.sure == "certain" else "bold yellow"
-    _line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
+    title = f"the same mechanism: {match.mechanism}" if match.mechanism else failure.title
+    _line(console, Text(failure.name, style=style).append(f"  {title}", style="not bold default"))
     console.print()
     _why(console, told, match)
     fates, scope = known.fates(failure, match.signature, match.where)
@@ -47,11 +50,11 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
         if chosen:
             console.print()
             _line(console, Text(heading, style="bold").append(f"  ({place[scope]})", style="not bold dim"))
-        for fate in sorted(chosen, key=lambda fate: (words.index(fate.word), fate.claim.kind != "helps")):
+        for fate in sorted(chosen, key=lambda fate: _rank(fate, words, match)):
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             did = "; ".join((count, *fate.instead))
             what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
-            _line(console, f"  {fate.word:<11}  {what}{fate.claim.text}  [{did}]")
+            _line(console, f"  {fate.word:<11}  {what}{_text(fate, match)}  [{did}]")
     console.print()
     _told(console, "Fix", failure.until)
     _measured(console, told, match)
@@ -67,6 +70,15 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
         _told(console, "", record)
 
 
+def _rank(fate: Fate, words: tuple[str, ...], match: Match) -> tuple[object, ...]:
+    """Where a remedy stands: where only the mechanism is known, those first that any model has."""
+    return bool(match.mechanism and not fate.claim.general), words.index(fate.word), fate.claim.kind != "helps"
+
+
+def _text(fate: Fate, match: Match) -> str:
+    return (match.mechanism and fate.claim.general) or fate.claim.text
+
+
 def _told(console: Console, word: str, text: str) -> None:
     _line(console, Text(f"{word:<7}", style="bold").append(text, style="not bold"))
 
@@ -74,14 +86,24 @@ def _told(console: Console, word: str, text: str) -> None:
 def _why(console: Console, told: Diagnosis, match: Match) -> None:
     """How sure the answer is, and the lines that it stands on."""
     assert told.cause
-    untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
-    missing = " and ".join(option for option, names in untold.items() if not names)
     reason = f"runs ended with these words under {_run(told)}"
     if match.sure == "likely":
-        reason = "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
+        reason = _likely(told, match)
     _line(console, Text(match.sure, style="bold").append(f"  {reason}", style="not bold"))
     _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
     _followed(console, told)
+
+
+def _likely(told: Diagnosis, match: Match) -> str:
+    """Why an answer is no more than likely, and what would make it certain."""
+    if match.mechanism:
+        return "the error says that much; whether it is this model too, nothing in the log says"
+    context = match.failure.context.get(match.signature)
+    if context and not re.search(context, told.hints.context):
+        return "only what you said bears it out: other mistakes have these words too, and nothing else in the log fits"
+    untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
+    missing = " and ".join(option for option, names in untold.items() if not names)
+    return "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
 
 
 def _followed(console: Console, told: Diagnosis) -> None:
@@ -124,7 +146,7 @@ def _unknown(console: Console, told: Diagnosis) -> None:
     if told.cause and (seen := known.seen(told.cause.text)):
         cell, stack = seen[-1]
         more = f" ({len(seen) - 1} more in --json)" if len(seen) > 1 else ""
-        _line(console, f"  Runs of this suite ended so too, without a name for it: {cell}, with {stack}{more}")
+        _line(console, f"  Runs of this suite ended so too: {_named(cell, stack, told.cause.text)}{more}")
     if told.cause and told.cause.type == "SIGKILL":
         _line(
             console, "  No error of the program ended it: the kernel does that when memory runs out, or somebody did."
@@ -132,6 +154,13 @@ def _unknown(console: Console, told: Diagnosis) -> None:
     elif told.cause and not told.cause.follows:
         console.print()
         _line(console, Text("Search for", style="bold").append(f"  {told.search}", style="not bold"))
+
+
+def _named(cell: str, stack: str, error: str) -> str:
+    """A cell that ended with an error: the failure and its signature, if that has a name, then the cell."""
+    failure, signature = known.signature_of(cell, stack, error)
+    name = f"{failure} ({signature}) in " if signature not in ("", "other") else "without a name for it: "
+    return f"{name}{cell}, with {stack}"
 
 
 def _silent(console: Console, told: Diagnosis) -> None:

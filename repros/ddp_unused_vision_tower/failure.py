@@ -5,6 +5,10 @@ from faultline.catalogue import Claim, Failure, Reported, Variant
 ISSUE = "https://github.com/huggingface/trl/issues/3207"
 TEXT_ALONE = "a model with a vision tower that isn't frozen, such as Gemma3, trained on text alone"
 
+VISION = r"vision_(?:tower|model|encoder)|mm_projector|multi_?modal_?projector"
+NAMED = r"did not receive grad for rank \d{1,5}: "
+MODELS = r"Gemma3ForConditional|[gG]emma-?3-(?:4|12|27)b|[pP]ali[gG]emma|[lL]lava|LLaVA|LlavaFor"
+
 FAILURE = Failure(
     title="Gemma3 supervised fine-tuning on text dies in DDP because the vision tower is unused",
     records=(ISSUE,),
@@ -16,6 +20,12 @@ FAILURE = Failure(
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
         "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
+    # Any parameter without a gradient ends so. If the log names those that got none, the tower must be among them.
+    context={
+        "unfinished-reduction": rf"(?s)\A(?:(?!.*{NAMED}[A-Za-z_])(?=.*(?:{VISION}|{MODELS}))|"
+        rf".*{NAMED}[^\n]{{0,4000}}(?:{VISION}))"
+    },
+    mechanism="parameters that got no gradient, for each of which DDP waits; measured with Gemma3's vision tower",
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
         Variant("broken", look=TEXT_ALONE),
@@ -33,15 +43,20 @@ FAILURE = Failure(
             swap={"strategy": "ddp-find-unused"},
             where={"variant": "*broken", "strategy": "ddp"},
             source=ISSUE,
+            general="`find_unused_parameters=True`",
         ),
         "b": Claim(
             "change the forward pass so that vision tower and projector always take part",
             swap={"remedy": "touch_everything"},
             where={"variant": "broken"},
             source=ISSUE,
+            general="change the forward pass so that every parameter always takes part in the loss",
         ),
         "c": Claim(
-            "freeze the unused parameters (`requires_grad=False`)", swap={"remedy": "freeze_unused"}, source=ISSUE
+            "freeze the unused parameters (`requires_grad=False`)",
+            swap={"remedy": "freeze_unused"},
+            source=ISSUE,
+            general="freeze the unused parameters (`requires_grad=False`)",
         ),
         "d": Claim(
             'set `"zero_allow_untested_optimizer": true` in the DeepSpeed config, and start with `torchrun`',
