@@ -108,11 +108,15 @@ def excerpt(traceback: str) -> str:
     return "\n".join(lines if len(lines) <= FIRST + KEPT else [*lines[:FIRST], "  ...", *lines[-KEPT:]])
 
 
-def answer(failure: Failure, signature: str) -> str:
-    """The failure that `diagnose` has to name for a recorded error; nothing where the catalogue has no words for it."""
+def answer(failure: Failure, signature: str, text: str) -> str:
+    """The failure that `diagnose` has to name for a recorded error; nothing where the catalogue has no words for it.
+
+    Words that are another failure's are the one's of several whose context is in the error's traceback.
+    """
     if signature not in failure.signatures:
         return ""
     if signature not in failure.elsewhere:
         return failure.name
-    owners = [f.name for f in failures().values() if signature in f.signatures and signature not in f.elsewhere]
-    return owners[0] if owners else ""
+    owners = [f for f in failures().values() if signature in f.signatures and signature not in f.elsewhere]
+    fitting = [f.name for f in owners if re.search(f.context.get(signature, ""), text)]
+    return next(iter(fitting), "")

@@ -68,7 +68,7 @@ def _share(part: int, whole: int) -> str:
 def samples() -> Iterator[Sample]:
     """Every recorded error twice, with and without its cell's place, then every log of fixtures/."""
     for number, entry in enumerate(known.recorded(), 1):
-        answer = recorded.answer(failures()[entry["failure"]], entry["signature"]) or UNKNOWN
+        answer = recorded.answer(failures()[entry["failure"]], entry["signature"], entry["traceback"]) or UNKNOWN
         log = (entry["traceback"] or entry["error"]).encode()
         cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
         name = f"errors.jsonl:{number}"

@@ -27,7 +27,7 @@ FAILURE = Failure(
         # FSDP1's root gathers its own parameters in its own forward.
         "not-gathered": r"'weight' must be 2-D",
     },
-    context={"not-gathered": r"(?i)fsdp|fully_?sharded"},
+    context={"not-gathered": r"\.module\("},
     variants=(
         Variant("broken", look="`model.module(...)`, or `accelerator.unwrap_model(model)(...)`, in a loss"),
         Variant("wrapper", checkpointing=OFF, strategies=SOME),

@@ -38,7 +38,7 @@ FAILURE = Failure(
         "flat-weight": r"size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)"
         r"|mat2 must be a matrix|'weight' must be 2-D",
     },
-    context={"flat-weight": r"(?i)fsdp|fully_?sharded"},
+    context={"flat-weight": r"tie_word_embeddings|tie_weights|[tT]ied (?:weights|embeddings)"},
     variants=(
         Variant(
             "broken",

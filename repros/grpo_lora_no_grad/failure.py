@@ -29,6 +29,9 @@ FAILURE = Failure(
         "not-a-loss": r"loss must be a scalar tensor",
         "mixed-dtypes": r"mat1 and mat2 must have the same dtype",
         "check": r"CheckFailed: ",
+        # Of older releases: frozen parameters under ZeRO-3, and a policy without a path.
+        "recomputed-empty": r"Recomputed values for the following tensors have different metadata",
+        "no-path": r"Incorrect path_or_model_id",
     },
     # A loss without a graph, and matrices of two dtypes, have many causes.
     context={
@@ -37,7 +40,8 @@ FAILURE = Failure(
         "mixed-dtypes": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:GRPO|grpo))",
         "check": r"carries no graph|no parameter is trainable",
     },
-    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
+    # find_unused_parameters with reentrant checkpointing, whatever the model
+    elsewhere=("marked-ready-twice", "recomputed-empty", "no-path"),
     variants=(
         Variant(
             "broken",

@@ -20,7 +20,7 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
     },
-    elsewhere=("static-graph-no-sync", "marked-ready-twice"),
+    elsewhere=("static-graph-no-sync", "marked-ready-twice", "no-sync-refused"),
     variants=(
         Variant("broken", look="a loop with several `engine.backward(loss)` before each `engine.step()`"),
         Variant("boundary", checkpointing=OFF, strategies=("zero*",)),
