@@ -28,7 +28,10 @@ MECHANISM = " (mechanism)"
 
 @dataclass(frozen=True)
 class Sample:
-    """A log and the answer that is right: a failure, or ``unknown``; of a `mechanism` that is all that may be said."""
+    """A log and the answer that is right: a failure, or ``unknown``; of a `mechanism` that is all that may be said.
+
+    `same` are other failures that end in these words: of them the mechanism may be named.
+    """
 
     group: str
     name: str
@@ -36,6 +39,7 @@ class Sample:
     log: bytes
     asked: Hints | None = None
     mechanism: bool = False
+    same: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,14 @@ def samples() -> Iterator[Sample]:
         log = (entry["traceback"] or entry["error"]).encode()
         cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
         name = f"errors.jsonl:{number}"
-        yield Sample(ALONE, name, answer, log)
+        same = frozenset(
+            failure.name
+            for failure in failures().values()
+            if entry["signature"] in failure.signatures and entry["signature"] not in failure.elsewhere
+        )
+        yield Sample(ALONE, name, answer, log, same=same)
         place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))
-        yield Sample(TOLD, name, answer, log, place)
+        yield Sample(TOLD, name, answer, log, place, same=same)
     for group, folder in ((PASTED, LOGS), (OTHERS, NEAR_MISSES)):
         for name, told in index(folder).items():
             log = (folder / f"{name}.log").read_bytes()
@@ -95,6 +104,11 @@ def said(told: Diagnosis) -> str:
     return f"{told.answer}{MECHANISM}" if told.match and told.match.mechanism else told.answer
 
 
+def less(sample: Sample) -> set[str]:
+    """The answers that name the right mechanism and no more."""
+    return {f"{name}{MECHANISM}" for name in (right(sample), *sample.same)}
+
+
 def right(sample: Sample) -> str:
     return f"{sample.answer}{MECHANISM}" if sample.mechanism else sample.answer
 
@@ -108,8 +122,8 @@ def score(told: Sequence[tuple[Sample, str]]) -> list[Scored]:
             sum(s.answer != UNKNOWN for s, _ in own),
             sum(s.answer == UNKNOWN for s, _ in own),
             sum(said == right(s) != UNKNOWN for s, said in own),
-            sum(said == f"{right(s)}{MECHANISM}" for s, said in own),
-            sum(said not in (UNKNOWN, right(s), f"{right(s)}{MECHANISM}") for s, said in own),
+            sum(said in less(s) for s, said in own),
+            sum(said not in (UNKNOWN, right(s), *less(s)) for s, said in own),
         )
         for group in (*groups, "")
         for own in [[(s, said) for s, said in told if group in ("", s.group)]]

@@ -50,13 +50,12 @@ def test_nothing_is_named_wrongly_and_most_is_named():
     wrong = [
         (sample.name, said)
         for sample, said in answers
-        if said not in (UNKNOWN, score.right(sample), f"{score.right(sample)}{score.MECHANISM}")
+        if said not in (UNKNOWN, score.right(sample), *score.less(sample))
     ]
     assert not wrong
     by_group = {scored.group: scored for scored in score.score(answers)}
-    told = by_group[score.TOLD]
-    assert told.right + told.less == by_group[score.TOLD].with_answer, "with its place told, each error is known"
-    assert by_group["all"].right >= 0.9 * by_group["all"].with_answer
+    for group in (score.TOLD, "all"):
+        assert by_group[group].right + by_group[group].less >= 0.8 * by_group[group].with_answer, f"{group}: too few"
     text = (score.FIXTURES / "README.md").read_text(encoding="utf-8")
     assert score.table(answers) in text, "fixtures/README.md says otherwise: python -m faultline score"
 
