@@ -217,7 +217,9 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     text += "have different metadata than during the forward pass.\ntensor at position 4:\n"
     code, out, _ = asked("diagnose", log(text), "--json")
     seen = json.loads(out)["seen"]
-    assert code == 1 and seen and all("/zero3/non-reentrant/" in entry["cell"] for entry in seen)
+    assert (
+        code == 1 and seen and all("/zero3" in entry["cell"] and "/non-reentrant/" in entry["cell"] for entry in seen)
+    )
     assert seen[-1]["cell"] in asked("diagnose", log(text))[1]
     assert not known.seen("ValueError: of nobody")
 
@@ -424,7 +426,9 @@ def test_every_stack_has_its_errors_recorded(name):
     pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in stacks.read(name).requirements if "==" in pin}
     versions = known.pinned() if name == stacks.TODAY else {p: v for p, v in pins.items() if p in STACK}
     found = recorded_on(versions)
-    assert {cell.precision for *_, cell in found} == {"fp32", "bf16"}
+    # A stack that is today's but for one package was made for one failure: only this is run there.
+    alone = sum(known.pinned().get(package) != version for package, version in versions.items()) == 1
+    assert alone or {cell.precision for *_, cell in found} == {"fp32", "bf16"}
     raised = {
         (cell.failure, signature)
         for failure in FAILURES.values()

@@ -489,4 +489,5 @@ def test_what_changes_is_left_alone():
 
 
 def test_every_failure_has_a_cell_to_export():
-    assert {cell.failure for cell in CELLS} == set(catalogue.failures())
+    today = {name for name, f in catalogue.failures().items() if reports.telling(f)}
+    assert {cell.failure for cell in CELLS} >= today and len(today) > 20

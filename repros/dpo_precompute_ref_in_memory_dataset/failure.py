@@ -22,7 +22,7 @@ FAILURE = Failure(
     ),
     since="June 2026, with trl's pull request 5906",
     until="closed upstream in July 2026, and open with trl 1.16.0 on two ranks or more",
-    signatures={"not-my-cache": r"Failed to open local file '.*hf_datasets-[^/]*/cache-[^/]*\.arrow'"},
+    signatures={"not-my-cache": r"Failed to open local file '(?:.*hf_datasets-[^/]*/cache-[^/]*\.arrow|<path>)'"},
     variants=(
         Variant(
             "broken", checkpointing=OFF, package="trl", look="a cache file of an in-memory data set, for all ranks"
