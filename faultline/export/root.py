@@ -180,7 +180,10 @@ class Homes(cst.CSTTransformer):
             return updated.args[0].value
         if code(updated.func) != "from_trl":
             return updated
-        package, name = (ast.literal_eval(code(argument.value)) for argument in updated.args)
+        try:
+            package, name = (ast.literal_eval(code(argument.value)) for argument in updated.args)
+        except ValueError:
+            raise UsageError("this cell can't be exported: its trainer's class has no constant name") from None
         self.imports[name] = (home(package, name), name)
         return cst.Name(name)
 

@@ -130,6 +130,9 @@ def prepare(accelerator, reference):
     return accelerator.prepare_model(reference, evaluation_mode=True)
 
 
+NAMES = {"dpo": "DPO", "kto": "KTO", "grpo": "GRPO"}
+
+
 def trainer(variant, arguments, setup):
     """The real trainer, whose arguments come first: under ZeRO-3 the policy is loaded in shards then."""
     from faultline.trainer import from_trl
@@ -137,7 +140,7 @@ def trainer(variant, arguments, setup):
     from tiny_models.qwen2 import add_lora, qwen2
     from tiny_models.tokenizer import tokenizer
 
-    name = variant.trainer.upper()
+    name = NAMES[variant.trainer]
     settings = {"grpo": {**GRPO, "beta": 0.1}, "kto": {"loss_type": "apo_zero_unpaired"}}.get(variant.trainer, {})
     config = from_trl(variant.trainer, f"{name}Config")(**{**arguments, **settings})
     others = {"processing_class": tokenizer(), "args": config}
