@@ -100,6 +100,11 @@ def next_token_loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor
     return torch.nn.functional.cross_entropy(predicted, labels, reduction="sum") * batch["scale"]
 
 
+def causal_lm_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Scaled sum of a causal language model's next-token losses."""
+    return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
+
+
 def share_dropout(model: torch.nn.Module) -> None:
     """Give every token the same dropout mask wherever its row runs and however it is padded.
 

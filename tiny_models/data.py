@@ -37,6 +37,13 @@ def random_rows(step: int) -> list[list[int]]:
     return torch.randint(12, VOCAB_SIZE // 2, (4, 32)).tolist()
 
 
+def text_batch(number: int, rank: int, world_size: int) -> dict[str, Any]:
+    """This rank's rows of the text that one batch is made of."""
+    from faultline.scenario import token_batch
+
+    return token_batch(text_rows(number), rank, world_size)
+
+
 def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:
     """Gemma3's inputs for this rank's rows, made by its processor, with labels and scale.
 

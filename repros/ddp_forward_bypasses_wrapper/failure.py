@@ -67,8 +67,8 @@ def scenario(remedy, setup):
 
     from torch import distributed
 
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
     unwrapped = qwen2()
@@ -89,9 +89,6 @@ def scenario(remedy, setup):
             loss = loss / distributed.get_world_size()
         return loss
 
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
     @contextmanager
     def reducing():
         yield
@@ -99,4 +96,4 @@ def scenario(remedy, setup):
             distributed.all_reduce(parameter.grad)
             parameter.grad /= distributed.get_world_size()
 
-    return Scenario(unwrapped, loss, batch, around=reducing if remedy == "reduced_by_hand" else None)
+    return Scenario(unwrapped, loss, text_batch, around=reducing if remedy == "reduced_by_hand" else None)

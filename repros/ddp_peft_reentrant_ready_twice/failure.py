@@ -81,8 +81,8 @@ FAILURE = Failure(
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import add_lora, qwen2
 
     def loss(model, batch):
@@ -91,10 +91,7 @@ def scenario(remedy, setup):
             return one
         return (one + next_token_loss(model(input_ids=batch["input_ids"].flip(1)).logits, batch)) / 2
 
-    def batch(number, rank, world_size):
-        return token_batch(text_rows(number), rank, world_size)
-
-    return Scenario(add_lora(qwen2()), loss, batch, micro_batches=2 if remedy == "accumulation_broken" else 1)
+    return Scenario(add_lora(qwen2()), loss, text_batch, micro_batches=2 if remedy == "accumulation_broken" else 1)
 
 
 def trainer(variant, arguments, setup):

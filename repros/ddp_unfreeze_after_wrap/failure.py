@@ -57,19 +57,13 @@ def scenario(remedy, setup):
     """A frozen body below a head that trains; from the second step on the optimizer gets the body as a group."""
     import torch
 
-    from faultline.scenario import LR, MOMENTUM, Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import LR, MOMENTUM, Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
     bare = qwen2()
     bare.model.requires_grad_(remedy in ("lr_zero", "from_the_start"))
     optimizers = []
-
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
 
     def body(model):
         return [p for name, p in model.named_parameters() if "lm_head" not in name]
@@ -94,4 +88,4 @@ def scenario(remedy, setup):
         optimizers[-1].add_param_group({"params": body(model)})
         return None
 
-    return Scenario(bare, loss, batch, optimizer=optimizer, before_step=before_step)
+    return Scenario(bare, causal_lm_loss, text_batch, optimizer=optimizer, before_step=before_step)

@@ -85,17 +85,13 @@ SAID = {"auto": "auto", "explicit": 0.5}
 
 def scenario(remedy, setup):
     """Nobody asks to clip, and the gradients' norm is above 1."""
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(qwen2(), loss, batch, deepspeed={"gradient_clipping": 0.0 if remedy == "explicit" else None})
+    return Scenario(
+        qwen2(), causal_lm_loss, text_batch, deepspeed={"gradient_clipping": 0.0 if remedy == "explicit" else None}
+    )
 
 
 def trainer(variant, arguments, setup):

@@ -65,15 +65,9 @@ def scenario(remedy, setup):
     """The mechanism alone, before training: rank 0 maps the data set into a cache file, and all ranks open it."""
     from datasets import Dataset
 
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_dataset, text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch, text_dataset
     from tiny_models.qwen2 import qwen2
-
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
 
     def check(model, batch):
         data = text_dataset() if remedy == "broken" else on_disk(text_dataset(), setup)
@@ -85,7 +79,7 @@ def scenario(remedy, setup):
         wait()
         assert len(Dataset.from_file(cache)) == len(data)
 
-    return Scenario(qwen2(), loss, batch, check=check)
+    return Scenario(qwen2(), causal_lm_loss, text_batch, check=check)
 
 
 def on_disk(data, setup):

@@ -48,19 +48,13 @@ FAILURE = Failure(
 def scenario(remedy, setup):
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss, sgd
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
-
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
 
     def forward(model):
         """What people do before they train: see what the model says so far."""
-        rows = batch(0, setup.rank, setup.world_size)["input_ids"].to(setup.device)
+        rows = text_batch(0, setup.rank, setup.world_size)["input_ids"].to(setup.device)
         if hasattr(model, "set_reshard_after_forward") and remedy != "root_reshards":
             model.set_reshard_after_forward(False, recurse=False)  # as `fully_shard` leaves the root unless it is told
         with torch.set_grad_enabled(remedy == "with_grad"):
@@ -80,4 +74,4 @@ def scenario(remedy, setup):
             torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1.0)
         return made
 
-    return Scenario(qwen2(), loss, batch, optimizer=optimizer)
+    return Scenario(qwen2(), causal_lm_loss, text_batch, optimizer=optimizer)

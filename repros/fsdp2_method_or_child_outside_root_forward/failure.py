@@ -145,8 +145,8 @@ WAYS = {
 def scenario(remedy, setup):
     from types import MethodType
 
-    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss, sgd
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
     model = qwen2()
@@ -154,9 +154,6 @@ def scenario(remedy, setup):
 
     def loss(model, batch):
         return next_token_loss(WAYS.get(remedy, by_method)(model, batch["input_ids"]), batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
 
     def registered(model):
         from torch.distributed.fsdp import register_fsdp_forward_method
@@ -167,7 +164,7 @@ def scenario(remedy, setup):
     return Scenario(
         model,
         loss,
-        batch,
+        text_batch,
         optimizer=registered if remedy == "registered" else None,
         before_step=one_block_first if remedy == "child_broken" else None,
     )

@@ -103,18 +103,15 @@ def mixed(remedy):
 def scenario(remedy, setup):
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import text_batch
 
     def loss(model, batch):
         casting = remedy == "casting_to_bf16"  # which is made for autocast
         with torch.autocast(setup.device.type, torch.bfloat16, enabled=casting or torch.is_autocast_enabled("cpu")):
             return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
 
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(mixed(remedy), loss, batch)
+    return Scenario(mixed(remedy), loss, text_batch)
 
 
 def trainer(variant, arguments, setup):

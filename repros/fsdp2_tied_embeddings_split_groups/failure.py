@@ -84,8 +84,8 @@ def tied():
 def scenario(remedy, setup):
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss, sgd
+    from tiny_models.data import text_batch
 
     model = tied()
     if remedy != "one_group":
@@ -93,17 +93,11 @@ def scenario(remedy, setup):
     if remedy == "grouped_by_hand" and torch.distributed.is_initialized():
         group_by_hand(model, setup)
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
     def tied_again(model):
         model.lm_head.weight = model.model.embed_tokens.weight
         return sgd(model)
 
-    return Scenario(model, loss, batch, optimizer=tied_again if remedy == "tied_again" else None)
+    return Scenario(model, causal_lm_loss, text_batch, optimizer=tied_again if remedy == "tied_again" else None)
 
 
 def group_by_hand(model, setup):

@@ -77,8 +77,8 @@ def scenario(remedy, setup):
     """A policy that trains through accelerate and stays near a reference model, by a KL term."""
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
     prepared = {}
@@ -99,10 +99,7 @@ def scenario(remedy, setup):
         likelihood = next_token_loss(logits, batch)
         return likelihood + divergence
 
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(qwen2(), loss, batch, second=second)
+    return Scenario(qwen2(), loss, text_batch, second=second)
 
 
 def prepare(accelerator, reference, remedy):

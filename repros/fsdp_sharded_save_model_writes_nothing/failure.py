@@ -79,18 +79,12 @@ def scenario(remedy, setup):
     """The mechanism: accelerate, told by the variable that its launcher sets, and a checkpoint of its own."""
     import os
 
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
     os.environ["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
-    return Scenario(qwen2(), loss, batch, accelerate=True)
+    return Scenario(qwen2(), causal_lm_loss, text_batch, accelerate=True)
 
 
 def trainer(variant, arguments, setup):

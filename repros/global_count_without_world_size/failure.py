@@ -45,8 +45,8 @@ def scenario(remedy, setup):
     from torch import distributed
     from torch.nn.utils import clip_grad_norm_
 
-    from faultline.scenario import Scenario, next_token_loss, sgd, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss, sgd
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
     def loss(model, batch):
@@ -64,9 +64,6 @@ def scenario(remedy, setup):
             total = all_reduce(total)
         return total / count
 
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
     def clipping(model):
         made = sgd(model)
         held = made.param_groups[0]["params"]
@@ -78,5 +75,5 @@ def scenario(remedy, setup):
         return made
 
     if remedy == "clipped":
-        return Scenario(qwen2(), loss, batch, optimizer=clipping, deepspeed={"gradient_clipping": 1.0})
-    return Scenario(qwen2(), loss, batch)
+        return Scenario(qwen2(), loss, text_batch, optimizer=clipping, deepspeed={"gradient_clipping": 1.0})
+    return Scenario(qwen2(), loss, text_batch)

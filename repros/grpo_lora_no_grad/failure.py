@@ -88,22 +88,19 @@ FAILURE = Failure(
 
 def scenario(remedy, setup):
     """The mechanism alone: a frozen base with LoRA, and each layer checkpointed by hand."""
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import add_lora, qwen2
 
     base = qwen2()
     if remedy == "enable_input_require_grads":
         base.enable_input_require_grads()
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    checks = {"check_trainable_parameters": trainable_parameters, "check_graph": graph_after_one_forward(loss)}
-    return Scenario(add_lora(base), loss, batch, check=checks.get(remedy), checkpoint=checkpoint_layers)
+    checks = {
+        "check_trainable_parameters": trainable_parameters,
+        "check_graph": graph_after_one_forward(causal_lm_loss),
+    }
+    return Scenario(add_lora(base), causal_lm_loss, text_batch, check=checks.get(remedy), checkpoint=checkpoint_layers)
 
 
 def checkpoint_layers(model, mode):

@@ -76,16 +76,10 @@ def adapters_and_head(remedy):
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(adapters_and_head(remedy), loss, batch, checkpoint=checkpoint_layers)
+    return Scenario(adapters_and_head(remedy), causal_lm_loss, text_batch, checkpoint=checkpoint_layers)
 
 
 def checkpoint_layers(model, mode):

@@ -85,8 +85,8 @@ def scenario(remedy, setup):
     """The mechanism: a policy that stays near a reference, which is read from where the policy was read from."""
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import saved, text_rows
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import saved, text_batch
     from tiny_models.qwen2 import qwen2
 
     policy = change(saved(qwen2(), setup))
@@ -112,10 +112,7 @@ def scenario(remedy, setup):
         divergence = (terms * batch["attention_mask"].unsqueeze(-1)).sum() * batch["scale"]
         return next_token_loss(logits, batch) + divergence
 
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(policy, loss, batch, second=second)
+    return Scenario(policy, loss, text_batch, second=second)
 
 
 def prepare(accelerator, reference):

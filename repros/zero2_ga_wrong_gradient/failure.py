@@ -45,15 +45,9 @@ FAILURE = Failure(
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(number, rank, world_size):
-        return token_batch(text_rows(number), rank, world_size)
-
     overlap = {"overlap_comm": False} if remedy == "no_overlap" else {}
-    return Scenario(qwen2(), loss, batch, micro_batches=2, deepspeed={"zero_optimization": overlap})
+    return Scenario(qwen2(), causal_lm_loss, text_batch, micro_batches=2, deepspeed={"zero_optimization": overlap})

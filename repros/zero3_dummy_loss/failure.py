@@ -106,8 +106,8 @@ IN_FORWARD = {"no_dummy": None, "one_by_one": one_by_one, "zero_weighted_forward
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, next_token_loss
+    from tiny_models.data import text_batch
     from tiny_models.group_decode import speech_model
 
     model = speech_model()
@@ -125,9 +125,6 @@ def scenario(remedy, setup):
         loss = next_token_loss(logits, batch)
         return loss if zero is None else loss + zero
 
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
     def whole():
         import deepspeed
 
@@ -135,4 +132,4 @@ def scenario(remedy, setup):
 
     keep = {"stage3_param_persistence_threshold": 10**9} if remedy == "persistent" else {}
     around = whole if remedy == "gathered_throughout" else None
-    return Scenario(model, loss, batch, around=around, deepspeed={"zero_optimization": keep})
+    return Scenario(model, loss, text_batch, around=around, deepspeed={"zero_optimization": keep})

@@ -82,17 +82,13 @@ FAILURE = Failure(
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen3_moe import add_lora, qwen3_moe
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(add_lora(qwen3_moe(), **(MODULES if remedy == "target_modules" else EXPERTS)), loss, batch)
+    return Scenario(
+        add_lora(qwen3_moe(), **(MODULES if remedy == "target_modules" else EXPERTS)), causal_lm_loss, text_batch
+    )
 
 
 def trainer(variant, arguments, setup):

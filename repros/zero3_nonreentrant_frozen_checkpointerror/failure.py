@@ -74,16 +74,10 @@ def lora(frozen):
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(lora(frozen=remedy != "nothing_frozen"), loss, batch)
+    return Scenario(lora(frozen=remedy != "nothing_frozen"), causal_lm_loss, text_batch)
 
 
 def trainer(variant, arguments, setup):

@@ -73,17 +73,13 @@ GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": Tru
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
-
-    return Scenario(qwen2(), loss, batch, accelerate=True, deepspeed=GATHER if remedy == "state_dict" else {})
+    return Scenario(
+        qwen2(), causal_lm_loss, text_batch, accelerate=True, deepspeed=GATHER if remedy == "state_dict" else {}
+    )
 
 
 def trainer(variant, arguments, setup):

@@ -63,19 +63,13 @@ def scenario(remedy, setup):
     """A frozen body below a head that trains: from the second step on, all of it is meant to train."""
     import torch
 
-    from faultline.scenario import LR, MOMENTUM, Scenario, next_token_loss, token_batch
-    from tiny_models.data import text_rows
+    from faultline.scenario import LR, MOMENTUM, Scenario, causal_lm_loss
+    from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
     model = qwen2()
     model.model.requires_grad_(remedy == "lr_zero")
     optimizers = []
-
-    def loss(model, batch):
-        return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
-
-    def batch(step, rank, world_size):
-        return token_batch(text_rows(step), rank, world_size)
 
     def optimizer(model):
         """One that holds every parameter, also those that are frozen for now."""
@@ -103,7 +97,7 @@ def scenario(remedy, setup):
             return model
         return None
 
-    return Scenario(model, loss, batch, optimizer=optimizer, before_step=before_step)
+    return Scenario(model, causal_lm_loss, text_batch, optimizer=optimizer, before_step=before_step)
 
 
 def gathered(model):
