@@ -3,12 +3,14 @@
 import sys
 
 import pytest
+from rich.console import Console
 
 from faultline import catalogue, commands, matrix, runner
 from faultline.errors import UsageError
 from faultline.matrix import Selection
 from faultline.ranks import RankServer
 from faultline.report import plain
+from faultline.report.terminal import costs
 
 
 def pytest_addoption(parser):
@@ -61,6 +63,7 @@ class CellItem(pytest.Item):
         self.add_marker("trainer" if failure.variant(cell.variant).trainer else "scenario")
 
     def runtest(self):
+        self.user_properties.append((CELL, self.cell.failure))
         server, references = self.config.stash.get(RANKS, None) or start(self.config)
         entry = runner.run_cell(server, references, self.cell)
         self.user_properties += [(key, entry[key]) for key in ("outcome", "signature", "verdict")]
@@ -85,8 +88,23 @@ class CellItem(pytest.Item):
         return self.path, None, self.cell.id
 
 
+CELL = "failure"  # of the properties that every cell's report has
+
+
 class NotAsExpected(Exception):
     """A cell did something else than its failure's expected.toml says."""
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Cells and seconds of each failure."""
+    ran = [each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, ())]
+    cells = [each for each in ran if each.when == "call" and CELL in dict(each.user_properties)]
+    if cells:
+        terminalreporter.section("cells by failure")
+        console = Console(width=100)
+        with console.capture() as told:
+            costs(console, ((dict(cell.user_properties)[CELL], cell.duration) for cell in cells))
+        terminalreporter.write(told.get())
 
 
 RANKS = pytest.StashKey()

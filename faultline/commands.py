@@ -114,6 +114,8 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
     page.write(folder.path / "report.html", found, folder.facts())
     console = Console()
     terminal.tables(console, found)
+    if len({result["failure"] for result in found}) > 1:
+        terminal.costs(console, ((result["failure"], result["seconds"]) for result in found))
     terminal.unexpected(console, found, folder.facts().get("asked", ""))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
     return EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else EXIT_UNEXPECTED

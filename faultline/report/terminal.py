@@ -114,6 +114,20 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
     _line(console, totals(results, wrong))
 
 
+def costs(console: Console, results: Iterable[tuple[str, float]]) -> None:
+    """How many cells each failure has and how long they took: the failure of each cell, and its seconds."""
+    by_failure: dict[str, list[float]] = {}
+    for name, seconds in results:
+        by_failure.setdefault(name, []).append(seconds)
+    table = _columns("failure", "cells", "seconds")
+    for name, each in sorted(by_failure.items(), key=lambda found: -sum(found[1])):
+        table.add_row(Text(one_line(name)), str(len(each)), f"{sum(each):.0f}")
+    table.add_section()
+    whole = [seconds for each in by_failure.values() for seconds in each]
+    table.add_row("all, one after the other", str(len(whole)), f"{sum(whole):.0f}")
+    console.print(table)
+
+
 def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
     """How many cells there are, of each outcome, and not as expected, or whatever is `wrong` with them."""
     counts = Counter(result["outcome"] for result in results)
