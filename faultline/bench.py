@@ -138,11 +138,12 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
 def linear(say: Callable[[str], None]) -> list[Row]:
     """The default matrix, its scenario-level part first, and a quarter of it against the whole."""
     cells = matrix.select(failures(), Selection())
-    scenario = [cell for cell in cells if not failures()[cell.failure].variant(cell.variant).trainer]
+    trained = {cell for cell in cells if failures()[cell.failure].variant(cell.variant).trainer}
+    scenario = [cell for cell in cells if cell not in trained]
     parts = {
         "quarter": shards.split(cells, 4, shards.recorded())[0],
         "scenario": scenario,
-        "trainer": [cell for cell in cells if cell not in set(scenario)],
+        "trainer": [cell for cell in cells if cell in trained],
     }
     minutes, seconds = {}, {}
     for name, part in parts.items():
