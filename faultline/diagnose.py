@@ -205,8 +205,8 @@ def options(args: argparse.Namespace) -> Hints:
         for pattern in filter(None, given.split(",")):
             if not any(matches(name, (pattern.strip(),)) for name in names):
                 raise unknown(axis, pattern, names)
-    wanted = [pattern.strip() for pattern in args.strategy.split(",") if pattern.strip()]
-    modes = [pattern.strip() for pattern in args.checkpointing.split(",") if pattern.strip()]
+    wanted = tuple(pattern.strip() for pattern in args.strategy.split(",") if pattern.strip())
+    modes = tuple(pattern.strip() for pattern in args.checkpointing.split(",") if pattern.strip())
     return Hints(
         frozenset(name for name in strategies.names() if matches(name, wanted)),
         frozenset(mode for mode in CHECKPOINTING if matches(mode, modes)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -78,6 +79,11 @@ class Selection:
     cells: tuple[str, ...] = ()
 
 
+@functools.lru_cache(100_000)  # a cell has few values on each axis, and is asked for each rule and claim
+def matches(value: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
 Rule = Callable[[Cell, Variant], bool]
 
 # Why a combination can't exist: these cells are never run, whatever is asked for.
@@ -125,10 +131,6 @@ def default_world(cell: Cell) -> int:
     return 1 if cell.strategy == "single" else 2
 
 
-def matches(value: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
-
-
 def every_cell(failures: Mapping[str, Failure], device: str) -> Iterable[tuple[Cell, Variant]]:
     """The whole product, sense or not, in a stable order."""
     for failure in failures.values():
@@ -153,9 +155,10 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
                 beside = [k.id for k in known if (k.failure, k.variant) == (cell.failure, cell.variant)]
                 raise unknown("cell", cell.id, beside or sorted({k.id for k in known if k.strategy == "ddp"}))
         return list(wanted)
+    chosen = {name: failure for name, failure in failures.items() if matches(name, selection.failure or ("*",))}
     return [
         cell
-        for cell, variant in every_cell(failures, selection.device)
+        for cell, variant in every_cell(chosen, selection.device)
         if possible(cell, variant)
         and _asked(cell, selection)
         and not any(rule(_as_default(cell, selection), variant) for rule in _not_by_default(selection))
