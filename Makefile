@@ -17,6 +17,8 @@ SELECTION = $(strip \
   $(call option,--world,WORLD) \
   $(DEVICE_OPTION) \
   $(call option,--cell,CELL))
+# Of both kinds of tests, some take a hundred times as long as others.
+BESIDE = -n $(call quote,$(or $(WORKERS),2)) --dist worksteal
 OPTIONS = $(strip $(SELECTION) \
   $(call option,--shard,SHARD) \
   $(call option,--workers,WORKERS) \
@@ -42,14 +44,14 @@ setup: ## make .venv from requirements.txt, unless it is there and whole
 	@$(call quote,$(PYTHON)) -m faultline.bootstrap
 
 test: lint ## lint, the tests of the machinery, then the whole matrix under pytest
-	$(RUN) pytest tests
-	$(RUN) pytest repros -n $(call quote,$(or $(WORKERS),2)) $(DEVICE_OPTION)
+	$(RUN) pytest tests $(BESIDE)
+	$(RUN) pytest repros $(BESIDE) $(DEVICE_OPTION)
 
 test-matrix: setup ## run the matrix, or the part of it that the variables name
 	$(RUN) faultline run $(OPTIONS)
 
 test-quick: lint ## lint, the tests of the machinery that take seconds, and one cell of each variant of each failure
-	$(RUN) pytest tests -m 'not slow' -n $(call quote,$(or $(WORKERS),2)) -q
+	$(RUN) pytest tests -m 'not slow' $(BESIDE)
 	$(RUN) faultline run --quick $(call option,--workers,WORKERS)
 
 merge: setup ## put the shards of a run together; RUNS names their folders, or patterns such as shards/*/*

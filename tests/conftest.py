@@ -1,9 +1,13 @@
 """What several tests of the command line need, and what is said where there is no browser."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
 from faultline import browser, cli
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")

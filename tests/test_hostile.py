@@ -16,6 +16,8 @@ import pytest
 from faultline.catalogue import ROOT
 from faultline.report import plain
 
+pytestmark = pytest.mark.slow
+
 MEMORY = 640 << 20  # bytes of address space, a third of the largest line
 PATIENCE = 300  # seconds that no log of these takes, on whichever machine
 MIB = 1 << 20

@@ -18,6 +18,8 @@ from faultline.report import chart, page, plain, terminal, verdict
 from faultline.safety import Answer
 from faultline.timeline import Moment, Timeline
 
+pytestmark = pytest.mark.slow
+
 MODES = ("light", "dark")
 
 

@@ -88,7 +88,7 @@ def test_law_patterns_match_exactly_the_strategies_that_are_meant(chosen):
     from faultline.matrix import matches
 
     patterns = report.grouped(chosen, [*strategies.names(), "more"]).split(", ")
-    assert {name for name in strategies.names() if matches(name, patterns)} == chosen
+    assert {name for name in strategies.names() if matches(name, tuple(patterns))} == chosen
 
 
 # Tables of a run
