@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline import check
+from faultline import check, strategies
 from faultline.catalogue import ROOT
 from faultline.matrix import Cell
 from faultline.ranks import RankServer
@@ -87,8 +87,18 @@ def test_a_model_of_half_precision_is_trained_as_the_cell_says(run, strategy):
     assert found["facts"]["cast"] == ["bfloat16"] and "bfloat16" in checked.remarks(found["facts"])[-1]
 
 
-def test_tied_weights_that_come_apart_are_named(run):
-    found = run("tied")
+@pytest.mark.parametrize("strategy", [name for name in strategies.names() if name != "single"])
+def test_tied_weights_that_stay_together_train(run, strategy):
+    """The near miss: breaks when a strategy is given a tied module of its own, and its error is called the model's."""
+    found = run("tied_blocks", strategy)
+    assert (found["outcome"], found["first"], found["apart"]) == ("trains", {}, []), found["detail"]
+    assert found["facts"]["tied"] == [["embed.weight", "head.weight"]]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+def test_tied_weights_that_come_apart_are_named(run, strategy):
+    """The seeded fault: the model itself unties them, once there are several ranks."""
+    found = run("tied", strategy)
     assert found["outcome"] != "trains" and found["apart"] == [["layers.0.0.weight", "head.weight"]]
 
 

@@ -15,6 +15,8 @@ from transformers import BatchEncoding
 
 from faultline import compare, inputs, observe, shrink, targets
 from faultline.scenario import Impossible
+from faultline.strategies._common import units
+from tests import own_models
 
 # As they lie in the folders of the models' makers, without what makes no difference here.
 QWEN2 = {
@@ -219,6 +221,37 @@ def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
     model.layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
     targets.name_blocks(model)
     assert model._no_split_modules == ["Sequential"]
+
+
+def test_what_shares_a_parameter_is_no_unit():
+    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own."""
+    model = own_models.TiedBlocks()
+    targets.keep_together(model)
+    targets.name_blocks(model)
+    assert model._no_split_modules == ["Linear"] and units(model) == [*model.layers]
+
+
+def test_a_parameter_that_is_shared_within_a_block_is_its_own():
+    """The near miss: breaks when a block is left to the root though nothing outside of it has its parameters."""
+    model = own_models.Model()
+    for layer in model.layers:
+        layer.append(nn.Linear(8, 8))
+        layer[2].weight = layer[0].weight
+    model.again = model.layers[0]  # one block by two names
+    targets.keep_together(model)
+    targets.name_blocks(model)
+    assert units(model) == [*model.layers]
+
+
+def test_blocks_that_all_share_leave_the_other_parts_as_units():
+    model = own_models.Repeated()
+    targets.keep_together(model)
+    targets.name_blocks(model)
+    assert units(model) == [model.head]
+    del model.head
+    targets.name_blocks(model)
+    with pytest.raises(Impossible, match="no part of the model"):
+        units(model)
 
 
 def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
