@@ -81,6 +81,21 @@ def doubled():
     return Doubled(), loss, batch()
 
 
+class Particular(nn.Sequential):
+    """Works in one process only."""
+
+    def forward(self, x):
+        if distributed.is_initialized():
+            raise RuntimeError("only for one")
+        return super().forward(x)
+
+
+def fails_on_ranks():
+    model = Model()
+    model.layers[1] = Particular(*model.layers[1])
+    return model, loss, batch()
+
+
 class Tied(Model):
     """Its head shares the first layer's weight, until there are several ranks."""
 

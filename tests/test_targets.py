@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -346,6 +347,31 @@ def test_an_output_that_differs_is_bad_and_rounding_is_not():
     assert bad(right | {"b": torch.full((3,), 2.0)}) == {"b": 1.0}
     assert bad({"b": torch.ones(2)}) == {"b": float("inf")}, "another shape is another output"
     assert list(bad({"a": torch.full((3,), float("nan"))})) == ["a"]
+
+
+class Careful(nn.Module):
+    """Takes care of its part's first error."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 3)
+
+    def forward(self, x, again):
+        with contextlib.suppress(RuntimeError):
+            self.part(x)
+        return self.part(x) if again else x
+
+
+def test_the_module_that_an_error_ended_is_seen():
+    """Breaks when an error is placed in a module that had ended, or whose error the model took care of."""
+    model = Careful()
+    watched = observe.Observer(model)
+    with watched.step():
+        model(torch.ones(1, 2), False)
+        assert watched.facts()["inside"] is None
+        with pytest.raises(RuntimeError):
+            model(torch.ones(1, 2), True)
+    assert watched.facts()["inside"] == "part"
 
 
 def test_two_runs_that_agree_are_no_distance_apart():
