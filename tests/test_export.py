@@ -402,7 +402,10 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
     [
         (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
         (("nonsense",), "not a cell"),
-        (("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",), "it is impossible"),
+        (
+            ("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",),
+            "it is impossible here: the teacher",
+        ),
     ],
 )
 def test_mistakes_are_one_clear_line(asked, argv, said):
