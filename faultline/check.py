@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import commands, environments, expectations, matrix, oracle, results, runner, runs, stacks
+from faultline import commands, environments, expectations, matrix, oracle, problems, results, runner, runs, stacks
 from faultline.catalogue import ROOT, Failure, Variant
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
@@ -87,9 +87,9 @@ def command(args: argparse.Namespace) -> int:
     else:
         checked.show(Console(), args.target, options(args), found)
         print(f"results: {folder.shown}/cells.jsonl")
-    if not checked.ran(found):
+    if not problems.ran(found):
         return EXIT_USAGE
-    return EXIT_AS_EXPECTED if checked.agrees(found) else EXIT_UNEXPECTED
+    return EXIT_AS_EXPECTED if problems.agrees(found) else EXIT_UNEXPECTED
 
 
 def options(args: argparse.Namespace) -> list[str]:
@@ -99,8 +99,9 @@ def options(args: argparse.Namespace) -> list[str]:
 
 
 def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
-    """One cell's result, with `first` (where it first differs), `apart` (weights that were tied) and `facts` (what was
-    seen in one process, on the rows of as many ranks).
+    """One cell's result, with `first` (where it first differs, if it diverges), `raised_in` (the module whose forward
+    pass ended in its error), `apart` (weights that were tied) and `facts` (what was seen in one process, on the rows
+    of as many ranks).
 
     Raises TargetFailed where one process can't train the target.
     """
@@ -131,7 +132,10 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
     if judged.outcome == oracle.Outcome.IMPOSSIBLE:
         verdict = "expected"
     entry = results.result(cell, judged, ended, versions, expected, verdict)
-    return entry | {"first": first(ended, facts.get("order", ())), "apart": apart(ended), "facts": facts}
+    # What a rank that raised had computed until then differs for no other reason.
+    differs = first(ended, facts.get("order", ())) if judged.outcome == oracle.Outcome.DIVERGES else {}
+    raised = raised_in(ended, judged) if judged.outcome == oracle.Outcome.RAISES else None
+    return entry | {"first": differs, "raised_in": raised, "apart": apart(ended), "facts": facts}
 
 
 def first(ended: Ended, order: Sequence[str]) -> dict[str, Any]:
@@ -157,6 +161,13 @@ def first(ended: Ended, order: Sequence[str]) -> dict[str, Any]:
                 place = here | {"phase": phase, "module": module, "parameter": parameter, "error": error}
                 places.append((number, 1 if kind == "gradients" else 2, -at.get(module, -1), place))
     return min(places, key=lambda place: place[:3], default=(0, 0, 0, {}))[3]
+
+
+def raised_in(ended: Ended, judged: oracle.Judgement) -> str | None:
+    """The innermost module that was in its forward pass at a cell's error: empty for the model itself, else None."""
+    report = ended.ranks[judged.rank or 0].report or {}
+    inside: str | None = report.get("facts", {}).get("inside")
+    return inside
 
 
 def apart(ended: Ended) -> list[list[str]]:

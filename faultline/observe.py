@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.strategies._common import blocks
 
@@ -37,6 +37,8 @@ class Observer:
         self._used: dict[int, set[str]] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
+        self._inside: list[str] = []
+        register_module_forward_pre_hook(self._before_forward)
         register_module_forward_hook(self._on_forward, with_kwargs=True)
 
     @contextmanager
@@ -44,6 +46,7 @@ class Observer:
         """Held open from a step's forward pass until its backward pass has ended."""
         self.outputs, self._on = {}, True
         self._calls.clear()
+        self._inside.clear()
         try:
             yield
         finally:
@@ -53,10 +56,21 @@ class Observer:
                 gradient = parameter.grad
                 self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
 
+    def _seen(self, module: torch.nn.Module) -> str | None:
+        """The name of a module whose forward pass is looked at; None for others, and while it is recomputed."""
+        return self._names.get(module) if self._on and torch._C._current_graph_task_id() == -1 else None
+
+    def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
+        name = self._seen(module)
+        if name is not None:
+            self._inside.append(name)
+
     def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-        name = self._names.get(module)
-        if not self._on or name is None or torch._C._current_graph_task_id() != -1:
+        name = self._seen(module)
+        if name is None:
             return
+        while self._inside and self._inside.pop() != name:
+            pass  # those that raised, and whose error the model took care of
         self._calls[self.share, name] += 1
         call = self._calls[self.share, name]
         self._order.setdefault(name)
@@ -72,13 +86,13 @@ class Observer:
                 self._frozen.setdefault(name)
 
     def facts(self) -> dict[str, Any]:
-        """What was seen, by name: of a run in one process all of it holds, under a strategy `apart` alone does.
+        """What was seen, by name: of a run in one process all, under a strategy `apart` and `inside` hold.
 
         `no_gradient` and `zero_gradient` are trainable parameters in no step of which one came, `several_calls` modules
         that run more than once in a forward pass, `frozen_input` blocks that train on inputs without a graph,
         `unequal` modules that run for some ranks' rows only, `tied` the names of one parameter, `apart` those of them
-        that aren't one any more, `order` all modules as they run, `not_fed` what a made-up batch leaves out, and why,
-        `cast` the types of weights that were made fp32.
+        that aren't one any more, `order` all modules as they run, `inside` the innermost module whose forward pass did
+        not end, `not_fed` what a made-up batch leaves out, and why, `cast` the types of weights that were made fp32.
         """
         everywhere = set.intersection(*self._used.values()) if self._used else set()
         return {
@@ -93,6 +107,7 @@ class Observer:
             "tied": self._tied,
             "apart": [names for names in self._tied if not one(self._model, names)],
             "order": list(self._order),
+            "inside": self._inside[-1] if self._inside else None,
             "not_fed": self.not_fed,
             "cast": self.cast,
         }

@@ -20,7 +20,7 @@ from faultline.matrix import ROWS
 from faultline.observe import Observer, tensors
 from faultline.scenario import Impossible, Scenario, mapped, to
 from faultline.strategies import Setup
-from faultline.strategies._common import blocks
+from faultline.strategies._common import SHARES, blocks
 
 LARGEST = 20_000_000  # parameters: what is checked here is trained several times over, on a CPU
 
@@ -59,6 +59,7 @@ class Module:
         check(model)
         model.train()
         switch_off(getattr(model, "config", None))
+        keep_together(model)
         name_blocks(model)
         observer = Observer(model)
         observer.cast = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
@@ -188,13 +189,33 @@ def name_blocks(model: torch.nn.Module) -> None:
     if blocks(model):
         return
     inside = [layer for module in model.modules() if isinstance(module, torch.nn.ModuleList) for layer in module]
-    wrappable = [  # what has a forward pass; a class stands for all its modules, so not the model's own
-        module
-        for module in inside or model.children()
-        if not isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict) and type(module) is not type(model)
-    ]
-    found = [module for module in wrappable if any(True for _ in module.parameters())]
-    model._no_split_modules = sorted({type(module).__name__ for module in found})
+    names: set[str] = set()
+    for among in (inside, model.children()):
+        names = names or {type(module).__name__ for module in among if _wrappable(module, model)}
+    model._no_split_modules = sorted(names)
+
+
+def _wrappable(module: torch.nn.Module, model: torch.nn.Module) -> bool:
+    """Whether it can be a unit: it has a forward pass and parameters of its own, and is of another class than all."""
+    if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict) or type(module) is type(model):
+        return False
+    return any(True for _ in module.parameters()) and not getattr(module, SHARES, False)
+
+
+def keep_together(model: torch.nn.Module) -> None:
+    """Mark the modules that can't be an FSDP unit: one of their parameters is in a module outside of them as well.
+
+    `fully_shard` and FSDP1 ask for shared parameters to be in one unit, which the root then is.
+    """
+    places: dict[torch.nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places.setdefault(parameter, []).append(name)
+    names: dict[torch.nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(f"{name}." if name else "")
+    for module, own in names.items():
+        if not all(place.startswith(tuple(own)) for p in module.parameters() for place in places[p]):
+            setattr(module, SHARES, True)
 
 
 def add_lora(model: Any, keywords: dict[str, Any]) -> Any:

@@ -81,6 +81,21 @@ def doubled():
     return Doubled(), loss, batch()
 
 
+class Particular(nn.Sequential):
+    """Works in one process only."""
+
+    def forward(self, x):
+        if distributed.is_initialized():
+            raise RuntimeError("only for one")
+        return super().forward(x)
+
+
+def fails_on_ranks():
+    model = Model()
+    model.layers[1] = Particular(*model.layers[1])
+    return model, loss, batch()
+
+
 class Tied(Model):
     """Its head shares the first layer's weight, until there are several ranks."""
 
@@ -97,6 +112,40 @@ class Tied(Model):
 
 def tied():
     return Tied(), loss, batch()
+
+
+class TiedBlocks(nn.Module):
+    """Its head and its embedding share a weight and are of the class of its blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 8)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return self.head(x)
+
+
+def tied_blocks():
+    return TiedBlocks(), loss, batch()
+
+
+class Repeated(Model):
+    """All its blocks are one by their weights."""
+
+    def __init__(self):
+        super().__init__()
+        for layer in self.layers:
+            layer[0].weight, layer[0].bias = self.layers[0][0].weight, self.layers[0][0].bias
+
+
+def repeated():
+    return Repeated(), loss, batch()
 
 
 class Experts(Model):

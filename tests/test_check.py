@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline import check, runner, runs
+from faultline import check, oracle, problems, runner, runs
 from faultline.catalogue import ROOT, failures
 from faultline.environments import Environment
 from faultline.errors import UsageError
@@ -47,6 +47,7 @@ def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
         "detail": "",
         "errors": [],
         "first": {},
+        "raised_in": None,
         "apart": [],
         "ranks": [{"error": None}],
         "stack": "",
@@ -189,8 +190,8 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     words = "AssertionError: The parameter tower.weight has already been reduced."
     cell = "check/model/zero2/reentrant/fp32/w2/cpu"
     result = entry("raises", cell, detail=words, ranks=[{"error": {"traceback": words}}])
-    assert checked.recognised(result | TWICE)[0].name == "zero_double_reduction"
-    assert checked.recognised(result)[0] is None
+    assert problems.recognised(result | TWICE)[0].name == "zero_double_reduction"
+    assert problems.recognised(result)[0] is None
 
 
 def test_words_that_only_a_remedy_leads_to_name_no_failure():
@@ -198,18 +199,18 @@ def test_words_that_only_a_remedy_leads_to_name_no_failure():
     error = {"type": "RuntimeError", "message": "", "traceback": ""}
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
     result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=[{"error": error}])
-    assert checked.recognised(result)[0] is None
+    assert problems.recognised(result)[0] is None
     unused = result | {"facts": FACTS | {"no_gradient": ["spare"]}}
-    assert checked.recognised(unused)[0].name == "ddp_unused_vision_tower"
+    assert problems.recognised(unused)[0].name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
     found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
-    failure, signature, sure = checked.recognised(found | TWICE)
+    failure, signature, sure = problems.recognised(found | TWICE)
     assert (failure.name, signature, sure) == ("zero_double_reduction", "differs", "likely")
     elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
-    assert checked.recognised(elsewhere | TWICE)[0] is None, "no cell was ever measured to diverge there"
-    assert checked.recognised(found)[0] is None, "nothing in this model runs twice"
+    assert problems.recognised(elsewhere | TWICE)[0] is None, "no cell was ever measured to diverge there"
+    assert problems.recognised(found)[0] is None, "nothing in this model runs twice"
 
 
 def test_one_failure_is_told_once_whatever_its_forms():
@@ -225,11 +226,11 @@ def test_one_failure_is_told_once_whatever_its_forms():
         | TWICE
         for name, text in words.items()
     ]
-    groups = checked.groups([*found, entry()])
+    groups = problems.groups([*found, entry()])
     assert len(groups) == 1 and len(groups[0].forms) == 2
     fates = {fate.key: fate for fate in groups[0].fates}
     assert fates["a"].word == "verified" and fates["a"].cells == 2, "non-reentrant helps against both"
-    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=checked.WORDS.index)
+    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=problems.WORDS.index)
 
 
 def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
@@ -251,6 +252,9 @@ def test_no_name_or_error_steers_the_terminal(text):
     first = {"step": 1, "rank": 0, "phase": "backward", "module": hostile, "parameter": hostile, "error": 0.5}
     errors = [[hostile, "gradients", 1, 0, 0.5]]
     wrong = entry("diverges", signature="differs", detail=hostile, first=first, errors=errors, apart=[[hostile]])
+    never = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail=hostile)
+    raised = entry("raises", "check/model/zero2/off/fp32/w2/cpu", detail=hostile, raised_in=hostile)
+    assert "\x1b" not in shown([wrong, never, raised])
     assert "\x1b" not in shown([wrong | {"facts": facts}], hostile)
     json.dumps(checked.as_json([wrong | {"facts": facts}]))
 
@@ -264,9 +268,35 @@ def test_an_adapter_that_never_moves_is_the_first_thing_told():
 def test_nothing_that_ran_is_no_agreement():
     """Breaks when a selection in which no cell can be run is told as a model without faults."""
     impossible = entry("impossible", detail="the model has no gradient_checkpointing_enable")
-    assert not checked.agrees([impossible]) and not checked.ran([impossible])
+    assert not problems.agrees([impossible]) and not problems.ran([impossible])
     assert checked.verdict([impossible]) == "No cell could be run: the model has no gradient_checkpointing_enable."
-    assert checked.agrees([impossible, entry()])
+    assert problems.agrees([impossible, entry()])
+
+
+def test_why_a_cell_is_impossible_is_told_once():
+    """Breaks when a user is left with a dash in a table, or reads one reason for each of thirty cells."""
+    cells = [f"check/model/{name}/{mode}/fp32/w2/cpu" for name in ("ddp", "zero2") for mode in ("off", "reentrant")]
+    lacks = "the model has no gradient_checkpointing_enable"
+    found = [entry("impossible" if "reentrant" in cell else "trains", cell, detail=lacks) for cell in cells]
+    alone = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail="no part of the model can be a unit")
+    told = [line for line in shown([*found, alone]).splitlines() if "impossible  " in line and ": " in line]
+    assert told[-2:] == [
+        f"– impossible  ddp, zero2 (reentrant): {lacks}",  # noqa: RUF001
+        "– impossible  fsdp2 (off): no part of the model can be a unit",  # noqa: RUF001
+    ]
+    assert checked.impossible([entry()]) == []
+
+
+def test_of_an_error_its_module_is_told_and_no_difference():
+    """Breaks when what a rank had computed until its error is told as a difference in the model."""
+    report = {"rank": 1, "steps": [{"bad": ["gradients:a.w"], "nan": [], "outputs": {}}], "facts": {"inside": "a"}}
+    died = Ended([RankEnd(report | {"rank": 0, "facts": {}}), RankEnd(report)])
+    raised = oracle.Judgement(oracle.Outcome.RAISES, "", "E: no", 1)
+    assert check.raised_in(died, raised) == "a"
+    told = shown([entry("raises", detail="E: no", raised_in=check.raised_in(died, raised))])
+    assert "  arises in: a\n" in told and "first differs" not in told
+    assert "arises in: the model itself\n" in shown([entry("raises", raised_in="")])
+    assert "arises in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
 
 
 def test_what_could_not_be_proven_is_not_told_as_a_difference():
@@ -285,7 +315,7 @@ def test_facts_are_those_of_the_most_ranks():
     """With one rank, no parameter is used by some ranks only."""
     alone = entry(cell="check/model/ddp/off/fp32/w1/cpu", facts=FACTS | {"no_gradient": ["a"]})
     both = entry(facts=FACTS | {"unequal": ["a"]})
-    assert checked.facts_of([both, alone])["unequal"] == checked.facts_of([alone, both])["unequal"] == ["a"]
+    assert problems.facts_of([both, alone])["unequal"] == problems.facts_of([alone, both])["unequal"] == ["a"]
 
 
 class Dying:
@@ -306,7 +336,7 @@ def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path
     assert (found["outcome"], found["signature"]) == ("invalid", "server")
     assert "the rank server ended: Killed" in shown([found])
     assert checked.as_json([found])["model"] == {}
-    assert checked.facts_of([found, entry()]) == FACTS, "what another cell saw is lost"
+    assert problems.facts_of([found, entry()]) == FACTS, "what another cell saw is lost"
 
 
 def test_words_of_the_matrix_are_not_told_of_ones_own_model():

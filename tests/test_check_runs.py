@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline import check
+from faultline import check, problems, strategies
 from faultline.catalogue import ROOT
 from faultline.matrix import Cell
 from faultline.ranks import RankServer
@@ -87,15 +87,33 @@ def test_a_model_of_half_precision_is_trained_as_the_cell_says(run, strategy):
     assert found["facts"]["cast"] == ["bfloat16"] and "bfloat16" in checked.remarks(found["facts"])[-1]
 
 
-def test_tied_weights_that_come_apart_are_named(run):
-    found = run("tied")
+@pytest.mark.parametrize(("strategy", "module"), [("ddp", "layers.1"), ("fsdp2", "layers.1"), ("zero3", "layers.1")])
+def test_the_module_of_an_error_is_named(run, strategy, module):
+    """Breaks when an error of a strategy's own is told without its place, or with a difference that only follows."""
+    found = run("fails_on_ranks", strategy)
+    assert found["outcome"] == "raises" and "only for one" in found["detail"]
+    assert (found["raised_in"], found["first"]) == (module, {})
+
+
+@pytest.mark.parametrize("strategy", [name for name in strategies.names() if name != "single"])
+def test_tied_weights_that_stay_together_train(run, strategy):
+    """The near miss: breaks when a strategy is given a tied module of its own, and its error is called the model's."""
+    found = run("tied_blocks", strategy)
+    assert (found["outcome"], found["first"], found["apart"]) == ("trains", {}, []), found["detail"]
+    assert found["facts"]["tied"] == [["embed.weight", "head.weight"]]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+def test_tied_weights_that_come_apart_are_named(run, strategy):
+    """The seeded fault: the model itself unties them, once there are several ranks."""
+    found = run("tied", strategy)
     assert found["outcome"] != "trains" and found["apart"] == [["layers.0.0.weight", "head.weight"]]
 
 
 def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
     found = run("unused")
     assert found["facts"]["no_gradient"] == ["spare.weight", "spare.bias"]
-    failure, signature, sure = checked.recognised(found)
+    failure, signature, sure = problems.recognised(found)
     assert (failure.name, signature, sure) == ("ddp_unused_vision_tower", "unfinished-reduction", "likely")
 
 
@@ -107,7 +125,7 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
     assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
     assert run("experts", "ddp-find-unused")["outcome"] == "trains"
     died = run("experts", "ddp")
-    assert checked.recognised(died)[0].name == "ddp_unused_vision_tower"
+    assert problems.recognised(died)[0].name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_found_placed_and_recognised(run):
@@ -115,7 +133,7 @@ def test_a_silent_failure_is_found_placed_and_recognised(run):
     found = run("per_image", "zero3-small", "reentrant")
     assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
     assert found["first"]["module"].startswith("vpm.")
-    assert checked.recognised(found)[0].name == "zero_double_reduction"
+    assert problems.recognised(found)[0].name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant")["outcome"] == "trains"
 
 
@@ -132,7 +150,7 @@ def test_an_adapter_that_never_moves_is_named(run):
     tower = "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj"
     assert found["facts"]["no_gradient"] == [f"{tower}.lora_A.default.weight", f"{tower}.lora_B.default.weight"]
     assert checked.remarks(found["facts"])[0].endswith("these adapters never move, not even in one process")
-    assert checked.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].name == "ddp_unused_vision_tower"
+    assert problems.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].name == "ddp_unused_vision_tower"
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "fsdp2"])

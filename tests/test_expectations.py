@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from faultline import strategies
-from faultline.catalogue import ROOT, Failure, Variant
+from faultline import runner, strategies
+from faultline.catalogue import ROOT, Failure, Variant, failures
 from faultline.errors import UsageError
 from faultline.expectations import HEADER, Expectation, Rule, check, expect, first, load, to_toml, verdict
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
@@ -262,3 +262,14 @@ def test_torch_is_not_imported():
 def test_a_file_of_the_project_is_named_from_its_root():
     with pytest.raises(UsageError, match=r"^ruff\.toml: unknown key"):
         load(ROOT / "ruff.toml")
+
+
+def test_what_is_impossible_has_its_reason():
+    """Breaks when somebody is told that a cell can't be run, and not why: `bless` keeps a reason, and makes none."""
+    silent = [
+        rule.place
+        for failure in failures().values()
+        for rule in runner.rules(failure)
+        if rule.outcome == "impossible" and not rule.reason
+    ]
+    assert not silent, f"give these rules a reason: {silent}"

@@ -44,6 +44,7 @@ RUN = (
 ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/cpu"
 LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
 WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
+SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
 HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
 KINDS = (ACCUMULATES, LACKS, WHOLE, HANGS)
 
@@ -365,14 +366,34 @@ def test_the_issue_has_the_file_and_the_outcomes():
     assert [block.info for block in blocks] == ["text", "python"]
     assert blocks[1].content == write.write(where)
     assert "has already been reduced" in blocks[0].content
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", text, re.MULTILINE)
     outcomes = known.outcomes(where.failure)
-    assert len(rows) > 15
-    for strategy, told in rows:
+    assert len({told for _, told in rows}) == len(rows) < 15, "strategies that do the same are in one row"
+    each = [(strategy, told) for group, told in rows for strategy in re.findall(r"`([\w-]+)`", group)]
+    assert len(each) > 15 and f"torch {known.pinned()['torch']}" in text.partition("| strategies")[0].splitlines()[-2]
+    for strategy, told in each:
         found = [o for c, (o, _) in outcomes.items() if c.strategy == strategy and c.variant == where.cell.variant]
         assert told.partition(" ")[0] in found
     for record in where.failure.records:
         assert record in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "said", "patched"),
+    [
+        (RUN[3], "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
+        (HANGS, "`deepspeed_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
+        (SAMPLES, "`torch.multinomial` is patched", "mock.patch"),
+        (RAISES, "compiling its shared-memory collectives", "__compatible_ops__"),
+        (WRAPPED, "", "AcceleratorState"),
+    ],
+)
+def test_the_issue_says_what_the_file_changes_in_a_library(cell, said, patched):
+    """Breaks when a maintainer has to find out by reading that a file doesn't run their library as it is."""
+    text = issue.write_issue(facts.place(Cell.parse(cell)))
+    prose = text.partition("<details>")[0]
+    assert (patched in exported(cell)) == bool(said) and said in prose
+    assert all(told not in prose for code, told in issue.CHANGED.items() if code not in text)
 
 
 @given(st.text(alphabet="`~a\n#|<", max_size=40))
@@ -402,7 +423,10 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
     [
         (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
         (("nonsense",), "not a cell"),
-        (("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",), "it is impossible"),
+        (
+            ("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",),
+            "it is impossible here: the teacher",
+        ),
     ],
 )
 def test_mistakes_are_one_clear_line(asked, argv, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from transformers import BatchEncoding
 
 from faultline import compare, inputs, observe, shrink, targets
 from faultline.scenario import Impossible
+from faultline.strategies._common import units
+from tests import own_models
 
 # As they lie in the folders of the models' makers, without what makes no difference here.
 QWEN2 = {
@@ -221,6 +224,37 @@ def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
     assert model._no_split_modules == ["Sequential"]
 
 
+def test_what_shares_a_parameter_is_no_unit():
+    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own."""
+    model = own_models.TiedBlocks()
+    targets.keep_together(model)
+    targets.name_blocks(model)
+    assert model._no_split_modules == ["Linear"] and units(model) == [*model.layers]
+
+
+def test_a_parameter_that_is_shared_within_a_block_is_its_own():
+    """The near miss: breaks when a block is left to the root though nothing outside of it has its parameters."""
+    model = own_models.Model()
+    for layer in model.layers:
+        layer.append(nn.Linear(8, 8))
+        layer[2].weight = layer[0].weight
+    model.again = model.layers[0]  # one block by two names
+    targets.keep_together(model)
+    targets.name_blocks(model)
+    assert units(model) == [*model.layers]
+
+
+def test_blocks_that_all_share_leave_the_other_parts_as_units():
+    model = own_models.Repeated()
+    targets.keep_together(model)
+    targets.name_blocks(model)
+    assert units(model) == [model.head]
+    del model.head
+    targets.name_blocks(model)
+    with pytest.raises(Impossible, match="no part of the model"):
+        units(model)
+
+
 def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
     with pytest.raises(Impossible, match="no gradient_checkpointing_enable"):
         targets.checkpoint(nn.Linear(1, 1), "reentrant")
@@ -313,6 +347,31 @@ def test_an_output_that_differs_is_bad_and_rounding_is_not():
     assert bad(right | {"b": torch.full((3,), 2.0)}) == {"b": 1.0}
     assert bad({"b": torch.ones(2)}) == {"b": float("inf")}, "another shape is another output"
     assert list(bad({"a": torch.full((3,), float("nan"))})) == ["a"]
+
+
+class Careful(nn.Module):
+    """Takes care of its part's first error."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 3)
+
+    def forward(self, x, again):
+        with contextlib.suppress(RuntimeError):
+            self.part(x)
+        return self.part(x) if again else x
+
+
+def test_the_module_that_an_error_ended_is_seen():
+    """Breaks when an error is placed in a module that had ended, or whose error the model took care of."""
+    model = Careful()
+    watched = observe.Observer(model)
+    with watched.step():
+        model(torch.ones(1, 2), False)
+        assert watched.facts()["inside"] is None
+        with pytest.raises(RuntimeError):
+            model(torch.ones(1, 2), True)
+    assert watched.facts()["inside"] == "part"
 
 
 def test_two_runs_that_agree_are_no_distance_apart():

@@ -61,15 +61,16 @@ class Place:
 def place(cell: Cell) -> Place:
     """What is known of a cell; raises UsageError where there is nothing to export."""
     failure = catalogue.failures()[cell.failure]
-    told = expectations.expect(runner.rules(failure), cell, known.pinned())
-    if told.outcome in ("impossible", "invalid"):
-        raise UsageError(f"{cell.id} can't be exported: it is {told.outcome} here")
-    signature = told.signatures[0] if told.signatures else ""
+    rule = expectations.first(runner.rules(failure), cell, known.pinned()) or expectations.Rule()
+    if rule.outcome in ("impossible", "invalid"):
+        why = f": {rule.reason}" if rule.reason else ""
+        raise UsageError(f"{cell.id} can't be exported: it is {rule.outcome} here{why}")
+    signature = rule.signatures[0] if rule.signatures else ""
     variant, saves = (
         failure.variant(cell.variant),
         hasattr(catalogue.load_module(catalogue.REPROS / cell.failure), "save"),
     )
-    return Place(cell, failure, variant, told.outcome, signature, known.everything_pinned(), saves)
+    return Place(cell, failure, variant, rule.outcome, signature, known.everything_pinned(), saves)
 
 
 def facts(where: Place) -> dict[str, Any]:

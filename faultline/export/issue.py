@@ -9,6 +9,19 @@ from faultline.export.facts import Place, documented, shown, told
 from faultline.export.write import TEMPLATES, packages_of, write
 from faultline.matrix import default_world
 from faultline.report import one_line, plain
+from faultline.results import stack_name
+
+# What a file changes in the libraries themselves, by what it says in code: whoever is to mend them has to know.
+CHANGED = {
+    "def fsdp_on_cpu(": "Without a GPU, accelerate by itself trains with plain DDP where it was asked for FSDP:"
+    " `fsdp_on_cpu` patches its `AcceleratorState`, so that FSDP is what runs here.",
+    "def deepspeed_on_cpu(": "Without a GPU, accelerate by itself trains with plain DDP where it was asked for"
+    " DeepSpeed: `deepspeed_on_cpu` patches its `AcceleratorState`, so that DeepSpeed is what runs here.",
+    "deepspeed.ops.__compatible_ops__": "DeepSpeed is kept from compiling its shared-memory collectives, which it does"
+    " without.",
+    'mock.patch("torch.multinomial"': "`torch.multinomial` is patched, so that the same completions are sampled on any"
+    " number of ranks.",
+}
 
 
 def write_issue(where: Place) -> str:
@@ -27,21 +40,27 @@ def write_issue(where: Place) -> str:
         file=fenced(text.rstrip("\n"), "python"),
         versions=packages_of(text),
         device="GPU, NCCL" if where.cell.device == "cuda" else "CPU, gloo",
+        changed=[told for code, told in CHANGED.items() if code in text],
         rows=across(where),
+        measured=stack_name(known.pinned()),
         records=where.failure.records,
         saves=where.saves,
     )
 
 
 def across(where: Place) -> list[tuple[str, str]]:
-    """What the same run does under each strategy, as the matrix knows it."""
+    """What the same run does under each strategy, as the matrix knows it: strategies and the outcome they share."""
     found: dict[str, str] = {}
     for cell, outcome in known.outcomes(where.failure).items():
         same = ("variant", "checkpointing", "precision")
         world = cell.world_size in (where.cell.world_size, default_world(cell))
         if world and all(getattr(cell, axis) == getattr(where.cell, axis) for axis in same):
             found.setdefault(cell.strategy, report.named(*outcome))
-    return [(name, escaped(found[name])) for name in strategies.names() if name in found]
+    groups: dict[str, list[str]] = {}
+    for name in strategies.names():
+        if name in found:
+            groups.setdefault(found[name], []).append(f"`{name}`")
+    return [(", ".join(names), escaped(outcome)) for outcome, names in groups.items()]
 
 
 def escaped(text: str) -> str:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from faultline import diagnose, known, report
-from faultline.catalogue import Failure, failures
-from faultline.hints import Hints
-from faultline.known import Fate, Place
+from faultline import diagnose, report
 from faultline.matrix import default_world
+from faultline.problems import Form, Group, agrees, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
-from faultline.wording import normalised
 
 SHOWN = 3  # names of each kind
 DETAIL = 240  # characters of an error
-WORDS = ("verified", "conditional", "refuted")
 
 # What a model shows in one process, before any strategy, and what follows from it.
 FACTS = {
@@ -32,115 +26,6 @@ FACTS = {
     "frozen_input": "get inputs without a graph: in reentrant checkpoints such layers were seen to get no gradient",
     "unequal": "run for some ranks' rows only: ranks use different parameters",
 }
-
-
-@dataclass(frozen=True)
-class Form:
-    """Cells that do the same wrong thing in the same way; `signature` is a known failure's, if it is one."""
-
-    results: tuple[Result, ...]
-    signature: str
-
-    @property
-    def places(self) -> frozenset[Place]:
-        return frozenset((result["strategy"], result["checkpointing"]) for result in self.results)
-
-
-@dataclass(frozen=True)
-class Group:
-    """What is wrong, in all its forms; `failure` is the known one that it is, `sure` how sure that is."""
-
-    forms: tuple[Form, ...]
-    failure: Failure | None = None
-    sure: str = ""
-
-    @functools.cached_property
-    def fates(self) -> list[Fate]:
-        """Remedies of the known failure as measured where the model shows it, the verified ones first."""
-        by_key: dict[str, list[Fate]] = {}
-        for form in self.forms if self.failure else ():
-            for fate in known.fates(self.failure, form.signature, form.places)[0]:  # type: ignore[arg-type]
-                if fate.claim.kind == "helps":
-                    by_key.setdefault(fate.key, []).append(fate)
-        return sorted(map(_together, by_key.values()), key=lambda fate: WORDS.index(fate.word))
-
-
-def _together(fates: Sequence[Fate]) -> Fate:
-    """One remedy's fates against several forms of a failure as one."""
-    speak_for, cells = sum(fate.speak_for for fate in fates), sum(fate.cells for fate in fates)
-    word = "verified" if speak_for == cells else "conditional" if speak_for else "refuted"
-    return replace(fates[0], word=word, speak_for=speak_for, cells=cells)
-
-
-def fine(result: Result) -> bool:
-    return result["outcome"] in ("trains", "impossible")
-
-
-def agrees(results: Collection[Result]) -> bool:
-    """Whether every cell that could be run does what one process does, and there is one."""
-    return ran(results) and all(map(fine, results))
-
-
-def ran(results: Collection[Result]) -> bool:
-    """Whether any cell could be run."""
-    return any(result["outcome"] != "impossible" for result in results)
-
-
-def groups(results: Collection[Result]) -> list[Group]:
-    """The cells that don't train, put together where they show one known failure, or else do the same."""
-    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
-    matches: dict[tuple[Any, ...], tuple[Failure | None, str]] = {}
-    for result in results:
-        if fine(result):
-            continue
-        failure, signature, sure = recognised(result)
-        at = (result["first"].get("phase"), result["first"].get("module"))
-        words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
-        form = (result["outcome"], signature, "" if failure else words)
-        group = (failure.name, sure) if failure else form
-        found.setdefault(group, {}).setdefault(form, []).append(result)
-        matches[group] = failure, sure
-    return [
-        Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *matches[group])
-        for group, forms in found.items()
-    ]
-
-
-def recognised(result: Result) -> tuple[Failure | None, str, str]:
-    """The known failure that a cell shows, its signature and how sure that is.
-
-    By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
-    """
-    facts, where = result["facts"], (result["strategy"], result["checkpointing"])
-    if result["outcome"] == "raises":
-        error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
-        context = f"{error.get('traceback', '')}\n{result['strategy']}"
-        hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
-        fits = [match for match in diagnose.matching(result["detail"], hints) if match.sure]
-        for match in fits:
-            if fits_model(match.failure, facts):
-                return match.failure, match.signature, match.sure
-        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
-        alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
-        found = next(alone, None)
-        return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
-    for failure in failures().values():
-        if not fits_model(failure, facts):
-            continue
-        for cell, told in known.outcomes(failure).items():
-            if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
-                return failure, told[1], diagnose.LIKELY
-    return None, "", ""
-
-
-def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:
-    """Whether a model has something that a failure needs."""
-    return any(facts.get(fact) for fact in failure.found_by)
-
-
-def facts_of(results: Sequence[Result]) -> dict[str, Any]:
-    """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
-    return max(results, key=lambda result: (bool(result["facts"]), result["world_size"]))["facts"]
 
 
 def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
@@ -158,11 +43,28 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
         _line(console, f"  {text}")
     console.print()
     terminal.tables(console, results, terminal.UNLIKE_ALONE)
+    for text in impossible(results):
+        _line(console, text, "dim")
     for group in groups(results):
         console.print()
         _group(console, target, options, group, results)
     console.print()
     _line(console, verdict(results))
+
+
+def impossible(results: Sequence[Result]) -> list[str]:
+    """Why cells can't be run, one line for each reason, with where that is."""
+    by_reason: dict[str, list[Result]] = {}
+    for result in results:
+        if result["outcome"] == "impossible":
+            by_reason.setdefault(one_line(result["detail"])[:DETAIL], []).append(result)
+    symbol = report.SYMBOLS["impossible"]
+    return [f"{symbol} impossible  {_where(own, results)}: {reason}" for reason, own in by_reason.items()]
+
+
+def _where(some: Sequence[Result], results: Sequence[Result]) -> str:
+    cells, among = ([report.cell_of(result) for result in own] for own in (some, results))
+    return "; ".join(report.places(cells, among))
 
 
 def verdict(results: Sequence[Result]) -> str:
@@ -226,14 +128,14 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     one = form.results[0]
-    cells = [report.cell_of(result) for result in form.results]
-    where = "; ".join(report.places(cells, [report.cell_of(result) for result in results]))
     symbol, style = report.SYMBOLS[one["outcome"]], terminal.STYLES[one["outcome"]]
     head = Text(f"{symbol} {named(one['outcome'], form.signature or one['signature'])}", style=style)
-    _line(console, head.append(f"  {where}", "default"))
+    _line(console, head.append(f"  {_where(form.results, results)}", "default"))
     _line(console, f"  {one_line(one['detail'])[:DETAIL]}")
     for parameter, (kind, step, rank, error) in list(worst(one).items())[:SHOWN]:
         _line(console, f"    {one_line(parameter)}: {kind} off by {_number(error)} in step {step} on rank {rank}")
+    if one["raised_in"] is not None:
+        _line(console, f"  arises in: {one_line(one['raised_in']) or 'the model itself'}")
     if first_words := first(one):
         _line(console, f"  first differs: {first_words}")
     for names in one["apart"]:
@@ -280,10 +182,21 @@ def _number(value: Any) -> str:
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
     """The answer for machines; README.md has the table of its keys."""
-    kept = ("id", "outcome", "signature", "detail", "first", "apart", "errors", "worst_parameter", "relative_error")
+    kept = (
+        "id",
+        "outcome",
+        "signature",
+        "detail",
+        "first",
+        "raised_in",
+        "apart",
+        "errors",
+        "worst_parameter",
+        "relative_error",
+    )
     return {
         "agrees": agrees(results),
-        "model": {key: value for key, value in facts_of(results).items() if key != "order"},
+        "model": {key: value for key, value in facts_of(results).items() if key not in ("order", "inside")},
         "cells": [{key: result[key] for key in kept} for result in results],
         "problems": [
             {

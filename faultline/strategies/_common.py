@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -29,6 +30,20 @@ def blocks(model: Any) -> set[type]:
     """The classes that a model names as indivisible: the usual units of FSDP."""
     names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return {type(module) for module in model.modules() if type(module).__name__ in names}
+
+
+def units(model: Any) -> list[Any]:
+    """The blocks that become FSDP units, outer before inner: those that `targets.keep_together` didn't mark.
+
+    Raises Impossible where there is none: the root alone would be no sharding by blocks.
+    """
+    from faultline.scenario import Impossible
+
+    classes = tuple(blocks(model))
+    found = [m for m in model.modules() if isinstance(m, classes) and not getattr(m, SHARES, False)]
+    if not found:
+        raise Impossible("no part of the model can be an FSDP unit of its own, so nothing would be sharded by blocks")
+    return found
 
 
 def all_gather(shards: list[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import blocks, clean, named, nbytes, no_sync, plain_backward, plain_step
+from faultline.strategies._common import clean, named, nbytes, no_sync, plain_backward, plain_step, units
 
 ORDER = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -20,13 +20,14 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
     import torch
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
-    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    from torch.distributed.fsdp.wrap import CustomPolicy
 
+    own = {*units(model)}
     mixed = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = FullyShardedDataParallel(
         model,
         sharding_strategy=ShardingStrategy[options["sharding"]],
-        auto_wrap_policy=ModuleWrapPolicy(blocks(model)),
+        auto_wrap_policy=CustomPolicy(own.__contains__),
         mixed_precision=mixed if setup.precision == "bf16" else None,
         device_id=setup.device,
         use_orig_params=True,

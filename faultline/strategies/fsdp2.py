@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import all_gather, blocks, named, nbytes, plain_backward, plain_step
+from faultline.strategies._common import all_gather, named, nbytes, plain_backward, plain_step, units
 
 ORDER = 4
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -26,10 +26,8 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
         "reshard_after_forward": options["reshard_after_forward"],
         "mp_policy": bf16 if setup.precision == "bf16" else MixedPrecisionPolicy(),
     }
-    classes = tuple(blocks(model))
-    for module in reversed(list(model.modules())):  # a unit within a unit first
-        if isinstance(module, classes):
-            fully_shard(module, **settings)
+    for module in reversed(units(model)):  # a unit within a unit first
+        fully_shard(module, **settings)
     fully_shard(model, **settings)
 
     def accumulate(last: bool) -> Any:
