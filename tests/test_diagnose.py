@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from faultline import catalogue, diagnose, known, logs, readmes, recorded, report, score, stacks
-from faultline.diagnose import CERTAIN, LIKELY, UNKNOWN
+from faultline.diagnose import UNKNOWN
 from faultline.expectations import Expectation
 from faultline.hints import Hints
+from faultline.matching import CERTAIN, LIKELY
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended, RankEnd

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from faultline import diagnose, known, report
+from faultline import known, matching, report
 from faultline.catalogue import Failure, failures
 from faultline.hints import Hints
 from faultline.known import Fate, Place
@@ -116,20 +116,20 @@ def recognised(result: Result) -> tuple[Failure | None, str, str]:
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
         context = f"{error.get('traceback', '')}\n{result['strategy']}"
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
-        fits = [match for match in diagnose.matching(result["detail"], hints) if match.sure]
+        fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
         for match in fits:
             if fits_model(match.failure, facts):
                 return match.failure, match.signature, match.sure
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
         found = next(alone, None)
-        return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
+        return (found.failure, found.signature, matching.LIKELY) if found else (None, "", "")
     for failure in failures().values():
         if not fits_model(failure, facts):
             continue
         for cell, told in known.outcomes(failure).items():
             if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
-                return failure, told[1], diagnose.LIKELY
+                return failure, told[1], matching.LIKELY
     return None, "", ""
 
 
@@ -214,7 +214,7 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
     one = group.forms[0].results[0]
     if group.failure:
         # No more than the mechanism is known of a model that isn't the one that was measured.
-        same = group.sure == diagnose.LIKELY and group.failure.mechanism
+        same = group.sure == matching.LIKELY and group.failure.mechanism
         title = f"the same mechanism: {same}" if same else group.failure.title
         _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {title}"))
         for fate in group.fates:
