@@ -31,6 +31,8 @@ class Diagnosis:
     """The answer to a log: the best match if there is one, the first cause, and what else was found."""
 
     match: Match | None
+    either: tuple[Match, ...]
+    """The failures of the match's mechanism that fit as well, where no more than that is known."""
     alike: tuple[Match, ...]
     cause: Event | None
     found: Found
@@ -102,7 +104,9 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
     cause, best = next(((event, match) for event, match in told if match.sure), (cause, None))
     silence = None if cause else intake.steps.silence()
     others = {match.failure.name: match for _, match in told if not match.sure}
-    return Diagnosis(best, tuple(others.values()), cause, found, hints, silence, intake.empty)
+    whose = {match.failure.name: match for _, match in told if best and match.mechanism == best.mechanism != ""}
+    either = tuple(match for match in whose.values() if best and match.failure != best.failure)
+    return Diagnosis(best, either, tuple(others.values()), cause, found, hints, silence, intake.empty)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -167,6 +171,9 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "signature": match.signature if match else "",
         "title": failure.title if failure else "",
         "mechanism": match.mechanism if match else "",
+        "either": [
+            {"failure": m.failure.name, "told_by": m.told_by} for m in (match, *told.either) if m and told.either
+        ],
         "error": told.cause.text if told.cause else "",
         "search": told.search,
         "cause": _event(told.cause) if told.cause else None,

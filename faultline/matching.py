@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from faultline import known, report, strategies
-from faultline.catalogue import Failure, failures
+from faultline.catalogue import Failure, Mechanism, failures
 from faultline.hints import Hints
 from faultline.known import Place
 from faultline.matrix import CHECKPOINTING, Cell
@@ -32,6 +32,11 @@ class Match:
     mechanism: str = ""
     """What happens to any such model, where nothing in the log says that it is the failure's own."""
 
+    @property
+    def told_by(self) -> str:
+        """What would show that it is this failure, in words; empty where nobody wrote that down."""
+        return self.failure.told_by.get(self.signature, "")
+
 
 def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
     """Every failure whose words an error has, the best first."""
@@ -49,6 +54,7 @@ def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
             candidates,
             key=lambda m: (
                 not m.sure,
+                bool(m.mechanism),
                 not known.shown_by_itself(m.failure, m.signature),
                 order.index(m.sure),
                 m.failure.name,
@@ -60,14 +66,16 @@ def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
 def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
     """How sure a failure is whose words were found: where runs ended so, against what is known of this one."""
     everywhere = known.places(failure, signature)
+    # A mode in which none of this was run says nothing about it.
+    asked = hints.modes if hints.modes <= known.modes(failure, signature) else frozenset()
     there = frozenset(
         (strategy, mode)
         for strategy, mode in everywhere
-        if (not hints.strategies or strategy in hints.strategies) and (not hints.modes or mode in hints.modes)
+        if (not hints.strategies or strategy in hints.strategies) and (not asked or mode in asked)
     )
     if everywhere and not there:
         run = " and ".join(
-            filter(None, (_several(hints.strategies, strategies.names()), _several(hints.modes, CHECKPOINTING)))
+            filter(None, (_several(hints.strategies, strategies.names()), _several(asked, CHECKPOINTING)))
         )
         return Match(failure, signature, against=f"no run ended so under {run}")
     context = failure.context.get(signature)
@@ -75,14 +83,22 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
     bears_out = in_log or bool(context and re.search(context, f"{hints.context}\n{hints.asked}"))
     modes = {mode for _, mode in everywhere}
     needs_mode = modes == {"reentrant"}
-    shown = bool(hints.strategies) and (bool(hints.modes) or not needs_mode)
-    if not bears_out and failure.mechanism:
-        return Match(failure, signature, LIKELY, where=there, mechanism=failure.mechanism)
-    if not bears_out and not (hints.modes and needs_mode):
+    shown = bool(hints.strategies) and (bool(asked) or not (hints.modes or needs_mode))
+    same = mechanism(failure, signature)
+    bears_out = bears_out and bool(context or not same)
+    if same and not bears_out and re.search(same.context, hints.context):
+        return Match(failure, signature, LIKELY, where=there, mechanism=same.text)
+    if not bears_out and (same or not (hints.modes and needs_mode)):
         return Match(
             failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
         )
     return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
+
+
+def mechanism(failure: Failure, signature: str) -> Mechanism | None:
+    """What happens to any model with a signature's words, where that is known: the failure's own, or another's."""
+    owner, _, name = failure.shares.get(signature, f"{failure.name}/{signature}").partition("/")
+    return failures()[owner].mechanism.get(name)
 
 
 def _several(names: Iterable[str], order: Sequence[str]) -> str:

@@ -214,8 +214,8 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
     one = group.forms[0].results[0]
     if group.failure:
         # No more than the mechanism is known of a model that isn't the one that was measured.
-        same = group.sure == matching.LIKELY and group.failure.mechanism
-        title = f"the same mechanism: {same}" if same else group.failure.title
+        same = matching.mechanism(group.failure, group.forms[0].signature) if group.sure == matching.LIKELY else None
+        title = f"the same mechanism: {same.text}" if same else group.failure.title
         _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {title}"))
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"

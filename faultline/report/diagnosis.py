@@ -36,7 +36,10 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     failure = match.failure
     style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else failure.title
-    _line(console, Text(failure.name, style=style).append(f"  {title}", style="not bold default"))
+    name = " or ".join(dict.fromkeys(m.failure.name for m in (match, *told.either)))
+    _line(console, Text(name, style=style).append(f"  {title}", style="not bold default"))
+    for one in (match, *told.either) if told.either else ():
+        _line(console, f"  {one.failure.name} if there is {one.told_by}")
     console.print()
     _why(console, told, match)
     fates, scope = known.fates(failure, match.signature, match.where)
@@ -96,10 +99,13 @@ def _why(console: Console, told: Diagnosis, match: Match) -> None:
 def _likely(told: Diagnosis, match: Match) -> str:
     """Why an answer is no more than likely, and what would make it certain."""
     if match.mechanism:
-        return "the error says that much; whether it is this model too, nothing in the log says"
+        which = "which of these it is, if any" if told.either else "whether it is this model too"
+        return f"the error says that much; {which}, nothing in the log says"
     context = match.failure.context.get(match.signature)
     if context and not re.search(context, told.hints.context):
         return "only what you said bears it out: other mistakes have these words too, and nothing else in the log fits"
+    if told.hints.modes and told.hints.modes.isdisjoint(mode for _, mode in match.where):
+        return "nothing speaks against it; it was measured in another checkpointing mode, which has no part in it"
     untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
     missing = " and ".join(option for option, names in untold.items() if not names)
     return "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
