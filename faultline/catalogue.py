@@ -90,6 +90,17 @@ class Claim:
             raise ValueError(f"a claim's kind is one of {', '.join(KINDS)}, not {self.kind!r}")
 
 
+@dataclass(frozen=True)
+class Mechanism:
+    """What happens to any model whose error has a signature's words, whichever of several failures it is.
+
+    `context` is the pattern of what a log must show of it; empty where the words are enough.
+    """
+
+    text: str
+    context: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Turn:
     """The first release that shows a failure, or doesn't any more, in cells that `where` chooses as in a claim.
@@ -126,10 +137,11 @@ class Failure:
     """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
     are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
     signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored; without it the answer is `mechanism`, likely and no more, if there is one: what
-    happens to any model with these words. `found_by` are facts about a model (see `observe.Observer.facts`), of which
-    the failure needs one. `began` and `fixes` are the first releases with it and without it, where a search found
-    them."""
+    so one that looks ahead is anchored; `told_by` says in words what it looks for. Without it the answer is the
+    signature's mechanism, likely and no more, if it has one: its own in `mechanism`, or that of the failure which
+    `shares` names as ``failure/signature``, beside which this one may be meant. `found_by` are facts about a model (see
+    `observe.Observer.facts`), of which the failure needs one. `began` and `fixes` are the first releases with it and
+    without it, where a search found them."""
 
     title: str
     records: tuple[str, ...]
@@ -140,7 +152,9 @@ class Failure:
     claims: Mapping[str, Claim]
     elsewhere: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
-    mechanism: str = ""
+    told_by: Mapping[str, str] = field(default_factory=dict)
+    mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
+    shares: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
     began: tuple[Turn, ...] = ()
     fixes: tuple[Turn, ...] = ()

@@ -6,43 +6,24 @@ import argparse
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
 
-from faultline import clues, known, logs, report, stacks, strategies, tracebacks
-from faultline.catalogue import Failure, failures
+from faultline import clues, known, logs, stacks, strategies, tracebacks
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
 from faultline.hints import TELLING, Collector, Hints
-from faultline.known import Place
 from faultline.logs import Line
-from faultline.matrix import CHECKPOINTING, Cell, matches
-from faultline.report import diagnosis, one_line, plain
+from faultline.matching import Match, commands, fitting, happens
+from faultline.matrix import CHECKPOINTING, matches
+from faultline.report import diagnosis, plain
 from faultline.silence import LOGGED, Silence, Steps, alike
 from faultline.wording import normalised
 
-# How sure an answer is. The words of an error alone are never enough where other mistakes share them.
-# Runs ended with these words under the strategy and mode that the log or the options name; where other mistakes share
-# the words, the log itself shows what bears them out.
-CERTAIN = "certain"
-LIKELY = "likely"  # the words are the failure's own, and nothing speaks against it; strategy or mode isn't known
 UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Match:
-    """A failure whose words an error has; `against` says what keeps it from being the answer."""
-
-    failure: Failure
-    signature: str
-    sure: str = ""
-    against: str = ""
-    where: frozenset[Place] = frozenset()
-    mechanism: str = ""
-    """What happens to any such model, where nothing in the log says that it is the failure's own."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +31,8 @@ class Diagnosis:
     """The answer to a log: the best match if there is one, the first cause, and what else was found."""
 
     match: Match | None
+    either: tuple[Match, ...]
+    """The failures of the match's mechanism that fit as well, where no more than that is known."""
     alike: tuple[Match, ...]
     cause: Event | None
     found: Found
@@ -117,67 +100,13 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
             asked="\n".join(sorted(asked.strategies)),
         )
     # Of errors that were raised while each other was handled the last may be the one with a name: it knows the most.
-    told = [(event, match) for event in reversed(chain) if not event.follows for match in matching(event.text, hints)]
+    told = [(event, match) for event in reversed(chain) if not event.follows for match in fitting(event.text, hints)]
     cause, best = next(((event, match) for event, match in told if match.sure), (cause, None))
     silence = None if cause else intake.steps.silence()
     others = {match.failure.name: match for _, match in told if not match.sure}
-    return Diagnosis(best, tuple(others.values()), cause, found, hints, silence, intake.empty)
-
-
-def matching(text: str, hints: Hints) -> tuple[Match, ...]:
-    """Every failure whose words an error has, the best first."""
-    flat = one_line(text)
-    candidates = []
-    for failure in failures().values():
-        for name, pattern in failure.signatures.items():
-            if name not in failure.elsewhere and (re.search(pattern, text) or re.search(pattern, flat)):
-                candidates.append(_weigh(failure, name, hints))
-                break
-    # What a failure shows by itself comes before what only one of its remedies leads to.
-    order = (CERTAIN, LIKELY, "")
-    return tuple(
-        sorted(
-            candidates,
-            key=lambda m: (
-                not m.sure,
-                not known.shown_by_itself(m.failure, m.signature),
-                order.index(m.sure),
-                m.failure.name,
-            ),
-        )
-    )
-
-
-def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
-    """How sure a failure is whose words were found: where runs ended so, against what is known of this one."""
-    everywhere = known.places(failure, signature)
-    there = frozenset(
-        (strategy, mode)
-        for strategy, mode in everywhere
-        if (not hints.strategies or strategy in hints.strategies) and (not hints.modes or mode in hints.modes)
-    )
-    if everywhere and not there:
-        run = " and ".join(
-            filter(None, (_several(hints.strategies, strategies.names()), _several(hints.modes, CHECKPOINTING)))
-        )
-        return Match(failure, signature, against=f"no run ended so under {run}")
-    context = failure.context.get(signature)
-    in_log = not context or bool(re.search(context, hints.context))
-    bears_out = in_log or bool(context and re.search(context, f"{hints.context}\n{hints.asked}"))
-    modes = {mode for _, mode in everywhere}
-    needs_mode = modes == {"reentrant"}
-    shown = bool(hints.strategies) and (bool(hints.modes) or not needs_mode)
-    if not bears_out and failure.mechanism:
-        return Match(failure, signature, LIKELY, where=there, mechanism=failure.mechanism)
-    if not bears_out and not (hints.modes and needs_mode):
-        return Match(
-            failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
-        )
-    return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
-
-
-def _several(names: Iterable[str], order: Sequence[str]) -> str:
-    return " or ".join(sorted(names, key=order.index))
+    whose = {match.failure.name: match for _, match in told if best and match.mechanism == best.mechanism != ""}
+    either = tuple(match for match in whose.values() if best and match.failure != best.failure)
+    return Diagnosis(best, either, tuple(others.values()), cause, found, hints, silence, intake.empty)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -242,6 +171,9 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "signature": match.signature if match else "",
         "title": failure.title if failure else "",
         "mechanism": match.mechanism if match else "",
+        "either": [
+            {"failure": m.failure.name, "told_by": m.told_by} for m in (match, *told.either) if m and told.either
+        ],
         "error": told.cause.text if told.cause else "",
         "search": told.search,
         "cause": _event(told.cause) if told.cause else None,
@@ -274,21 +206,6 @@ def _event(event: Event) -> dict[str, Any]:
     }
 
 
-def happens(match: Match) -> list[str]:
-    """Where the failure ends with these words on today's stack; in other words, if that is so where the log is from."""
-    told = known.outcomes(match.failure)
-    cells = [cell for cell in told if "broken" in cell.variant]
-    same = [cell for cell in cells if told[cell][1] == match.signature]
-    found = report.places(same, cells)
-    if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
-        others: dict[str, list[Cell]] = {}
-        for cell in known.in_other_words(match.failure, match.signature, match.where):
-            if "broken" in cell.variant:
-                others.setdefault(report.named(*told[cell]), []).append(cell)
-        found += [f"as {name} under {place}" for name, own in others.items() for place in report.places(own, cells)]
-    return found
-
-
 def then(told: Diagnosis) -> dict[str, Any]:
     """What was measured on the stack nearest to the versions that are known of the run; empty where none is near."""
     moment = known.nearest(told.hints.versions)
@@ -296,10 +213,3 @@ def then(told: Diagnosis) -> dict[str, Any]:
         return {}
     cells = known.then(told.match.failure, moment, told.match.where)
     return {"date": moment.date, "versions": dict(moment.versions), "outcomes": cells}
-
-
-def commands(match: Match) -> list[str]:
-    """What reproduces the failure: in the place that is known of the run, and as it was reported."""
-    cell, date = known.cell_for(match.failure, match.signature, match.where)
-    own = [report.command(cell.id, date)] if cell else []
-    return own + ([f"make reproduce FAILURE={match.failure.name}"] if match.failure.reported else [])

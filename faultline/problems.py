@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from faultline import diagnose, known
+from faultline import known, matching
 from faultline.catalogue import Failure, failures
 from faultline.hints import Hints
 from faultline.known import Fate, Place
@@ -99,20 +99,20 @@ def recognised(result: Result) -> tuple[Failure | None, str, str]:
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
         context = f"{error.get('traceback', '')}\n{result['strategy']}"
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
-        fits = [match for match in diagnose.matching(result["detail"], hints) if match.sure]
+        fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
         for match in fits:
             if fits_model(match.failure, facts):
                 return match.failure, match.signature, match.sure
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
         found = next(alone, None)
-        return (found.failure, found.signature, diagnose.LIKELY) if found else (None, "", "")
+        return (found.failure, found.signature, matching.LIKELY) if found else (None, "", "")
     for failure in failures().values():
         if not fits_model(failure, facts):
             continue
         for cell, told in known.outcomes(failure).items():
             if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
-                return failure, told[1], diagnose.LIKELY
+                return failure, told[1], matching.LIKELY
     return None, "", ""
 
 

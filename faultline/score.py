@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +24,12 @@ ALONE = "errors of runs, the traceback alone"
 TOLD = "errors of runs, with strategy and checkpointing"
 PASTED = "logs that people pasted"
 OTHERS = "near misses"
-MECHANISM = " (mechanism)"
+MECHANISM, OR = " (mechanism)", " or "
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A log and the answer that is right: a failure, or ``unknown``; of a `mechanism` that is all that may be said.
-
-    `same` are other failures that end in these words: of them the mechanism may be named.
-    """
+    """A log and the answer that is right: a failure, or ``unknown``; of a `mechanism` that is all that may be said."""
 
     group: str
     name: str
@@ -39,30 +37,37 @@ class Sample:
     log: bytes
     asked: Hints | None = None
     mechanism: bool = False
-    same: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Scored:
     """One group: how many samples have an answer in the catalogue and how many don't, and what was said of them.
 
-    `less` counts those of whose failure only the mechanism was named, `wrong` also a failure named for its mechanism.
+    `one_of` counts those of which two or more failures with one mechanism were named, the right one among them; `less`
+    those of whose failure only the mechanism was named; `wrong` also a failure named for its mechanism.
     """
 
     group: str
     with_answer: int
     without: int
     right: int
+    one_of: int
     less: int
     wrong: int
 
     @property
     def precision(self) -> str:
-        return _share(self.right + self.less, self.right + self.less + self.wrong)
+        good = self.right + self.one_of + self.less
+        return _share(good, good + self.wrong)
 
     @property
     def recall(self) -> str:
         return _share(self.right, self.with_answer)
+
+    @property
+    def named(self) -> str:
+        """The share of those of the catalogue whose failure was named, be it among others or for its mechanism."""
+        return _share(self.right + self.one_of + self.less, self.with_answer)
 
 
 def _share(part: int, whole: int) -> str:
@@ -76,14 +81,9 @@ def samples() -> Iterator[Sample]:
         log = (entry["traceback"] or entry["error"]).encode()
         cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
         name = f"errors.jsonl:{number}"
-        same = frozenset(
-            failure.name
-            for failure in failures().values()
-            if entry["signature"] in failure.signatures and entry["signature"] not in failure.elsewhere
-        )
-        yield Sample(ALONE, name, answer, log, same=same)
+        yield Sample(ALONE, name, answer, log)
         place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))
-        yield Sample(TOLD, name, answer, log, place, same=same)
+        yield Sample(TOLD, name, answer, log, place)
     for group, folder in ((PASTED, LOGS), (OTHERS, NEAR_MISSES)):
         for name, told in index(folder).items():
             log = (folder / f"{name}.log").read_bytes()
@@ -100,48 +100,60 @@ def answered(sample: Sample) -> Diagnosis:
 
 
 def said(told: Diagnosis) -> str:
-    """The answer in a word or two; ``FAILURE (mechanism)`` where no more than that was named."""
-    return f"{told.answer}{MECHANISM}" if told.match and told.match.mechanism else told.answer
-
-
-def less(sample: Sample) -> set[str]:
-    """The answers that name the right mechanism and no more."""
-    return {f"{name}{MECHANISM}" for name in (right(sample), *sample.same)}
+    """The answer in a few words; ``FAILURE or FAILURE (mechanism)`` where no more than that is known of them."""
+    if not told.match or not told.match.mechanism:
+        return told.answer
+    return OR.join(dict.fromkeys(match.failure.name for match in (told.match, *told.either))) + MECHANISM
 
 
 def right(sample: Sample) -> str:
     return f"{sample.answer}{MECHANISM}" if sample.mechanism else sample.answer
 
 
+def ideal(sample: Sample) -> str:
+    return "" if sample.answer == UNKNOWN else "right"
+
+
+def verdict(sample: Sample, said: str) -> str:
+    """What an answer is worth: right, one_of, less, wrong, or nothing where none was given."""
+    names = said.removesuffix(MECHANISM).split(OR)
+    if said == UNKNOWN:
+        return ""
+    if said == sample.answer or sample.answer not in names:
+        return "right" if said == right(sample) else "wrong"
+    if not said.endswith(MECHANISM):
+        return "wrong"
+    return "right" if sample.mechanism else "one_of" if len(names) > 1 else "less"
+
+
 def score(told: Sequence[tuple[Sample, str]]) -> list[Scored]:
     """Samples and what was answered, counted by group, then all together."""
     groups = list(dict.fromkeys(sample.group for sample, _ in told))
-    return [
-        Scored(
-            group or "all",
-            sum(s.answer != UNKNOWN for s, _ in own),
-            sum(s.answer == UNKNOWN for s, _ in own),
-            sum(said == right(s) != UNKNOWN for s, said in own),
-            sum(said in less(s) for s, said in own),
-            sum(said not in (UNKNOWN, right(s), *less(s)) for s, said in own),
-        )
-        for group in (*groups, "")
-        for own in [[(s, said) for s, said in told if group in ("", s.group)]]
-    ]
+    counted = []
+    for group in (*groups, ""):
+        own = [(sample, verdict(sample, said)) for sample, said in told if group in ("", sample.group)]
+        named = Counter(sample.answer != UNKNOWN for sample, _ in own)
+        worth = Counter(word for _, word in own)
+        counts = (worth[word] for word in ("right", "one_of", "less", "wrong"))
+        counted.append(Scored(group or "all", named[True], named[False], *counts))
+    return counted
 
 
 def table(told: Sequence[tuple[Sample, str]]) -> str:
     """Precision and recall as Markdown, and each sample that was answered otherwise."""
+    columns = ("of the catalogue", "others", "named rightly", "one of several", "the mechanism alone", "named wrongly")
     lines = [
-        "| | of the catalogue | others | named rightly | the mechanism alone | named wrongly | precision | recall |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| | {' | '.join(columns)} | precision | recall | named at all |",
+        "| --- " * 10 + "|",
         *(
-            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.less} | {s.wrong} "
-            f"| {s.precision} | {s.recall} |"
+            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.one_of} | {s.less} | {s.wrong} "
+            f"| {s.precision} | {s.recall} | {s.named} |"
             for s in score(told)
         ),
     ]
-    missed = [f"- {s.name} ({s.group}): {right(s)}, answered {said}" for s, said in told if said != right(s)]
+    missed = [
+        f"- {s.name} ({s.group}): {right(s)}, answered {said}" for s, said in told if verdict(s, said) != ideal(s)
+    ]
     return "\n".join([*lines, "", "Answered otherwise:", "", *missed] if missed else lines)
 
 

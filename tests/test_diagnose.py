@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline import catalogue, diagnose, known, logs, readmes, recorded, report, score, stacks
-from faultline.diagnose import CERTAIN, LIKELY, UNKNOWN
+from faultline import catalogue, diagnose, known, logs, matching, readmes, recorded, report, score, stacks
+from faultline.diagnose import UNKNOWN
 from faultline.expectations import Expectation
 from faultline.hints import Hints
+from faultline.matching import CERTAIN, LIKELY
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.oracle import Judgement, Outcome
 from faultline.ranks import Ended, RankEnd
@@ -47,15 +48,11 @@ def place(strategy, checkpointing):
 def test_nothing_is_named_wrongly_and_most_is_named():
     """Breaks when a near miss is taken for a failure of the catalogue, or a real log isn't known any more."""
     answers = [(sample, score.said(score.answered(sample))) for sample in SAMPLES]
-    wrong = [
-        (sample.name, said)
-        for sample, said in answers
-        if said not in (UNKNOWN, score.right(sample), *score.less(sample))
-    ]
-    assert not wrong
+    assert not [(sample.name, said) for sample, said in answers if score.verdict(sample, said) == "wrong"]
     by_group = {scored.group: scored for scored in score.score(answers)}
-    for group in (score.TOLD, "all"):
-        assert by_group[group].right + by_group[group].less >= 0.8 * by_group[group].with_answer, f"{group}: too few"
+    for group, recall, named in ((score.TOLD, 0.9, 0.97), ("all", 0.89, 0.94)):
+        assert float(by_group[group].recall) >= recall, f"{group}: too few"
+        assert float(by_group[group].named) >= named, f"{group}: too few"
     text = (score.FIXTURES / "README.md").read_text(encoding="utf-8")
     assert score.table(answers) in text, "fixtures/README.md says otherwise: python -m faultline score"
 
@@ -154,6 +151,56 @@ def test_an_unused_vision_tower_is_still_known_for_certain(text):
     assert (match.sure, match.mechanism) == (CERTAIN, "")
 
 
+ENGINE = """Traceback (most recent call last):
+  File "train.py", line 40, in <module>
+    engine.backward(loss)
+  File "site-packages/deepspeed/runtime/engine.py", line 3428, in backward
+    loss.backward(**backward_kwargs)
+  File "site-packages/torch/_tensor.py", line 623, in backward
+    torch.autograd.backward(
+  File "site-packages/torch/autograd/graph.py", line 979, in _engine_run_backward
+    return Variable._execution_engine.run_backward(  # Calls into the C++ engine to run the backward pass
+"""
+RELEASED = "RuntimeError: The size of tensor a (0) must match the size of tensor b (64) at non-singleton dimension 1\n"
+
+
+def test_of_failures_with_one_mechanism_all_are_named(asked, log):
+    """Breaks when one of several is picked without a reason, or the same words elsewhere are taken for any of them."""
+    answer = told(ENGINE + RELEASED, **place("zero3", "off"))
+    names = ["zero3_lora_target_parameters_no_checkpoint", "zero3_dummy_loss"]
+    assert answer.match.sure == LIKELY and answer.match.mechanism
+    assert [answer.answer, *(match.failure.name for match in answer.either)] == names
+    code, out, _ = asked("diagnose", log(ENGINE + RELEASED), "--strategy", "zero3", "--checkpointing", "off")
+    assert code == 0 and out.startswith(" or ".join(names)) and "certain" not in out
+    assert all(f"{name} if there is " in out for name in names) and "which of these it is, if any" in out
+    code, out, _ = asked("diagnose", log(ENGINE + RELEASED), "--strategy", "zero3", "--json")
+    assert [entry["failure"] for entry in json.loads(out)["either"]] == names
+    assert all(entry["told_by"] for entry in json.loads(out)["either"])
+    for other in (RELEASED, ENGINE.replace("engine.py", "other.py") + RELEASED):
+        assert told(other, **place("zero3", "off")).answer == UNKNOWN, "a forced guess"
+    assert told(ENGINE + RELEASED, **place("zero2", "off")).answer == UNKNOWN, "ZeRO-2 releases nothing"
+    one = told("LoraConfig(target_parameters=['experts.down_proj'])\n" + ENGINE + RELEASED)
+    assert (one.answer, one.match.mechanism, one.either) == (names[0], "", ())
+
+
+def test_failures_that_share_a_mechanism_say_what_tells_them_apart():
+    for failure in FAILURES.values():
+        for signature in (*failure.mechanism, *failure.shares):
+            same = matching.mechanism(failure, signature)
+            assert same and signature in failure.signatures and failure.told_by[signature], (failure.name, signature)
+            assert signature not in failure.elsewhere
+            re.compile(same.context)
+
+
+def test_a_mode_that_was_never_run_speaks_against_nothing():
+    """Breaks when a failure that was measured without checkpointing, as that has no part in it, isn't known with it."""
+    words = "RuntimeError: aten.mm.default got mixed torch.Tensor and DTensor\n"
+    answer = told("gradient_checkpointing=True\n" + words, strategies=frozenset(["fsdp2"]))
+    assert answer.answer == "fsdp2_method_or_child_outside_root_forward" and answer.match.sure == LIKELY
+    assert told(words, **place("fsdp2", "off")).match.sure == CERTAIN
+    assert told(words, **place("fsdp1-full", "off")).answer != answer.answer
+
+
 def test_a_recorded_run_that_has_a_name_is_told_by_it(asked, log):
     """Breaks when a run is said to have no name for an error that errors.jsonl names."""
     code, out, _ = asked("diagnose", log(NO_GRAD))
@@ -222,6 +269,29 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     )
     assert seen[-1]["cell"] in asked("diagnose", log(text))[1]
     assert not known.seen("ValueError: of nobody")
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "failure"),
+    [
+        (
+            "lora:\n  target_parameters: [experts.down_proj]",
+            ENGINE + RELEASED,
+            "zero3_lora_target_parameters_no_checkpoint",
+        ),
+        ("with deepspeed.zero.GatheredParameters(adapter):", ENGINE + RELEASED, "zero3_dummy_loss"),
+        ("  tie_word_embeddings: true", "RuntimeError: mat2 must be a matrix\n", "fsdp2_tied_embeddings_split_groups"),
+        (
+            "loss(hidden, model.lm_head.weight)",
+            "RuntimeError: 'weight' must be 2-D\n",
+            "fsdp2_method_or_child_outside_root_forward",
+        ),
+    ],
+)
+def test_what_tells_a_failure_may_stand_anywhere_in_the_log(line, words, failure):
+    """Breaks when a line that bears an error's words out is only seen within its traceback."""
+    match = told(f"{line}\nstep 1\nstep 2\n\n{words}").match
+    assert match and (match.failure.name, match.mechanism) == (failure, "")
 
 
 def test_contexts_are_of_signatures_that_there_are():

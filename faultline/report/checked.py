@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from faultline import diagnose, report
+from faultline import matching, report
 from faultline.matrix import default_world
 from faultline.problems import Form, Group, agrees, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
@@ -116,8 +116,8 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
     one = group.forms[0].results[0]
     if group.failure:
         # No more than the mechanism is known of a model that isn't the one that was measured.
-        same = group.sure == diagnose.LIKELY and group.failure.mechanism
-        title = f"the same mechanism: {same}" if same else group.failure.title
+        same = matching.mechanism(group.failure, group.forms[0].signature) if group.sure == matching.LIKELY else None
+        title = f"the same mechanism: {same.text}" if same else group.failure.title
         _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {title}"))
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"

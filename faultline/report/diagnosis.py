@@ -11,12 +11,13 @@ from rich.text import Text
 from faultline import known, report, strategies
 from faultline.events import TIMEOUT, Event
 from faultline.known import Fate
+from faultline.matching import CERTAIN, LIKELY, Match, commands, happens
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
 from faultline.silence import alike
 
 if TYPE_CHECKING:
-    from faultline.diagnose import Diagnosis, Match
+    from faultline.diagnose import Diagnosis
 
 SHOWN = 300  # characters of an error
 UNREACHED = "None of the inputs have requires_grad=True"  # torch's warning
@@ -33,9 +34,12 @@ def show(console: Console, told: Diagnosis) -> None:
 
 def _known(console: Console, told: Diagnosis, match: Match) -> None:
     failure = match.failure
-    style = "bold green" if match.sure == "certain" else "bold yellow"
+    style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else failure.title
-    _line(console, Text(failure.name, style=style).append(f"  {title}", style="not bold default"))
+    name = " or ".join(dict.fromkeys(m.failure.name for m in (match, *told.either)))
+    _line(console, Text(name, style=style).append(f"  {title}", style="not bold default"))
+    for one in (match, *told.either) if told.either else ():
+        _line(console, f"  {one.failure.name} if there is {one.told_by}")
     console.print()
     _why(console, told, match)
     fates, scope = known.fates(failure, match.signature, match.where)
@@ -58,8 +62,6 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     console.print()
     _told(console, "Fix", failure.until)
     _measured(console, told, match)
-    from faultline.diagnose import commands  # which imports this module
-
     for command in commands(match):
         _told(console, "Again", report.here(command))
     cell, date = known.cell_for(failure, match.signature, match.where)
@@ -87,7 +89,7 @@ def _why(console: Console, told: Diagnosis, match: Match) -> None:
     """How sure the answer is, and the lines that it stands on."""
     assert told.cause
     reason = f"runs ended with these words under {_run(told)}"
-    if match.sure == "likely":
+    if match.sure == LIKELY:
         reason = _likely(told, match)
     _line(console, Text(match.sure, style="bold").append(f"  {reason}", style="not bold"))
     _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
@@ -97,10 +99,13 @@ def _why(console: Console, told: Diagnosis, match: Match) -> None:
 def _likely(told: Diagnosis, match: Match) -> str:
     """Why an answer is no more than likely, and what would make it certain."""
     if match.mechanism:
-        return "the error says that much; whether it is this model too, nothing in the log says"
+        which = "which of these it is, if any" if told.either else "whether it is this model too"
+        return f"the error says that much; {which}, nothing in the log says"
     context = match.failure.context.get(match.signature)
     if context and not re.search(context, told.hints.context):
         return "only what you said bears it out: other mistakes have these words too, and nothing else in the log fits"
+    if told.hints.modes and told.hints.modes.isdisjoint(mode for _, mode in match.where):
+        return "nothing speaks against it; it was measured in another checkpointing mode, which has no part in it"
     untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
     missing = " and ".join(option for option, names in untold.items() if not names)
     return "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
@@ -120,7 +125,7 @@ def _followed(console: Console, told: Diagnosis) -> None:
 
 
 def _measured(console: Console, told: Diagnosis, match: Match) -> None:
-    from faultline.diagnose import happens, then
+    from faultline.diagnose import then  # which imports this module
 
     if places := happens(match):
         _told(console, "Today", f"it happens under {'; '.join(places)}")

@@ -27,7 +27,14 @@ FAILURE = Failure(
         # FSDP1's root gathers its own parameters in its own forward.
         "not-gathered": r"'weight' must be 2-D",
     },
-    context={"not-gathered": r"\.module\("},
+    # Or the whole model's forward pass under FSDP, with no wrapper's above; `generate` goes that way as well.
+    context={
+        "not-gathered": r"(?s)\A(?:.*\.module\(|"
+        r"(?!.*(?:fully_sharded_data_parallel|generation/utils)\.py\", line \d)(?=.*[fF][sS][dD][pP])"
+        r"(?=.*/modeling_\w+\.py\", line \d{1,6}, in forward\n[^\n]*= self\.(?:model|transformer)\())"
+    },
+    told_by={"not-gathered": "a call of `model.module` or of the model itself, not of its wrapper"},
+    shares={"not-gathered": "fsdp2_method_or_child_outside_root_forward/sharded-weight"},
     variants=(
         Variant("broken", look="`model.module(...)`, or `accelerator.unwrap_model(model)(...)`, in a loss"),
         Variant("wrapper", checkpointing=OFF, strategies=SOME),

@@ -1,6 +1,6 @@
 """Gemma3 fine-tuning on text dies in DDP: the vision tower takes no part in the loss."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Reported, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/3207"
 TEXT_ALONE = "a model with a vision tower that isn't frozen, such as Gemma3, trained on text alone"
@@ -27,7 +27,8 @@ FAILURE = Failure(
         "unfinished-reduction": rf"(?s)\A(?:(?!.*{NAMED}[A-Za-z_])(?=.*(?:{VISION}|{MODELS}))|"
         rf".*{NAMED}[^\n]{{0,4000}}(?:{VISION}))"
     },
-    mechanism="parameters that got no gradient, for each of which DDP waits; measured with Gemma3's vision tower",
+    told_by={"unfinished-reduction": "a vision tower or its projector among the parameters without a gradient"},
+    mechanism={"unfinished-reduction": Mechanism("parameters that got no gradient, for each of which DDP waits")},
     # find_unused_parameters with reentrant checkpointing, whatever the model
     elsewhere=("marked-ready-twice", "shared-parameter"),
     variants=(

@@ -1,6 +1,6 @@
 """A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Reported, Variant
 
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
 LAZY = "https://github.com/pytorch/pytorch/pull/117881"
@@ -35,9 +35,22 @@ FAILURE = Failure(
         "units-without-root": r"Cannot manually unshard parameters during forward/backward",
     },
     context={
-        "mixed-dtensor": r"aten\.(?:addmm|mm|linear|t)\.default",
-        # A head's weight in a loss of one's own, a method of what is wrapped, or a part of it.
-        "sharded-weight": r"lm_head\.weight|\.module\.|\.score\(",
+        # In the forward pass: what runs again in backward went through the root before.
+        "mixed-dtensor": r"(?s)\A(?!.*, in (?:unpack_hook|recompute_fn|_engine_run_backward)\b)"
+        r"(?=.*aten\.(?:addmm|mm|linear|t)\.default)",
+        # A head's weight in a loss of one's own, a method of what is wrapped, or a part of it; or a head or embedding
+        # that something other than its model calls, and no wrapper's forward pass above.
+        "sharded-weight": r"(?s)\A(?:.*(?:lm_head\.weight|\.module\.|\.score\()|"
+        r"(?!.*(?:fully_sharded_data_parallel|runtime/engine)\.py\", line \d{1,6}, in forward)"
+        r"(?=.*(?<!self)\.(?:lm_head|embed_tokens)\())",
+    },
+    told_by={"sharded-weight": "a method or a part of the model that is called, or `lm_head.weight` that is read"},
+    mechanism={
+        "sharded-weight": Mechanism(
+            "a weight in shards, used where no wrapper's forward pass has gathered it",
+            r"(?s)\A(?!.*(?:fully_sharded_data_parallel|runtime/engine|generation/utils)\.py\", line \d)"
+            r"(?=.*/modeling_\w+\.py\", line \d{1,6}, in forward)(?=.*F\.embedding\()",
+        )
     },
     variants=(
         Variant(

@@ -37,7 +37,7 @@ FAILURE = Failure(
     },
     context={
         "two-devices": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:ref_model|ref_per_token_logps|reference model))",
-        "needs-optimizer": r"ref_model|evaluation_mode",
+        "needs-optimizer": r"ref_model|evaluation_mode|\bprepare(?:_model)?\([\w.]*[rR]ef",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(

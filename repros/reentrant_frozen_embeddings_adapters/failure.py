@@ -27,6 +27,8 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
     context={"unfinished-reduction": r"None of the inputs have requires_grad"},
+    told_by={"unfinished-reduction": "torch's warning that no input of a checkpointed part requires a gradient"},
+    shares={"unfinished-reduction": "ddp_unused_vision_tower/unfinished-reduction"},
     elsewhere=("marked-ready-twice",),  # ddp_peft_reentrant_ready_twice
     variants=(
         Variant(

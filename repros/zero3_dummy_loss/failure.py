@@ -29,6 +29,14 @@ FAILURE = Failure(
         "freed-before-backward": r"GatheredParameters",
         "mixed-dtensor": r"nll_loss_backward|SumBackward",
     },
+    told_by={
+        "freed-before-backward": "`GatheredParameters` around a part of the forward pass, and not around backward",
+        "unfinished-reduction": "a loss that had zero times the sum of these parameters in it until now",
+    },
+    shares={
+        "freed-before-backward": "zero3_lora_target_parameters_no_checkpoint/released-weight",
+        "unfinished-reduction": "ddp_unused_vision_tower/unfinished-reduction",
+    },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
         Variant("broken", look="a loss with zero times the sum of parameters in it, to keep these in the graph"),

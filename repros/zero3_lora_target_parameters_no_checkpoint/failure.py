@@ -1,6 +1,6 @@
 """LoRA on fused experts (`target_parameters`) under ZeRO-3 ends in the backward pass without checkpointing."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
 ISSUE = "https://github.com/huggingface/peft/issues/2916"
 INJECTION = "https://github.com/huggingface/peft/pull/3576"
@@ -30,8 +30,17 @@ FAILURE = Failure(
         "flat-shard": r"shape '\[.*\]' is invalid for input of size",
     },
     context=dict.fromkeys(
-        ("released-weight", "view-modified", "flat-shard"), r"target_parameters|ParamWrapper|_LoraParameterProxy"
+        ("released-weight", "view-modified", "flat-shard"),
+        r"target_parameters|ParamWrapper|_LoraParameterProxy|_activate_lora",
     ),
+    told_by={"released-weight": "adapters by `target_parameters`"},
+    mechanism={
+        "released-weight": Mechanism(
+            "a weight that the backward pass needs, and that ZeRO-3 has released after the forward pass",
+            r"(?s)\A(?=.*deepspeed/runtime/(?:engine|zero/stage3)\.py\", line \d{1,6}, in backward)"
+            r"(?=.*in (?:_engine_run_backward|backward)\n[^\n]*run_backward\()",
+        )
+    },
     variants=(
         Variant("broken", needs=("adapter",), look=LOOK, package="peft"),
         Variant("target_modules", strategies=("single", "ddp", "zero2", "zero3", "fsdp2"), checkpointing=("off",)),
@@ -58,7 +67,13 @@ FAILURE = Failure(
             where={"variant": "broken", "strategy": "zero3*", "checkpointing": "off"},
             source=ISSUE,
         ),
-        "c": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}, source=ISSUE),
+        "c": Claim(
+            "ZeRO-2",
+            swap={"strategy": "zero2"},
+            where={"strategy": "zero3*"},
+            source=ISSUE,
+            general="ZeRO-2, which releases no weights",
+        ),
         "d": Claim(
             "a peft whose injection works",
             kind="trains",

@@ -1,0 +1,127 @@
+"""Which failures an error's words are those of, how sure that is, and where it was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from faultline import known, report, strategies
+from faultline.catalogue import Failure, Mechanism, failures
+from faultline.hints import Hints
+from faultline.known import Place
+from faultline.matrix import CHECKPOINTING, Cell
+from faultline.report import one_line
+
+# How sure an answer is. The words of an error alone are never enough where other mistakes share them.
+# Runs ended with these words under the strategy and mode that the log or the options name; where other mistakes share
+# the words, the log itself shows what bears them out.
+CERTAIN = "certain"
+LIKELY = "likely"  # the words are the failure's own, and nothing speaks against it; strategy or mode isn't known
+
+
+@dataclass(frozen=True)
+class Match:
+    """A failure whose words an error has; `against` says what keeps it from being the answer."""
+
+    failure: Failure
+    signature: str
+    sure: str = ""
+    against: str = ""
+    where: frozenset[Place] = frozenset()
+    mechanism: str = ""
+    """What happens to any such model, where nothing in the log says that it is the failure's own."""
+
+    @property
+    def told_by(self) -> str:
+        """What would show that it is this failure, in words; empty where nobody wrote that down."""
+        return self.failure.told_by.get(self.signature, "")
+
+
+def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
+    """Every failure whose words an error has, the best first."""
+    flat = one_line(text)
+    candidates = []
+    for failure in failures().values():
+        for name, pattern in failure.signatures.items():
+            if name not in failure.elsewhere and (re.search(pattern, text) or re.search(pattern, flat)):
+                candidates.append(_weigh(failure, name, hints))
+                break
+    # What a failure shows by itself comes before what only one of its remedies leads to.
+    order = (CERTAIN, LIKELY, "")
+    return tuple(
+        sorted(
+            candidates,
+            key=lambda m: (
+                not m.sure,
+                bool(m.mechanism),
+                not known.shown_by_itself(m.failure, m.signature),
+                order.index(m.sure),
+                m.failure.name,
+            ),
+        )
+    )
+
+
+def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
+    """How sure a failure is whose words were found: where runs ended so, against what is known of this one."""
+    everywhere = known.places(failure, signature)
+    # A mode in which none of this was run says nothing about it.
+    asked = hints.modes if hints.modes <= known.modes(failure, signature) else frozenset()
+    there = frozenset(
+        (strategy, mode)
+        for strategy, mode in everywhere
+        if (not hints.strategies or strategy in hints.strategies) and (not asked or mode in asked)
+    )
+    if everywhere and not there:
+        run = " and ".join(
+            filter(None, (_several(hints.strategies, strategies.names()), _several(asked, CHECKPOINTING)))
+        )
+        return Match(failure, signature, against=f"no run ended so under {run}")
+    context = failure.context.get(signature)
+    in_log = not context or bool(re.search(context, hints.context))
+    bears_out = in_log or bool(context and re.search(context, f"{hints.context}\n{hints.asked}"))
+    modes = {mode for _, mode in everywhere}
+    needs_mode = modes == {"reentrant"}
+    shown = bool(hints.strategies) and (bool(asked) or not (hints.modes or needs_mode))
+    same = mechanism(failure, signature)
+    bears_out = bears_out and bool(context or not same)
+    if same and not bears_out and re.search(same.context, hints.context):
+        return Match(failure, signature, LIKELY, where=there, mechanism=same.text)
+    if not bears_out and (same or not (hints.modes and needs_mode)):
+        return Match(
+            failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
+        )
+    return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
+
+
+def mechanism(failure: Failure, signature: str) -> Mechanism | None:
+    """What happens to any model with a signature's words, where that is known: the failure's own, or another's."""
+    owner, _, name = failure.shares.get(signature, f"{failure.name}/{signature}").partition("/")
+    return failures()[owner].mechanism.get(name)
+
+
+def _several(names: Iterable[str], order: Sequence[str]) -> str:
+    return " or ".join(sorted(names, key=order.index))
+
+
+def happens(match: Match) -> list[str]:
+    """Where the failure ends with these words on today's stack; in other words, if that is so where the log is from."""
+    told = known.outcomes(match.failure)
+    cells = [cell for cell in told if "broken" in cell.variant]
+    same = [cell for cell in cells if told[cell][1] == match.signature]
+    found = report.places(same, cells)
+    if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
+        others: dict[str, list[Cell]] = {}
+        for cell in known.in_other_words(match.failure, match.signature, match.where):
+            if "broken" in cell.variant:
+                others.setdefault(report.named(*told[cell]), []).append(cell)
+        found += [f"as {name} under {place}" for name, own in others.items() for place in report.places(own, cells)]
+    return found
+
+
+def commands(match: Match) -> list[str]:
+    """What reproduces the failure: in the place that is known of the run, and as it was reported."""
+    cell, date = known.cell_for(match.failure, match.signature, match.where)
+    own = [report.command(cell.id, date)] if cell else []
+    return own + ([f"make reproduce FAILURE={match.failure.name}"] if match.failure.reported else [])
