@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from faultline import compare, rank, strategies
+from faultline import compare, rank, runner, strategies
 from faultline.catalogue import Variant
 from faultline.errors import UsageError
-from faultline.matrix import Cell
+from faultline.matrix import STEPS, Cell
+from faultline.ranks import RankServer
 from faultline.run import Injection, Run
 from faultline.scenario import Scenario
 from faultline.strategies import Setup, zero
@@ -25,7 +28,7 @@ from tiny_models.qwen2 import add_lora, qwen2
 NAMES = strategies.names()
 CONFIGS = sorted(zero.CONFIGS.iterdir())
 MODELS = {"gemma3": gemma3, "qwen2": qwen2, "speech": speech_model, "per_image": per_image_vision_model}
-FUNCTIONS = ("wrap", "arguments", "accelerate", "parameters", "gradients", "evidence", "doubts")
+FUNCTIONS = ("wrap", "arguments", "accelerate", "parameters", "gradients", "evidence", "prepared", "doubts")
 every_strategy = pytest.mark.parametrize("name", NAMES)
 every_config = pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 
@@ -156,6 +159,112 @@ def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
     assert trained == [models[0], models[1], models[1]]
     assert not torch.equal(trace.weights[1]["weight"], trace.weights[2]["weight"]), "the new model does not train"
     assert "wrapping" not in report["evidence"], "an engine that is there is no longer being made"
+
+
+class Clipping(torch.optim.SGD):
+    """A step that changes the gradients which it was given, in place."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad.zero_()
+        return super().step(closure)
+
+
+def test_gradients_are_those_before_the_step(monkeypatch):
+    """Breaks when gradients are kept as they are left by a step that changes them in place, such as one that clips."""
+    model = torch.nn.Linear(1, 1)
+    built = Scenario(
+        model,
+        lambda model, batch: model(batch).sum(),
+        lambda *_: torch.ones(1, 1),
+        optimizer=lambda model: Clipping(model.parameters(), lr=0.1),
+    )
+    module = SimpleNamespace(scenario=lambda remedy, setup: built)
+    trace = compare.Trace({}, [], [])
+    run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
+    monkeypatch.setattr(rank, "show", lambda *_: None)
+    rank.train_scenario(run, trace, {"evidence": {}, "losses": []}, Injection())
+    assert [step["weight"].item() for step in trace.gradients] == [1.0] * STEPS
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_weights_without_a_master_are_read_as_they_are(monkeypatch, stage):
+    """Breaks when ZeRO's weights can't be read in bf16 once something is unfrozen that the optimizer doesn't hold:
+    stage 3 knows nothing of it, and raises; stage 0 has no master of it."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)).bfloat16()
+    unfrozen, held = model.parameters()
+    master = torch.full((2, 2), 1.0001)  # bf16 doesn't tell it from 1
+    held.data.fill_(1)
+
+    def full_master(parameter):
+        if stage == 3 and parameter is unfrozen:
+            raise KeyError(id(parameter))
+        return master if stage == 3 else None
+
+    monkeypatch.setattr("deepspeed.utils.safe_get_full_fp32_param", full_master)
+    monkeypatch.setattr(zero, "all_gather", lambda tensors: tensors)
+    model.zero_optimization_stage = lambda: stage
+    model.optimizer = SimpleNamespace(fp16_groups=[[held]], fp32_groups=[[master]])
+    read = zero.parameters(model)
+    assert torch.equal(read["0.weight"], unfrozen), "what has no master is not what the model computes with"
+    assert torch.equal(read["1.weight"], master), "what has a master is not read from it any more"
+
+
+@pytest.mark.slow
+def test_zero_reads_weights_that_were_unfrozen_behind_its_back():
+    """The same with DeepSpeed's own engines: breaks when the cells raise in our reading instead of showing that
+    nothing moved."""
+    with RankServer(sys.executable) as server:
+        references = runner.References(server.folder)
+        for strategy in ("zero0", "zero3"):
+            cell = Cell("zero_unfreeze_after_initialize", "broken", strategy, precision="bf16")
+            entry = runner.run_cell(server, references, cell)
+            assert entry["outcome"] in ("trains", "diverges"), f"{strategy}: {entry['detail']}"
+
+
+@pytest.fixture
+def two_ranks():
+    """A process group of two, of which this process is one and the other one isn't there: shapes are real."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def wrapped(name, model):
+    return strategies.wrap(Scenario(model, lambda *_: None, lambda *_: None), name, setup())
+
+
+TOKENS = torch.arange(8).view(1, 8)
+
+
+def test_fsdp2_shows_what_a_rank_owns_while_a_forward_pass_has_left_it_whole(two_ranks):
+    """Breaks when a forward pass without a backward pass makes a sharded model look like one that isn't."""
+    model, evidence = wrapped("fsdp2-no-reshard", qwen2()).model, strategies.family("fsdp2").evidence
+    before = evidence(model)
+    assert before["bytes_held"] * 2 == before["bytes_whole"]
+    with torch.no_grad():
+        model(input_ids=TOKENS)
+    assert not hasattr(model.lm_head.weight, "to_local"), "nothing is left whole: this shows nothing"
+    assert evidence(model) == before
+
+
+def test_fsdp1_without_sharding_is_read_though_a_forward_pass_went_around_its_root(two_ranks):
+    """Breaks when such a model is gathered to be read, which FSDP1 refuses."""
+    model, family = wrapped("fsdp1-no-shard", qwen2()).model, strategies.family("fsdp1-no-shard")
+    bare = dict(qwen2().named_parameters())
+    model.module.model(input_ids=TOKENS).last_hidden_state.sum().backward()
+    weights, gradients = family.parameters(model), family.gradients(model)
+    assert weights.keys() == bare.keys() and all(torch.equal(weights[name], bare[name]) for name in bare)
+    assert {name for name, gradient in gradients.items() if gradient is None} == {"lm_head.weight"}
+
+
+def test_fsdp1_that_shards_is_gathered_to_be_read(two_ranks):
+    """The near miss: breaks when a rank's shard passes for the whole."""
+    model, family = wrapped("fsdp1-full", qwen2()).model, strategies.family("fsdp1-full")
+    bare = dict(qwen2().named_parameters())
+    assert {name: weight.shape for name, weight in family.parameters(model).items()} == {
+        name: weight.shape for name, weight in bare.items()
+    }
 
 
 def test_only_sums_over_all_ranks_are_put_together(monkeypatch):

@@ -53,6 +53,7 @@ FAILURE = Failure(
             look=LOOK,
             package="peft",
         ),
+        Variant("aux_loss", "sft", ("single",)),
     ),
     claims={
         "a": Claim(
@@ -61,10 +62,22 @@ FAILURE = Failure(
             where={"strategy": "zero3*", "checkpointing": "off"},
             source=ISSUE,
         ),
+        "a2": Claim(
+            "the same with the router's auxiliary loss, which TRL adds by default",
+            kind="trains",
+            where={"variant": "sft-aux_loss", "checkpointing": "reentrant"},
+            source=ISSUE,
+        ),
         "b": Claim(
             "gradient checkpointing, non-reentrant",
             swap={"checkpointing": "non-reentrant"},
             where={"variant": "broken", "strategy": "zero3*", "checkpointing": "off"},
+            source=ISSUE,
+        ),
+        "b2": Claim(
+            "the same with the router's auxiliary loss",
+            kind="trains",
+            where={"variant": "sft-aux_loss", "checkpointing": "non-reentrant"},
             source=ISSUE,
         ),
         "c": Claim(
@@ -114,4 +127,6 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     model, words = add_lora(qwen3_moe(), **EXPERTS), tokenizer(padding_side="right")
+    # No mean over the ranks: with it, no strategy does what one process does.
+    model.config.router_aux_loss_coef = 1.0 if variant.remedy == "aux_loss" else 0.0
     return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
