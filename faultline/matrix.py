@@ -143,15 +143,29 @@ def possible(cell: Cell, variant: Variant) -> bool:
     return not any(rule(cell, variant) for rule in SENSELESS.values())
 
 
+def exists(failures: Mapping[str, Failure], cell: Cell) -> bool:
+    """Whether the cell can be run, by default or not."""
+    variants = failures[cell.failure].variants if cell.failure in failures else ()
+    variant = next((variant for variant in variants if variant.name == cell.variant), None)
+    return (
+        variant is not None
+        and cell.strategy in strategies.names()
+        and cell.checkpointing in CHECKPOINTING
+        and cell.precision in PRECISIONS
+        and cell.world_size in WORLD_SIZES
+        and cell.device in DEVICES
+        and possible(cell, variant)
+    )
+
+
 def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
     """The cells to run: the default matrix narrowed, or widened where an axis is named."""
     check(failures, selection)
     if selection.cells:
         wanted = {Cell.parse(text): None for text in selection.cells}
-        known = {cell for cell, variant in every_cell(failures, selection.device) if possible(cell, variant)}
-        known |= {replace(cell, device=device) for cell in known for device in DEVICES}
         for cell in wanted:
-            if cell not in known:
+            if not exists(failures, cell):
+                known = [k for k, variant in every_cell(failures, selection.device) if possible(k, variant)]
                 beside = [k.id for k in known if (k.failure, k.variant) == (cell.failure, cell.variant)]
                 raise unknown("cell", cell.id, beside or sorted({k.id for k in known if k.strategy == "ddp"}))
         return list(wanted)
@@ -194,6 +208,8 @@ def _not_by_default(selection: Selection) -> list[Rule]:
 
 def _as_default(cell: Cell, selection: Selection) -> Cell:
     """The cell as the default rules should see it: an axis that was named is no reason to leave it out."""
+    if not selection.precision and not selection.world_size:
+        return cell
     return replace(
         cell,
         precision="fp32" if selection.precision else cell.precision,
