@@ -67,6 +67,8 @@ class Intake:
         return _pattern(errors, not self.collector.full, reader.waits and not reader.full, not self.steps.full)
 
     def take(self, line: Line) -> None:
+        if self.reader.stale(line):
+            return
         self.reader.take(line)
         self.collector.take(line)
         self.steps.take(line)

@@ -73,7 +73,7 @@ def outcomes(failure: Failure) -> Outcomes:
     """What every cell of the default matrix does on today's stack: its rules, which `bless` made from a run."""
     rules = runner.rules(failure)
     found = {}
-    for cell in matrix.select(failures(), Selection(failure=(failure.name,))):
+    for cell in matrix.select({failure.name: failure}, Selection(failure=(failure.name,))):
         told = expectations.expect(rules, cell, pinned())
         found[cell] = (told.outcome, told.signatures[0] if told.signatures else "")
     return found
@@ -167,7 +167,7 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
             found |= {(cell.strategy, cell.checkpointing) for cell in shown}
     for rule in runner.rules(failure):
         if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
-            cells = matrix.select(failures(), Selection(failure=(failure.name,), device=rule.device[0]))
+            cells = matrix.select({failure.name: failure}, Selection(failure=(failure.name,), device=rule.device[0]))
             found |= {(cell.strategy, cell.checkpointing) for cell in cells if expectations.about(rule, cell)}
     return frozenset(found)
 

@@ -7,10 +7,12 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from faultline import clues
 from faultline.clues import LONGEST
 from faultline.events import TIMEOUT, WRAPPERS, Event, Found
+from faultline.kept import Kept, Key, Writer
 from faultline.logs import TRACEBACK, Line
 from faultline.report import one_line
 
@@ -21,24 +23,24 @@ STREAMS = 256  # writers whose lines are told apart
 FRAMES = 60  # last lines of a traceback that are kept
 PATIENCE = 400  # lines within a traceback before its end is given up
 MESSAGE = 24  # lines of a message
+KINDS = 4096  # of lines that are told apart
 
 _ENDS_MESSAGE = re.compile(
     r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
     r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
+# Lines that begin something, or that say something of other lines.
+_MORE_THAN_ITSELF = re.compile(
+    r"Traceback|File \"|During handling|The above exception|terminate called|what\(\):|Root Cause|rank +:|time +:|"
+    r"[Ww]atchdog|loss['\"]|grad_norm"
+)
+_ONE_DIGIT = str.maketrans("123456789", "000000000")
 _PROGRESS = re.compile(r"['\"]loss['\"]: ")
 _WHAT = re.compile(r"what\(\): *(.*)")
 _THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
 _FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
 _RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above exception was the direct cause)")
 _SUMMARY = re.compile(r"(?P<key>time|rank) +: (?P<value>[\w:.+-]{1,40})")
-
-
-Writer = tuple[str, str]
-"""A file, and the name of who wrote a line of it; empty where no prefix tells."""
-
-Key = tuple[Writer, str]
-"""A writer and its words, or the signal that ended it: what makes two events one."""
 
 
 @dataclass
@@ -61,13 +63,11 @@ class Reader:
 
     def __init__(self) -> None:
         self._open: dict[Writer, _Open] = {}
-        self._events: dict[Key, Event] = {}
-        self._more = 0
+        self._kept = Kept(MOST)
         self._root: tuple[float, int] | None = None
+        self._kinds: dict[Key, list[Any]] = {}  # lines without their digits: how many of them there were, the first one
         self._summary_at: tuple[str, int, float] = ("", 0, math.inf)
         self._spent = self._quiet = 0
-        self._live: dict[Writer, list[Key]] = {}  # the errors of each writer that were not survived yet
-        self._survived: dict[Key, None] = {}  # those that were, the oldest first
         self._raised_in: dict[Writer, int] = {}  # writers whose next error was raised in a chain, and which
 
     @property
@@ -78,7 +78,7 @@ class Reader:
     @property
     def waits(self) -> bool:
         """Whether a loss would say that an error was survived."""
-        return bool(self._live)
+        return bool(self._kept.live)
 
     @property
     def tired(self) -> bool:
@@ -109,6 +109,21 @@ class Reader:
             return False
         self._spent += 1
         self._begin(writer, line)
+        if not self._open and len(line.text) <= LONGEST and not _MORE_THAN_ITSELF.search(line.text):
+            if len(self._kinds) >= KINDS:
+                self._kinds.clear()
+            self._kinds.setdefault(_kind(line), [0, line.text])[0] += 1
+        return True
+
+    def stale(self, line: Line) -> bool:
+        """Whether as many lines as may be kept told the same as this one, but for digits; it then counts as read.
+
+        Once errors were survived, all lines are looked at anew.
+        """
+        if self._open or len(line.text) > LONGEST or (like := self._kinds.get(_kind(line), (0, "")))[0] < MOST:
+            return False
+        self._spent += 1
+        self._kept.more += line.text != like[1]
         return True
 
     def _tells(self, line: Line) -> bool:
@@ -116,13 +131,13 @@ class Reader:
         if not clues.TELLS.search(line.text):
             return False
         if _PROGRESS.search(line.text):
-            return (line.file, line.stream) in self._live
+            return (line.file, line.stream) in self._kept.live
         return not self.tired or TRACEBACK in line.text
 
     def found(self) -> Found:
         """Everything, when the log has ended."""
         self._close_all()
-        events = self._events.values()
+        events = self._kept.events.values()
         waited = any(event.type == TIMEOUT or event.kind == "abort" for event in events)
         heads = {_chain_of(e) for e in events if e.chain == e.number and e.follows and e.name not in WRAPPERS}
         explained = [
@@ -131,12 +146,13 @@ class Reader:
             replace(e, explained=(e.type == "SIGABRT" and waited) or (_chain_of(e) in heads and e.chain != e.number))
             for e in events
         ]
-        return Found(tuple(explained), self._root[1] if self._root else None, self._more, self.tired)
+        return Found(tuple(explained), self._root[1] if self._root else None, self._kept.more, self.tired)
 
     def _begin(self, writer: Writer, line: Line) -> None:
         text = line.text
         if _PROGRESS.search(text):
-            self._survive((line.file, line.stream))
+            self._kinds.clear()
+            self._kept.survive((line.file, line.stream))
         elif _RAISED_IN.search(text):
             self._chain((line.file, line.stream))
         elif TRACEBACK in text and "Exception ignored in" not in text:
@@ -154,18 +170,11 @@ class Reader:
             if told[1]:  # what comes next is another message, as far as anybody can tell
                 self._close(writer)
 
-    def _survive(self, writer: Writer) -> None:
-        """A writer reported a loss: what it told before didn't end its run."""
-        for key in self._live.pop(writer):
-            if key in self._events:
-                self._events[key] = replace(self._events[key], survived=True)
-                self._survived[key] = None
-
     def _chain(self, writer: Writer) -> None:
         """The next error of a writer was raised while its last one was handled."""
-        for key, event in reversed(self._events.items()):
+        for key, event in reversed(self._kept.events.items()):
             if key[0] == writer and len(self._raised_in) < STREAMS:
-                self._events[key] = replace(event, chain=event.chain or event.number)
+                self._kept.events[key] = replace(event, chain=event.chain or event.number)
                 self._raised_in[writer] = event.chain or event.number
                 break
 
@@ -252,37 +261,17 @@ class Reader:
     def _add(
         self, kind: str, type: str, message: str, line: Line, last: int, rank: int | None, frames: str = ""
     ) -> None:
-        """Keep an event; the same words of the same writer are one, unless it trained on in between.
-
-        Where there are too many, what can least be the cause makes room: what was survived, the oldest first, then
-        what only follows, then errors without a traceback.
-        """
         writer = line.file, line.stream
         rank = line.rank if line.rank is not None else rank
         chain = self._raised_in.pop(writer, 0) if kind == "error" else 0
         place = line.file, line.number, last
         event = Event(kind, type, message, *place, rank, line.stream, frames, time=clues.moment(line.time), chain=chain)
         key = writer, type if kind == "signal" else event.text
-        if key in self._events and not self._events[key].survived:
-            return
-        self._forget(key)
-        self._events[key] = event
-        if not event.follows:
-            self._live.setdefault(writer, []).append(key)
-        if len(self._events) > MOST:
-            self._more += 1
-            self._forget(next(iter(self._survived), None) or self._least(key))
+        self._kept.add(key, event)
 
-    def _forget(self, key: Key) -> None:
-        self._events.pop(key, None)
-        self._survived.pop(key, None)
 
-    def _least(self, newest: Key) -> Key:
-        """The event that can least be the cause, where none was survived: the last of those that only follow."""
-        if self._events[newest].follows:
-            return newest
-        events = self._events
-        return max(reversed(events), key=lambda key: (events[key].follows, events[key].kind == "line"))
+def _kind(line: Line) -> Key:
+    return (line.file, line.stream), line.text.translate(_ONE_DIGIT)
 
 
 def _chain_of(event: Event) -> tuple[str, str, int]:

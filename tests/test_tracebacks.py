@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from faultline import logs, tracebacks
 
@@ -212,6 +214,55 @@ def test_a_log_of_errors_alone_ends():
     for number in range(tracebacks.ENOUGH):
         reader.take(logs.Line("log", number, f"Traceback (most recent call last): {number}"))
     assert reader.full and not reader.busy
+
+
+def hurried(text, most):
+    """What is found where no more than so many events are kept, and lines of a kind are read no more often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracebacks, "MOST", most)
+        reader = tracebacks.Reader()
+        for line in logs.lines("log", [text.encode()]):
+            reader.stale(line) or reader.take(line)
+        return reader.found()
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *(f"ValueError: {n}\n" for n in (1, 2, 31)),
+                *(f"[rank{n}]: KeyError: 'x{n}'\n" for n in range(4)),
+                *(f"OSError: Connection closed by peer {n}\n" for n in (1, 2)),
+                *(f"[rank{n}]: exitcode: -9 of {n}\n" for n in (1, 2)),
+                "{'loss': 0.5}\n",
+                "[rank1]: {'loss': 0.5}\n",
+                "step 3\n",
+                traceback("IndexError: 7"),
+                traceback("TypeError: 8", 1),
+            ]
+        ),
+        max_size=60,
+    )
+)
+@example(["ValueError: 1\n"] * 5 + ["{'loss': 0.5}\n"] + ["ValueError: 2\n"])
+@example(["ValueError: 1\n"] * 5 + [traceback("IndexError: 7")])
+def test_lines_that_are_passed_over_hide_no_cause(lines):
+    """Breaks when an error isn't looked at because others like it were, and it is the one that ended the run."""
+    text = "".join(lines)
+    slow, fast = found(text).cause(), hurried(text, 4).cause()
+    if slow and not slow.survived and not slow.follows:
+        assert (fast.text, fast.number, fast.survived) == (slow.text, slow.number, False)
+
+
+def test_lines_of_a_kind_are_looked_at_until_enough_were_read(monkeypatch):
+    """Breaks when millions of lines that differ in digits are each taken apart, or those passed over aren't told."""
+    looked = []
+    begin = tracebacks.Reader._begin
+    monkeypatch.setattr(tracebacks.Reader, "_begin", lambda *args: looked.append(1) or begin(*args))
+    told = hurried("".join(f"ValueError: {n}\n" for n in range(1000, 2000)), 50)
+    assert len(looked) == 50 == len(told.events) and told.more == 950
+    looked.clear()
+    assert not hurried("ValueError: x\n" * 1000, 50).more and len(looked) == 50
 
 
 def survived(count):
