@@ -75,6 +75,8 @@ class Claim:
     trains    the chosen cell trains
     shows     the chosen cell doesn't train, and says so with an error
 
+    `source` is the link in which it is recommended, or described, by name: an issue, a pull request, or a page of the
+    library's documentation. Where the record names nobody, there is none.
     `general` is the same for any model with the mechanism, where it helps there as well.
     """
 

@@ -118,20 +118,24 @@ def measured(failure: Failure, results: Iterable[Result]) -> str:
 
 
 def happens(failure: Failure, main: Outcomes) -> list[str]:
-    """The table of broken variants: strategies that do the same in every mode share their lines."""
+    """The table of broken variants: strategies that do the same in every mode share their lines.
+
+    `any` are all modes that there are: of a variant that runs in some of them only, those are named.
+    """
     lines = []
     for variant in (v.name for v in failure.variants if v.broken):
         did: dict[str, dict[str, str]] = {}
         for cell in main:
             if cell.variant == variant:
                 did.setdefault(cell.strategy, {})[cell.checkpointing] = _outcome(*main[cell])
-        modes = {mode for by_mode in did.values() for mode in by_mode}
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for strategy in ordered(did, strategies.names()):
             same: dict[str, list[str]] = {}
             for mode in ordered(did[strategy], CHECKPOINTING):
                 same.setdefault(did[strategy][mode], []).append(mode)
-            told = tuple(("any" if modes <= {*own} else ", ".join(own), outcome) for outcome, own in same.items())
+            told = tuple(
+                ("any" if {*own} == {*CHECKPOINTING} else ", ".join(own), outcome) for outcome, own in same.items()
+            )
             groups.setdefault(told, []).append(strategy)
         for told, names in groups.items():
             group = as_code(report.grouped(names, did))

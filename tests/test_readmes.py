@@ -106,6 +106,15 @@ def test_strategies_that_do_the_same_share_a_line():
     ]
 
 
+@pytest.mark.parametrize("modes", [("off",), ("off", "reentrant")], ids=", ".join)
+def test_modes_that_were_not_run_are_not_any(modes):
+    """Breaks when a variant that runs in some modes only is said to do the same in all of them."""
+    ran = [each for each in run() if each["variant"] == "broken" or each["checkpointing"] in modes]
+    lines = readmes.measured(FAILURE, ran).splitlines()
+    assert f"| `sft-broken` | ddp | {', '.join(modes)} | trains |" in lines
+    assert sum("| any |" in line for line in lines) == 1, "what ran in all modes isn't told so any more"
+
+
 def test_claims_are_told_with_counts_and_with_where_they_fail():
     text = readmes.measured(FAILURE, run())
     few = len(ZERO3) - 1
@@ -160,4 +169,4 @@ def test_a_gpu_next_to_the_cpu_does_not_mix_with_it():
 def test_hostile_text_stays_in_its_table_cell():
     hostile = result("broken", "ddp", "off", "raises", "x | y\n| <img> \x1b[31m| z")
     lines = readmes.measured(FAILURE, [hostile]).splitlines()
-    assert r"| `broken` | ddp | any | raises `x \| y \| <img> \| z` |" in lines
+    assert r"| `broken` | ddp | off | raises `x \| y \| <img> \| z` |" in lines

@@ -296,7 +296,7 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict],
             told = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
         claims.add_row(key, Text(claim.text), *told)
     console.print(claims)
-    for url in dict.fromkeys(claim.source for claim in failure.claims.values()):
+    for url in dict.fromkeys(claim.source for claim in failure.claims.values() if claim.source):
         keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
         _line(console, f"{keys}: {url}", "dim")
     _line(console, source)

@@ -53,7 +53,6 @@ FAILURE = Failure(
         "a": Claim(
             "divide by `num_items_in_batch`, and multiply by the number of ranks, for it counts the tokens of all",
             swap={"remedy": "num_items"},
-            source=ISSUE,
         ),
         "b": Claim(
             "`trainer.model_accepts_loss_kwargs = False`",
@@ -73,19 +72,17 @@ FAILURE = Failure(
             where={"variant": "trainer-broken"},
             source=DOCS,
         ),
-        "e": Claim("divide the mean by the micro-batches in the loss", swap={"remedy": "divide"}, source=RATIO),
+        "e": Claim("divide the mean by the micro-batches in the loss", swap={"remedy": "divide"}),
         "f": Claim(
             "the `compute_loss` of the trainer itself is right",
             swap={"remedy": "default_loss"},
             where={"variant": "trainer-broken"},
-            source=ISSUE,
         ),
-        "g": Claim("`max_grad_norm`", swap={"remedy": "clip"}, where={"variant": "trainer-broken"}, source=ISSUE),
+        "g": Claim("`max_grad_norm`", swap={"remedy": "clip"}, where={"variant": "trainer-broken"}),
         "h": Claim(
             "a learning rate divided by the accumulation steps",
             swap={"remedy": "lower_lr"},
             where={"variant": "trainer-broken"},
-            source=ISSUE,
         ),
     },
 )

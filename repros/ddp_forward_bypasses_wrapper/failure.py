@@ -43,26 +43,20 @@ FAILURE = Failure(
         Variant("reduced_loss", checkpointing=OFF, strategies=DDP),
     ),
     claims={
-        "a": Claim("call the wrapper", swap={"remedy": "wrapper"}, source=MINIMIND),
-        "b": Claim("TRL's `_ForwardRedirection`", swap={"remedy": "redirected"}, source=TRL),
-        "c": Claim(
-            "`all_reduce` the gradients after each backward pass", swap={"remedy": "reduced_by_hand"}, source=OPENVLA
-        ),
+        "a": Claim("call the wrapper", swap={"remedy": "wrapper"}),
+        "b": Claim("TRL's `_ForwardRedirection`", swap={"remedy": "redirected"}),
+        "c": Claim("`all_reduce` the gradients after each backward pass", swap={"remedy": "reduced_by_hand"}),
         "d": Claim("`all_reduce` the loss", swap={"remedy": "reduced_loss"}, source=OPENVLA),
         "e": Claim(
             "`find_unused_parameters=True`",
             swap={"strategy": "ddp-find-unused"},
             where={"strategy": "ddp"},
-            source=OPENVLA,
         ),
-        "f": Claim(
-            "`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}, source=OPENVLA
-        ),
+        "f": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}),
         "g": Claim(
             "`broadcast_buffers=True`, which is DDP's default",
             kind="trains",
             where={"variant": "broken", "strategy": "ddp*", "world_size": "2"},
-            source=OPENVLA,
         ),
     },
 )

@@ -64,18 +64,14 @@ FAILURE = Failure(
             "`ddp_find_unused_parameters=False`",
             swap={"strategy": "ddp"},
             where={"strategy": "ddp-find-unused"},
-            source=ISSUE,
         ),
-        "c": Claim(
-            "`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp*"}, source=PEFT
-        ),
+        "c": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp*"}),
         "d": Claim(
             "`find_unused_parameters=True`, the advice of the opposite error",
             swap={"strategy": "ddp-find-unused"},
             where={"strategy": "ddp"},
-            source=ISSUE,
         ),
-        "e": Claim("ZeRO-2 instead of DDP", swap={"strategy": "zero2"}, where={"strategy": "ddp*"}, source=MODES),
+        "e": Claim("ZeRO-2 instead of DDP", swap={"strategy": "zero2"}, where={"strategy": "ddp*"}),
     },
 )
 

@@ -11,7 +11,13 @@ STATIC = ("ddp", "ddp-static-graph")
 
 FAILURE = Failure(
     title="DDP with a static graph and gradient accumulation ends in an internal assertion",
-    records=(PR, "https://github.com/pytorch/pytorch/issues/103487", ACCELERATE, TRANSFORMERS),
+    records=(
+        PR,
+        "https://github.com/pytorch/pytorch/issues/103487",
+        ACCELERATE,
+        TRANSFORMERS,
+        "https://github.com/huggingface/transformers/issues/45518",
+    ),
     since="torch 2.11 (the oldest that was tried)",
     until="not fixed: the first backward pass, in which a static graph is learnt, must be a synchronised one",
     signatures={
@@ -35,16 +41,12 @@ FAILURE = Failure(
         "a": Claim(
             "one synchronised backward pass before the first `no_sync()`",
             swap={"remedy": "synchronised_once"},
-            source=PR,
         ),
         "b": Claim(
             "synchronise every micro-batch (`sync_each_batch=True`)",
             swap={"remedy": "sync_each_batch"},
-            source=ACCELERATE,
         ),
-        "c": Claim(
-            "no `static_graph`", swap={"strategy": "ddp"}, where={"strategy": "ddp-static-graph"}, source=TRANSFORMERS
-        ),
+        "c": Claim("no `static_graph`", swap={"strategy": "ddp"}, where={"strategy": "ddp-static-graph"}),
     },
 )
 

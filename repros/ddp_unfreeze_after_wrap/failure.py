@@ -36,19 +36,16 @@ FAILURE = Failure(
         Variant("from_the_start", checkpointing=OFF, strategies=PLAIN),
     ),
     claims={
-        "a": Claim("unfreeze first, then wrap the model (anew)", swap={"remedy": "anew"}, source=ISSUE),
-        "b": Claim("keep it trainable, with a learning rate of 0 until then", swap={"remedy": "lr_zero"}, source=ISSUE),
-        "c": Claim("train everything from the start", swap={"remedy": "from_the_start"}, source=ISSUE),
+        "a": Claim("unfreeze first, then wrap the model (anew)", swap={"remedy": "anew"}),
+        "b": Claim("keep it trainable, with a learning rate of 0 until then", swap={"remedy": "lr_zero"}),
+        "c": Claim("train everything from the start", swap={"remedy": "from_the_start"}),
         "d": Claim(
             "`find_unused_parameters=True`",
             swap={"strategy": "ddp-find-unused"},
             where={"strategy": "ddp"},
-            source=ISSUE,
         ),
-        "e": Claim(
-            "`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}, source=ISSUE
-        ),
-        "f": Claim("FSDP2", swap={"strategy": "fsdp2"}, where={"strategy": "ddp*"}, source=ISSUE),
+        "e": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}),
+        "f": Claim("FSDP2", swap={"strategy": "fsdp2"}, where={"strategy": "ddp*"}),
     },
 )
 

@@ -42,28 +42,22 @@ FAILURE = Failure(
             '`"gradient_clipping": "auto"` in the config',
             swap={"remedy": "auto"},
             where={"variant": "sft-broken", "strategy": "zero*"},
-            source=AXOLOTL,
         ),
         "b": Claim(
             "a number for `gradient_clipping` in the config, or 0.0",
             swap={"remedy": "explicit"},
             where={"strategy": "zero*"},
-            source=DEFAULT,
         ),
         "c": Claim(
             "`max_grad_norm` is enough",
             kind="trains",
             where={"variant": "sft-broken", "strategy": "zero*"},
-            source=AXOLOTL,
         ),
-        "d": Claim(
-            "`max_grad_norm=0` turns clipping off", kind="trains", where={"variant": "sft-norm_0"}, source=DEFAULT
-        ),
+        "d": Claim("`max_grad_norm=0` turns clipping off", kind="trains", where={"variant": "sft-norm_0"}),
         "e": Claim(
             "since DeepSpeed's default is transformers' own, 1.0, nothing needs to be said",
             kind="trains",
             where={"variant": "sft-norm_1"},
-            source=DEFAULT,
         ),
         "f": Claim(
             "the `grad_norm` in the log tells whether gradients are clipped",
@@ -72,9 +66,7 @@ FAILURE = Failure(
             where={"variant": "sft-broken"},
             source=LOGGED,
         ),
-        "g": Claim(
-            "DDP and FSDP clip as they are told", kind="trains", where={"strategy": "[df][ds]*"}, source=AXOLOTL
-        ),
+        "g": Claim("DDP and FSDP clip as they are told", kind="trains", where={"strategy": "[df][ds]*"}),
     },
 )
 

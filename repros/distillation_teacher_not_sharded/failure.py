@@ -4,6 +4,7 @@ from faultline.catalogue import Claim, Failure, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/2580"
 FIX = "https://github.com/huggingface/trl/pull/6573"
+DPO = "https://github.com/huggingface/trl/pull/2539"
 
 FOUR = {"max_completion_length": 4}
 TOP_8 = {**FOUR, "distillation_topk": 8}
@@ -41,7 +42,7 @@ FAILURE = Failure(
         ISSUE,
         FIX,
         "https://github.com/huggingface/trl/issues/1147",
-        "https://github.com/huggingface/trl/pull/2539",
+        DPO,
         "https://github.com/huggingface/transformers/issues/45941",
     ),
     since="January 2025, as reported",
@@ -63,14 +64,13 @@ FAILURE = Failure(
     ),
     claims={
         "a": Claim("`prepare_fsdp(teacher, accelerator)`", swap={"remedy": "prepare_fsdp"}, source=FIX),
-        "b": Claim("`device_placement=True`", swap={"remedy": "device_placement"}, source=ISSUE),
-        "c": Claim("DPO's reference model is fixed", kind="trains", where={"variant": "dpo-broken"}, source=ISSUE),
-        "d": Claim("only FSDP is affected", kind="trains", where={"strategy": "zero3"}, source=ISSUE),
+        "b": Claim("`device_placement=True`", swap={"remedy": "device_placement"}),
+        "c": Claim("DPO's reference model is fixed", kind="trains", where={"variant": "dpo-broken"}, source=DPO),
+        "d": Claim("only FSDP is affected", kind="trains", where={"strategy": "zero3"}),
         "e": Claim(
             "`'weight' must be 2-D` in on-policy generation is handled by `unwrap_model_for_generation`",
             kind="trains",
             where={"variant": "gkd_on_policy-broken", "strategy": "fsdp1-full"},
-            source=ISSUE,
         ),
     },
 )

@@ -32,18 +32,16 @@ FAILURE = Failure(
         *(Variant(remedy, "dpo", SOME, checkpointing=OFF) for remedy in ("from_disk", "from_file", "not_precomputed")),
     ),
     claims={
-        "a": Claim("`save_to_disk`, and `load_from_disk` on all ranks", swap={"remedy": "from_disk"}, source=ISSUE),
+        "a": Claim("`save_to_disk`, and `load_from_disk` on all ranks", swap={"remedy": "from_disk"}),
         "b": Claim(
             "a data set that is loaded from a file",
             swap={"remedy": "from_file"},
             where={"variant": "dpo-broken"},
-            source=ISSUE,
         ),
         "c": Claim(
             "a `TMPDIR` that all ranks share, as `broken` has it",
             kind="trains",
             where={"variant": "*broken", "strategy": "[dzf]*", "world_size": "2"},
-            source=ISSUE,
         ),
         "d": Claim(
             "a newer trl",
@@ -55,7 +53,6 @@ FAILURE = Failure(
             "`precompute_ref_log_probs=False`",
             swap={"remedy": "not_precomputed"},
             where={"variant": "dpo-broken"},
-            source=ISSUE,
         ),
     },
 )

@@ -34,13 +34,13 @@ FAILURE = Failure(
         Variant("train_mode", checkpointing=OFF, strategies=FSDP2),
     ),
     claims={
-        "a": Claim("make the optimizer right after `fully_shard`", swap={"remedy": "optimizer_first"}, source=ISSUE),
-        "b": Claim("`model.reshard()` after the forward pass", swap={"remedy": "reshard"}, source=ISSUE),
-        "c": Claim("`reshard_after_forward=True` on the root", swap={"remedy": "root_reshards"}, source=ISSUE),
-        "d": Claim("`zero_grad()` after it", swap={"remedy": "zero_grad"}, source=ISSUE),
-        "e": Claim("make the scheduler anew", swap={"remedy": "scheduler"}, source=ISSUE),
-        "f": Claim("`model.train()` after it", swap={"remedy": "train_mode"}, source=ISSUE),
-        "g": Claim("without `torch.no_grad()` around it", swap={"remedy": "with_grad"}, source=ISSUE),
+        "a": Claim("make the optimizer right after `fully_shard`", swap={"remedy": "optimizer_first"}),
+        "b": Claim("`model.reshard()` after the forward pass", swap={"remedy": "reshard"}),
+        "c": Claim("`reshard_after_forward=True` on the root", swap={"remedy": "root_reshards"}),
+        "d": Claim("`zero_grad()` after it", swap={"remedy": "zero_grad"}),
+        "e": Claim("make the scheduler anew", swap={"remedy": "scheduler"}),
+        "f": Claim("`model.train()` after it", swap={"remedy": "train_mode"}),
+        "g": Claim("without `torch.no_grad()` around it", swap={"remedy": "with_grad"}),
     },
 )
 

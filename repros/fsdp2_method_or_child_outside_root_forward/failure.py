@@ -82,7 +82,6 @@ FAILURE = Failure(
             "redirect the root's `forward` to the method (`_ForwardRedirection`)",
             swap={"remedy": "redirected"},
             where={"variant": "broken"},
-            source=TRL_FIX,
         ),
         "b": Claim(
             "`register_fsdp_forward_method(model, name)`",
@@ -94,19 +93,16 @@ FAILURE = Failure(
             "`lm_head.weight.full_tensor()` once, before the loss is computed",
             swap={"variant": "full_tensor"},
             where={"variant": "head_broken", "strategy": "fsdp2*"},
-            source=TRL,
         ),
         "d": Claim(
             "`unwrap_model` first, as `broken` does",
             kind="trains",
             where={"variant": "broken", "strategy": "fsdp*"},
-            source=TRL,
         ),
         "e": Claim(
             "`reshard_after_forward=False`",
             swap={"strategy": "fsdp2-no-reshard"},
             where={"strategy": "fsdp2", "variant": "*broken"},
-            source=TRL,
         ),
         "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-*broken"}, source=TRL_FIX),
     },

@@ -60,20 +60,15 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        "a": Claim(
-            "cast all parameters to one dtype before they are sharded", swap={"remedy": "cast"}, source=ACCELERATE
-        ),
+        "a": Claim("cast all parameters to one dtype before they are sharded", swap={"remedy": "cast"}),
         "b": Claim(
             "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
             swap={"remedy": "no_autocast"},
-            source=VERL,
         ),
         "c": Claim("shard the LoRA modules separately", swap={"remedy": "separate"}, source=VERL),
-        "d": Claim(
-            "`bf16=True`, or an `mp_policy`", swap={"precision": "bf16"}, where={"strategy": "fsdp*"}, source=FACTORY
-        ),
+        "d": Claim("`bf16=True`, or an `mp_policy`", swap={"precision": "bf16"}, where={"strategy": "fsdp*"}),
         "e": Claim("TRL's `peft_module_casting_to_bf16(model)`", swap={"remedy": "casting_to_bf16"}, source=CASTING),
-        "f": Claim("FSDP2 instead of FSDP1", swap={"strategy": "fsdp2"}, where={"strategy": "fsdp1*"}, source=FACTORY),
+        "f": Claim("FSDP2 instead of FSDP1", swap={"strategy": "fsdp2"}, where={"strategy": "fsdp1*"}),
     },
 )
 

@@ -48,25 +48,21 @@ FAILURE = Failure(
             '`trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")` before the last save',
             swap={"remedy": "full"},
             where={"variant": "sft-broken", "strategy": "fsdp*"},
-            source=ISSUE,
         ),
         "b": Claim(
             "`accelerate merge-weights` on the shards of a checkpoint",
             swap={"remedy": "merge"},
             where={"strategy": "fsdp*"},
-            source=ISSUE,
         ),
         "c": Claim(
             "`trainer.model.save_pretrained(folder)` on the main process",
             swap={"remedy": "rank_0"},
             where={"variant": "sft-broken", "strategy": "fsdp*"},
-            source=UNWRAPPED,
         ),
         "d": Claim(
             "`FULL_STATE_DICT` from the start",
             swap={"remedy": "from_start"},
             where={"variant": "sft-broken", "strategy": "fsdp*"},
-            source=ISSUE,
         ),
     },
 )

@@ -30,11 +30,10 @@ FAILURE = Failure(
         Variant("clipped", checkpointing=OFF, strategies=("single", "ddp", "zero[0123]", "fsdp2")),
     ),
     claims={
-        "a": Claim("multiply the loss by the world size", swap={"remedy": "times_world_size"}, source=VERL),
+        "a": Claim("multiply the loss by the world size", swap={"remedy": "times_world_size"}),
         "b": Claim(
             "sum the loss over the ranks with `torch.distributed.nn.functional.all_reduce`, which autograd sees",
             swap={"remedy": "differentiable"},
-            source=VERL,
         ),
         "c": Claim("clip the gradient norm at 1.0", swap={"remedy": "clipped"}, source=VERL),
     },

@@ -31,10 +31,8 @@ FAILURE = Failure(
         Variant("all_ranks", checkpointing=OFF, trainer="sft"),
     ),
     claims={
-        "a": Claim("save on all ranks", swap={"remedy": "all_ranks"}, source=ISSUE),
-        "b": Claim(
-            "wait for the main process (`accelerator.wait_for_everyone()`)", swap={"remedy": "barrier"}, source=STUCK
-        ),
+        "a": Claim("save on all ranks", swap={"remedy": "all_ranks"}),
+        "b": Claim("wait for the main process (`accelerator.wait_for_everyone()`)", swap={"remedy": "barrier"}),
     },
 )
 

@@ -18,6 +18,7 @@ FAILURE = Failure(
         MODES,
         "https://github.com/huggingface/transformers/issues/42489",
         "https://github.com/huggingface/transformers/pull/42494",
+        "https://github.com/NVIDIA-TAO/tao-pytorch/pull/106",
     ),
     since="torch's reentrant checkpointing",
     until="not fixed: it is documented; transformers 5.23 sees to it for its own models",
@@ -44,24 +45,18 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        "a": Claim(
-            "`use_reentrant=False`", swap={"checkpointing": "non-reentrant"}, where={"variant": "broken"}, source=ISSUE
-        ),
+        "a": Claim("`use_reentrant=False`", swap={"checkpointing": "non-reentrant"}, where={"variant": "broken"}),
         "b": Claim(
             "`model.enable_input_require_grads()`",
             swap={"remedy": "enable_input_require_grads"},
             where={"variant": "broken"},
-            source=LORA,
         ),
         "c": Claim(
             "`find_unused_parameters=True`, as DDP's error says",
             swap={"strategy": "ddp-find-unused"},
             where={"strategy": "ddp"},
-            source=MODES,
         ),
-        "d": Claim(
-            "transformers' own checkpointing, 5.23", kind="trains", where={"variant": "sft-broken"}, source=ISSUE
-        ),
+        "d": Claim("transformers' own checkpointing, 5.23", kind="trains", where={"variant": "sft-broken"}),
     },
 )
 

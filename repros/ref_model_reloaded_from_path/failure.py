@@ -45,18 +45,15 @@ FAILURE = Failure(
         *(Variant("saved_again", each, SOME, checkpointing=OFF) for each in ("kto", "grpo")),
     ),
     claims={
-        "a": Claim("save the changed policy and load it from there", swap={"remedy": "saved_again"}, source=RESIZE),
-        "b": Claim("pass `ref_model=`", swap={"remedy": "explicit"}, source=ISSUE),
+        "a": Claim("save the changed policy and load it from there", swap={"remedy": "saved_again"}),
+        "b": Claim("pass `ref_model=`", swap={"remedy": "explicit"}),
         "c": Claim(
             "the first loss tells: it must be ln 2",
             kind="detects",
             swap={"remedy": "ln_2"},
             where={"variant": "dpo-broken"},
-            source=ISSUE,
         ),
-        "d": Claim(
-            "with PEFT the policy itself is the reference", kind="trains", where={"variant": "dpo-peft"}, source=ISSUE
-        ),
+        "d": Claim("with PEFT the policy itself is the reference", kind="trains", where={"variant": "dpo-peft"}),
         "e": Claim(
             "`ref_model=copy.deepcopy(model)`",
             swap={"remedy": "deepcopy"},
@@ -67,9 +64,8 @@ FAILURE = Failure(
             "`ref_model=create_reference_model(model)`",
             swap={"remedy": "create"},
             where={"variant": "dpo-broken"},
-            source="https://github.com/huggingface/trl/issues/840",
         ),
-        "g": Claim("a model without a path is refused", kind="shows", where={"variant": "dpo-no_path"}, source=ISSUE),
+        "g": Claim("a model without a path is refused", kind="shows", where={"variant": "dpo-no_path"}),
     },
 )
 

@@ -23,8 +23,8 @@ FAILURE = Failure(
     variants=(Variant("broken", checkpointing=OFF, bf16=True, look="bf16 with ZeRO stage 0"),),
     claims={
         "a": Claim("deepspeed 0.18.6 or newer", kind="trains", where=BF16, source=PR),
-        "b": Claim("ZeRO-1 instead of ZeRO-0", swap={"strategy": "zero1"}, where=BF16, source=ISSUE),
-        "c": Claim("fp32 instead of bf16", swap={"precision": "fp32"}, where=BF16, source=ISSUE),
+        "b": Claim("ZeRO-1 instead of ZeRO-0", swap={"strategy": "zero1"}, where=BF16),
+        "c": Claim("fp32 instead of bf16", swap={"precision": "fp32"}, where=BF16),
     },
 )
 

@@ -33,13 +33,11 @@ FAILURE = Failure(
         Variant("no_overlap", checkpointing=OFF, strategies=("single", "zero2*")),
     ),
     claims={
-        "a": Claim("deepspeed 0.18.3 or newer", kind="trains", where=ZERO2, source=ISSUE),
-        "b": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where=ZERO2, source=ISSUE),
-        "c": Claim("ZeRO-3 instead of ZeRO-2", swap={"strategy": "zero3"}, where=ZERO2, source=ISSUE),
+        "a": Claim("deepspeed 0.18.3 or newer", kind="trains", where=ZERO2),
+        "b": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where=ZERO2),
+        "c": Claim("ZeRO-3 instead of ZeRO-2", swap={"strategy": "zero3"}, where=ZERO2),
         "d": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where=ZERO2, source=OLDER),
-        "e": Claim(
-            "fp32 instead of bf16", swap={"precision": "fp32"}, where={**ZERO2, "precision": "bf16"}, source=ISSUE
-        ),
+        "e": Claim("fp32 instead of bf16", swap={"precision": "fp32"}, where={**ZERO2, "precision": "bf16"}),
     },
 )
 

@@ -60,31 +60,26 @@ FAILURE = Failure(
             "gradient checkpointing, reentrant",
             swap={"checkpointing": "reentrant"},
             where={"strategy": "zero3*", "checkpointing": "off"},
-            source=ISSUE,
         ),
         "a2": Claim(
             "the same with the router's auxiliary loss, which TRL adds by default",
             kind="trains",
             where={"variant": "sft-aux_loss", "checkpointing": "reentrant"},
-            source=ISSUE,
         ),
         "b": Claim(
             "gradient checkpointing, non-reentrant",
             swap={"checkpointing": "non-reentrant"},
             where={"variant": "broken", "strategy": "zero3*", "checkpointing": "off"},
-            source=ISSUE,
         ),
         "b2": Claim(
             "the same with the router's auxiliary loss",
             kind="trains",
             where={"variant": "sft-aux_loss", "checkpointing": "non-reentrant"},
-            source=ISSUE,
         ),
         "c": Claim(
             "ZeRO-2",
             swap={"strategy": "zero2"},
             where={"strategy": "zero3*"},
-            source=ISSUE,
             general="ZeRO-2, which releases no weights",
         ),
         "d": Claim(
@@ -97,13 +92,11 @@ FAILURE = Failure(
             "`zero3_init_flag: false`, as `broken` has it",
             kind="trains",
             where={"strategy": "zero3*", "checkpointing": "off", "variant": "broken"},
-            source=ISSUE,
         ),
         "f": Claim(
             "`target_modules`, which leaves the experts out",
             swap={"remedy": "target_modules"},
             where={"variant": "broken", "checkpointing": "off"},
-            source=ISSUE,
         ),
     },
 )

@@ -54,13 +54,11 @@ FAILURE = Failure(
             '`gradient_checkpointing_kwargs={"use_reentrant": True}`, against the usual advice',
             kind="trains",
             where={"strategy": "zero3*", "checkpointing": "reentrant"},
-            source=ISSUE,
         ),
         "c": Claim(
             "nothing frozen inside of the blocks",
             kind="trains",
             where={"variant": "nothing_frozen", "strategy": "zero3*"},
-            source=ISSUE,
         ),
     },
 )

@@ -39,33 +39,28 @@ FAILURE = Failure(
             "`trainer.save_model(folder)` on all ranks, with `stage3_gather_16bit_weights_on_model_save`",
             swap={"remedy": "save_model"},
             where={"variant": "sft-broken"},
-            source=ISSUE,
         ),
         "b": Claim(
             "`save_pretrained(folder, state_dict=accelerator.get_state_dict(engine))`",
             swap={"remedy": "state_dict"},
-            source=ISSUE,
         ),
         "c": Claim(
             "`engine.save_checkpoint(folder)`, then `zero_to_fp32.py`",
             swap={"remedy": "zero_to_fp32"},
             where={"strategy": "zero*"},
-            source=DEEPSPEED,
         ),
-        "d": Claim("save on the main process only", swap={"remedy": "main_process"}, source=ISSUE),
+        "d": Claim("save on the main process only", swap={"remedy": "main_process"}),
         "e": Claim(
             "`accelerator.unwrap_model(engine)` first, as `broken` does",
             kind="trains",
             where={"variant": "broken", "strategy": "zero3*"},
-            source=OPENRLHF,
         ),
-        "f": Claim("`torch.save`, or `safe_serialization=False`", swap={"remedy": "torch_save"}, source=ISSUE),
+        "f": Claim("`torch.save`, or `safe_serialization=False`", swap={"remedy": "torch_save"}),
         "g": Claim(
             "`ignore_mismatched_sizes=True` when it is loaded, as the error says",
             swap={"remedy": "ignore_mismatched"},
-            source=OPENRLHF,
         ),
-        "h": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}, source=ISSUE),
+        "h": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}),
     },
 )
 

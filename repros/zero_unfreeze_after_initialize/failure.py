@@ -38,23 +38,20 @@ FAILURE = Failure(
         "a": Claim(
             "everything trainable from the start, in groups with a learning rate of 0 that is raised later",
             swap={"remedy": "lr_zero"},
-            source=ISSUE,
         ),
         "b": Claim(
             "make the engine anew, once the parameters are unfrozen",
             swap={"remedy": "anew"},
             where={"strategy": "zero*"},
-            source=ISSUE,
         ),
         "c": Claim(
             "give the optimizer the frozen parameters as well, as `broken` does",
             kind="trains",
             where={"variant": "broken", "strategy": "zero[123]*"},
-            source=ISSUE,
         ),
-        "c2": Claim("give the optimizer a group of the frozen parameters", swap={"remedy": "own_group"}, source=ISSUE),
-        "d": Claim("unfreeze them in `GatheredParameters`", swap={"remedy": "gathered"}, source=ISSUE),
-        "e": Claim("call `engine.train()` after it", swap={"remedy": "train_mode"}, source=ISSUE),
+        "c2": Claim("give the optimizer a group of the frozen parameters", swap={"remedy": "own_group"}),
+        "d": Claim("unfreeze them in `GatheredParameters`", swap={"remedy": "gathered"}),
+        "e": Claim("call `engine.train()` after it", swap={"remedy": "train_mode"}),
     },
 )
 
