@@ -44,6 +44,12 @@ def text_batch(number: int, rank: int, world_size: int) -> dict[str, Any]:
     return token_batch(text_rows(number), rank, world_size)
 
 
+def uneven_rows(step: int) -> list[list[int]]:
+    """Rows as unequal as those of `text_rows`, of random tokens: what is compared in an exported file needs no text."""
+    generator, widths = torch.Generator().manual_seed(step), range(20 + step, 40 + step, 5)
+    return [torch.randint(12, VOCAB_SIZE // 2, (width,), generator=generator).tolist() for width in widths]
+
+
 def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:
     """Gemma3's inputs for this rank's rows, made by its processor, with labels and scale.
 

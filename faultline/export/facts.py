@@ -213,22 +213,30 @@ def intro(where: Place, o: Mapping[str, Any]) -> str:
         f"Run under {cell.strategy} {ranks} ({device}, {cell.precision}), {checkpointing} gradient checkpointing"
         + (f", variant {cell.variant}." if where.variant.remedy != "broken" else "."),
         *textwrap.wrap(happens, 118, break_long_words=False, break_on_hyphens=False),
-        *textwrap.wrap(
-            "Records: " + ", ".join(where.failure.records), 118, break_long_words=False, break_on_hyphens=False
-        ),
+        records(where.failure),
         again,
     ]
     return "\n".join(lines)
 
 
-def environment(family: str, cuda: bool, trainer: bool) -> str:
-    hidden = (
-        'CUDA_VISIBLE_DEVICES=""' + (', DS_ACCELERATOR="cpu"' if family == "zero" else "") + ', GLOO_SOCKET_IFNAME="lo"'
-    )
-    return ", ".join(
-        [*([] if cuda else [hidden]), 'OMP_NUM_THREADS="1"']
-        + (['TOKENIZERS_PARALLELISM="false"', 'HF_HUB_OFFLINE="1"'] if trainer else [])
-    )
+def records(failure: Failure) -> str:
+    """The first records of a failure, as many as fit on a line, and how many more there are."""
+    first, *others = failure.records
+    told = f"Records: {first}"
+    while others and len(f"{told}, {others[0]} and 99 more") <= 118:
+        told += f", {others.pop(0)}"
+    return told + (f" and {len(others)} more" if others else "")
+
+
+def environment(family: str, cuda: bool, trainer: bool) -> list[str]:
+    """Variables that have to be set before anything is imported, as keywords, line by line."""
+    hidden = [
+        'CUDA_VISIBLE_DEVICES=""',
+        *(['DS_ACCELERATOR="cpu"'] if family == "zero" else []),
+        'GLOO_SOCKET_IFNAME="lo"',
+    ]
+    first = ", ".join([*([] if cuda else hidden), 'OMP_NUM_THREADS="1"'])
+    return [first, 'TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1"'] if trainer else [first]
 
 
 def variables(family: str, options: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, str]:

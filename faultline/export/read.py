@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import string
+import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,9 +93,22 @@ class Reader(Statements):
             return updated
         name = ast.literal_eval(code(updated.args[0].value))
         lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[: self.rows]
-        rows = "".join(f"    {json.loads(line)!r},\n" for line in lines)
-        self.module.definitions[name.upper()] = cst.parse_statement(f"{name.upper()} = [\n{rows}]\n")
+        self.module.definitions[name.upper()] = cst.parse_statement(table(name.upper(), [*map(json.loads, lines)]))
         return cst.Name(name.upper())
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> str:
+    """The statement that makes a list of rows: from lines of text, as many on one as fit, if they have nothing else."""
+    keys = {key for row in rows for key in row}
+    texts = [value for row in rows for value in row.values()]
+    if len(keys) > 1 or not all(isinstance(text, str) and "/" not in text for text in texts):
+        return f"{name} = [\n" + "".join(f"    {row!r},\n" for row in rows) + "]\n"
+    as_is = textwrap.TextWrapper(
+        110, expand_tabs=False, replace_whitespace=False, drop_whitespace=False, break_on_hyphens=False
+    )
+    lines = as_is.wrap("/".join(texts)) or [""]
+    joined = "\n".join(f"    {line!r}" for line in lines)
+    return f"{name} = [{{{keys.pop()!r}: text}} for text in (\n{joined}\n).split('/')]\n"
 
 
 def read(text: str, rows: int = 0, idle: Collection[str] = ()) -> Module:

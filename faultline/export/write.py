@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import itertools
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -13,16 +10,14 @@ from typing import Any
 
 import libcst as cst
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from ruff import find_ruff_bin
 
 from faultline import catalogue
-from faultline.errors import UsageError
 from faultline.export import facts, root
 from faultline.export.bundle import bundle, line, reachable
 from faultline.export.facts import COMPARED, Place, config, filled, shim
-from faultline.export.fold import flat
 from faultline.export.names import code
 from faultline.export.read import Sources, read
+from faultline.export.tidy import tidy
 from faultline.matrix import ROWS
 from faultline.server import STACK
 
@@ -38,17 +33,17 @@ STANDARD = (
     *(f"import {name}" for name in ("os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
     "from importlib import metadata",
 )
-# What stands for something else in files that need not compare numbers: module, name, and its simpler self.
+# What stands for something else, in scenarios that compare numbers and in files that need not: module, name, and its
+# simpler self.
+COMPARABLE = (("tiny_models.data", "text_rows", "uneven_rows"),)
 SIMPLER = (
     ("tiny_models.data", "text_rows", "random_rows"),
     ("faultline.scenario", "token_batch", "random_batch"),
 )
 # Trainers that learn from given completions only, and so never sample.
-NO_SAMPLING = r"""\b(SFT|DPO|KTO)Trainer\b|["']lmbda["']: 0\.0"""
+NO_SAMPLING = r"""\b(SFT|DPO|KTO)Trainer\b|\(Trainer\)|["']lmbda["']: 0\.0"""
 # Distributions by the name that is imported, where it differs.
 DISTRIBUTIONS = {"PIL": "pillow"}
-# What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
-RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RUF100")
 
 
 def write(where: Place) -> str:
@@ -60,10 +55,10 @@ def write(where: Place) -> str:
     o = facts.facts(where)
     # Only FSDP asks a model which of its modules are units.
     sources = Sources(folder, rows, () if o["family"].startswith("fsdp") else ("_no_split_modules",))
-    if where.kind not in COMPARED:
-        for module, name, simpler in SIMPLER:
-            definitions = sources[module].definitions
-            definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
+    comparable = () if variant.trainer else COMPARABLE
+    for module, name, simpler in comparable if where.kind in COMPARED else SIMPLER:
+        definitions = sources[module].definitions
+        definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
     if variant.trainer:
         given = {"zero": ("deepspeed",), "fsdp1": ("fsdp", "fsdp_config"), "fsdp2": ("fsdp", "fsdp_config")}
         keys = None if where.kind in COMPARED else given.get(o["family"], ())
@@ -156,71 +151,6 @@ def packages(imports: str, pins: Mapping[str, str]) -> list[str]:
     names |= {"transformers", "accelerate", "datasets"} if "trl" in names else set()
     names |= {"transformers"} if "peft" in names else set()
     return sorted({DISTRIBUTIONS.get(name, name) for name in names} & pins.keys())
-
-
-def tidy(text: str) -> str:
-    """The text without unused imports and variables, formatted; raises UsageError for a name that nothing defines."""
-    ruff = [find_ruff_bin()]
-    shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
-    fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
-    text = effective(_through(fix, cst.parse_module(text).visit(NothingHeld()).code))
-    text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
-    text = guarded(text)
-    compact = ["--config", "format.skip-magic-trailing-comma=true"]
-    text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", text)
-    text = _through([*ruff, "format", "--quiet", *compact, *shared, "-"], text)
-    wrong = [*ruff, "check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *shared, "-"]
-    found = subprocess.run(wrong, input=text, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
-    return text
-
-
-class NothingHeld(cst.CSTTransformer):
-    """Takes ``with nullcontext():`` away, as a failure's function may have it for the remedy."""
-
-    def leave_With(self, original: cst.With, updated: cst.With) -> Any:
-        held = [each for each in updated.items if code(each.item) != "nullcontext()"]
-        if len(held) == len(updated.items):
-            return updated
-        return updated.with_changes(items=held) if held else flat(updated.body, updated.leading_lines)
-
-
-def effective(text: str) -> str:
-    """The text without statements that only compute something, which are left of variables that nothing reads."""
-    lines = text.splitlines()
-    for each in reversed([each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Expr)]):
-        kinds = [type(inner) for inner in ast.walk(each.value)]
-        if not isinstance(each.value, ast.Constant) and not {ast.Call, ast.Await, ast.Yield, ast.YieldFrom} & {*kinds}:
-            lines[each.lineno - 1 : each.end_lineno] = []
-    return "\n".join(lines) + "\n"
-
-
-def guarded(text: str) -> str:
-    """The text with one line, and an exit code of its own, for who lacks a package or has a release without a name."""
-    statements = ast.parse(text).body
-    first = next(number for number, each in enumerate(statements) if isinstance(each, ast.Expr) and number) + 1
-    imports = list(itertools.takewhile(lambda each: isinstance(each, ast.Import | ast.ImportFrom), statements[first:]))
-    lines = text.splitlines()
-    start, end = imports[0].lineno - 1, imports[-1].end_lineno
-    return "\n".join(
-        [
-            *lines[:start],
-            "try:",
-            *(f"    {each}" if each else "" for each in lines[start:end]),
-            "except ImportError as error:",
-            '    print(f"NOT TRIED: {error}; `uv run repro.py` installs what this file was made for")',
-            "    sys.exit(2)",
-            *lines[end:],
-        ]
-    )
-
-
-def _through(command: list[str], text: str) -> str:
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    if not done.stdout:
-        raise UsageError(f"this cell can't be exported: {' '.join(done.stderr.split())[:200]}\n{text}")
-    return done.stdout
 
 
 def packages_of(text: str) -> list[str]:
