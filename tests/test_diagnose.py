@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -63,8 +66,26 @@ def test_there_are_as_many_fixtures_as_are_needed():
     for folder in (score.LOGS, score.NEAR_MISSES):
         index = score.index(folder)
         assert {file.stem for file in folder.glob("*.log")} == {*index}
-        for entry in index.values():
-            assert entry["source"].startswith("https://") and entry.get("answer", "") in ("", *FAILURES)
+        for name, entry in index.items():
+            assert entry.get("answer", "") in ("", *FAILURES)
+            assert entry.get("source", "").startswith("https://") != name.startswith("made-"), name
+    cases = re.findall(r"\ndef (\w+)\(\):", (score.NEAR_MISSES / "made.py").read_text().partition("@case(2)")[2])
+    made = {f"made-{case.replace('_', '-')}" for case in cases if case not in ("rank", "main")}
+    assert made == {name for name in score.index(score.NEAR_MISSES) if name.startswith("made-")}
+
+
+@pytest.mark.slow
+def test_near_misses_that_were_made_are_what_the_libraries_say(tmp_path):
+    """Breaks when a log isn't what its case ends with, be it that a library says something else by now."""
+    script = tmp_path / "made.py"
+    script.write_text((score.NEAR_MISSES / "made.py").read_text())
+    names = ("gradient-of-another-dtype", "weight-decay-in-the-forward-pass-under-fsdp1")
+    environment = os.environ | {"PYTHONPATH": str(catalogue.ROOT)}
+    subprocess.run([sys.executable, script, *names], env=environment, check=True, timeout=300)
+    for name in names:
+        log = f"made-{name}.log"
+        made, kept = ((folder / log).read_text().splitlines()[-1] for folder in (tmp_path, score.NEAR_MISSES))
+        assert made == kept
 
 
 @pytest.mark.parametrize("sample", PASTED, ids=lambda sample: sample.name)
