@@ -121,7 +121,7 @@ class Reported:
     """The failure as it was reported: a stack of stacks/, and the place in the matrix, on two ranks.
 
     `note` says what of the report this place can't show without a GPU, `needs_gpu` that it can't show it at all.
-    `good` is the stack of the first release that has it no more, which runs beside it.
+    `good` is the stack of the first release that has it no more, or the last that hasn't it yet, which runs beside it.
     """
 
     stack: str

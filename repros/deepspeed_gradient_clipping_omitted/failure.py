@@ -1,12 +1,16 @@
 """DeepSpeed clips gradients as its config says, whatever `max_grad_norm` says: without the key at 1.0, or never."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 AXOLOTL = "https://github.com/axolotl-ai-cloud/axolotl/issues/1381"
 DEFAULT = "https://github.com/deepspeedai/DeepSpeed/pull/8068"
 LOGGED = "https://github.com/deepspeedai/DeepSpeed/issues/6743"
 
 OFF = ("off",)  # checkpointing has no part in clipping
+BISECT = (
+    "make bisect FAILURE=deepspeed_gradient_clipping_omitted PACKAGE=deepspeed OTHERS=fixed VARIANT=broken"
+    " STRATEGY=zero3 CHECKPOINTING=off FROM=0.18.9 TO=0.19.3 DIRECTION=introduced"
+)
 ZERO = ("zero0", "zero1", "zero2", "zero3")
 
 FAILURE = Failure(
@@ -20,8 +24,10 @@ FAILURE = Failure(
         "https://github.com/huggingface/trl/issues/3312",
         LOGGED,
     ),
-    since="March 2024, as reported; clipped unasked from some release after deepspeed 0.18.9 on, by 0.19.3",
+    since="March 2024, as reported; clipped unasked since deepspeed 0.19.3",
     until="not fixed: transformers fills the key in only where the config has it",
+    reported=Reported("deepspeed-0.19.3", "broken", "zero3", good="deepspeed-0.19.2"),
+    began=(Turn("deepspeed", "0.19.3", {"variant": "broken", "strategy": "zero*"}, BISECT),),
     signatures={"check": r"CheckFailed: .*above max_grad_norm"},
     variants=(
         Variant("broken", checkpointing=OFF, look="a DeepSpeed config without `gradient_clipping`"),
