@@ -37,17 +37,17 @@ def random_rows(step: int) -> list[list[int]]:
     return torch.randint(12, VOCAB_SIZE // 2, (4, 32)).tolist()
 
 
+def uneven_rows(step: int) -> list[list[int]]:
+    """Rows as unequal as those of `text_rows`, of random tokens: what is compared in an exported file needs no text."""
+    generator, widths = torch.Generator().manual_seed(step), range(20 + step, 40 + step, 5)
+    return [torch.randint(12, VOCAB_SIZE // 2, (width,), generator=generator).tolist() for width in widths]
+
+
 def text_batch(number: int, rank: int, world_size: int) -> dict[str, Any]:
     """This rank's rows of the text that one batch is made of."""
     from faultline.scenario import token_batch
 
     return token_batch(text_rows(number), rank, world_size)
-
-
-def uneven_rows(step: int) -> list[list[int]]:
-    """Rows as unequal as those of `text_rows`, of random tokens: what is compared in an exported file needs no text."""
-    generator, widths = torch.Generator().manual_seed(step), range(20 + step, 40 + step, 5)
-    return [torch.randint(12, VOCAB_SIZE // 2, (width,), generator=generator).tolist() for width in widths]
 
 
 def image_text_batch(step: int, rank: int, world_size: int, images: str) -> dict[str, Any]:
