@@ -144,13 +144,20 @@ def without(function: cst.FunctionDef, names: Collection[str]) -> cst.FunctionDe
 
 
 def pruned(function: cst.FunctionDef, decided: Iterable[str] = ()) -> cst.FunctionDef:
-    """A function without the parameters that are decided, and without functions in it that nothing uses."""
+    """A function without the parameters that are decided, and without functions in it that nothing uses.
+
+    A class's own functions stay: who calls them isn't said by name.
+    """
     kept = [p for p in function.params.params if p.name.value not in decided]
     kept = [p.with_changes(comma=cst.MaybeSentinel.DEFAULT) for p in kept]
     function = function.with_changes(params=function.params.with_changes(params=kept))
     while True:
-        inner = {each.name for each in ast.walk(tree(function)) if isinstance(each, ast.FunctionDef)}
-        unused = {name for name in inner - {function.name.value} if not used(function, name)}
+        nodes = list(ast.walk(tree(function)))
+        inner = {each.name for each in nodes if isinstance(each, ast.FunctionDef)}
+        methods = {
+            own.name for each in nodes if isinstance(each, ast.ClassDef) for own in each.body if hasattr(own, "name")
+        }
+        unused = {name for name in inner - methods - {function.name.value} if not used(function, name)}
         if not unused:
             return function
         function = without(function, unused)
