@@ -172,27 +172,6 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
     return frozenset(found)
 
 
-@functools.cache
-def modes(failure: Failure, signature: str) -> frozenset[str]:
-    """The checkpointing modes that variants which end with these words were run in, whatever they did there."""
-    told = {cell: {signature} & {signed} for cell, (_, signed) in outcomes(failure).items()}
-    told |= {
-        Cell.parse(name): {f"raises {signature}"} & {*did}
-        for name, did in over_time().cells.items()
-        if name.startswith(f"{failure.name}/")
-    }
-    shown = {cell.variant for cell in told if told[cell]}
-    shown |= {
-        Cell.parse(name).variant
-        for entry in recorded()
-        if (entry["failure"], entry["signature"]) == (failure.name, signature)
-        for names in entry["stacks"].values()
-        for name in names
-    }
-    run = {cell.checkpointing for cell in told if cell.variant in shown}
-    return frozenset(run | {mode for _, mode in places(failure, signature)})
-
-
 def shown_by_itself(failure: Failure, signature: str) -> bool:
     """Whether the failure as reported ends with these words, and not just one of its remedies."""
     return any(told[1] == signature and "broken" in cell.variant for cell, told in outcomes(failure).items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
     """How sure a failure is whose words were found: where runs ended so, against what is known of this one."""
     everywhere = known.places(failure, signature)
     # A mode in which none of this was run says nothing about it.
-    asked = hints.modes if hints.modes <= known.modes(failure, signature) else frozenset()
+    asked = hints.modes if hints.modes <= _modes(failure, signature) else frozenset()
     there = frozenset(
         (strategy, mode)
         for strategy, mode in everywhere
@@ -93,6 +94,27 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
             failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
         )
     return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
+
+
+@functools.cache
+def _modes(failure: Failure, signature: str) -> frozenset[str]:
+    """The checkpointing modes that variants which end with these words were run in, whatever they did there."""
+    told = {cell: {signature} & {signed} for cell, (_, signed) in known.outcomes(failure).items()}
+    told |= {
+        Cell.parse(name): {f"raises {signature}"} & {*did}
+        for name, did in known.over_time().cells.items()
+        if name.startswith(f"{failure.name}/")
+    }
+    shown = {cell.variant for cell in told if told[cell]}
+    shown |= {
+        Cell.parse(name).variant
+        for entry in known.recorded()
+        if (entry["failure"], entry["signature"]) == (failure.name, signature)
+        for names in entry["stacks"].values()
+        for name in names
+    }
+    run = {cell.checkpointing for cell in told if cell.variant in shown}
+    return frozenset(run | {mode for _, mode in known.places(failure, signature)})
 
 
 def mechanism(failure: Failure, signature: str) -> Mechanism | None:
