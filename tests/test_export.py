@@ -568,3 +568,25 @@ def test_what_changes_is_left_alone():
 def test_every_failure_has_a_cell_to_export():
     today = {name for name, f in catalogue.failures().items() if reports.telling(f)}
     assert {cell.failure for cell in CELLS} >= today and len(today) > 20
+
+
+def test_only_functions_that_nothing_uses_go():
+    """Breaks when a trainer of somebody's own loses its `compute_loss`, which the library calls."""
+    text = """
+def trainer():
+    def idle():
+        pass
+
+    class Custom(Trainer):
+        def compute_loss(self, model):
+            return 1
+
+    return Custom()
+"""
+    [function] = cst.parse_module(text).body
+    assert [
+        each.name for each in ast.walk(names.tree(names.pruned(function))) if isinstance(each, ast.FunctionDef)
+    ] == [
+        "trainer",
+        "compute_loss",
+    ]
