@@ -250,6 +250,7 @@ def known_setups(draw):
 
 @settings(max_examples=30, deadline=None)
 @given(known_setups(), st.data())
+@pytest.mark.slow
 def test_knowing_less_never_removes_a_failure(full, data):
     """Breaks when something that no file says excludes a failure, or when being told more adds one."""
     keep = data.draw(st.frozensets(st.sampled_from([*AXES, *VERSIONS])))
@@ -263,6 +264,7 @@ def test_knowing_less_never_removes_a_failure(full, data):
 
 @settings(max_examples=25, deadline=None)
 @given(known_setups(), st.sampled_from([*FAILURES]))
+@pytest.mark.slow
 def test_a_contradicted_condition_always_removes_a_failure(full, name):
     """Breaks when a failure is told although one of its conditions is known not to hold, whatever else is known."""
     failure = FAILURES[name]
@@ -281,6 +283,7 @@ def test_a_contradicted_condition_always_removes_a_failure(full, name):
 
 @settings(max_examples=30, deadline=None)
 @given(known_setups())
+@pytest.mark.slow
 def test_what_is_listed_was_measured(full):
     """Breaks when a failure is listed for cells that never showed it on any stack, or whose places are excluded."""
     for finding in conditions.findings(full):

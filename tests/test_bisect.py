@@ -149,6 +149,7 @@ def test_nothing_to_go_by_is_undecided(world, bisected):
     assert code == 3 and "undecided: no release of trl in the range can tell" in out
 
 
+@pytest.mark.slow
 def test_a_flake_at_the_boundary_is_overruled(world, bisected):
     """Breaks when one run that went wrong moves the answer by a release, or by twenty."""
     true = lambda versions: TRAINS if minor(versions) >= 30 else FAILS  # noqa: E731
@@ -164,6 +165,7 @@ def test_a_flake_at_the_boundary_is_overruled(world, bisected):
         assert told_all or f"4 of 5 runs on 0.{liar}.0" in out, "the run that went wrong is kept from the reader"
 
 
+@pytest.mark.slow
 def test_other_errors_count_only_if_they_are_named(world, bisected):
     """Breaks when any error is taken for the failure, or --bad can't name one that the catalogue doesn't know."""
     world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else ANOTHER
@@ -174,6 +176,7 @@ def test_other_errors_count_only_if_they_are_named(world, bisected):
     assert bisected("--fixed", "--bad", "raises:no-grad-fn")[0] == 3
 
 
+@pytest.mark.slow
 def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked, monkeypatch):
     """Breaks when a bisect that was stopped after an hour begins from nothing, or with other releases."""
     first = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS  # noqa: E731

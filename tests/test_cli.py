@@ -217,6 +217,7 @@ def test_pytest_refuses_an_unknown_device_in_one_line(collected):
     assert [line for line in lines if line] == ["ERROR: unknown device 'cud'; did you mean cuda or cpu?"]
 
 
+@pytest.mark.slow
 def test_pytest_names_a_mistake_in_expected_toml(project, collected):
     """Breaks when a typo in the rules is a traceback, or when it hides the cells of other failures."""
     file = project / "repros" / "zero3_dummy_loss" / "expected.toml"

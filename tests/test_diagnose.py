@@ -431,6 +431,7 @@ def test_versions_come_from_the_log_or_from_a_stack(asked, log):
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))
+@pytest.mark.slow
 def test_no_text_of_a_log_steers_the_terminal(text):
     """Breaks when a log can clear the screen, set a title or write rich's markup."""
     hostile = f"\x1b]0;{text}\x07\x1b[2J[bold red]{text}[/]"

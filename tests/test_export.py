@@ -55,6 +55,7 @@ def exported(cell):
 
 
 @pytest.mark.parametrize("cell", [RAISES, *RUN, *KINDS])
+@pytest.mark.slow
 def test_a_file_needs_nothing_of_this_repository(cell):
     """Breaks when a file would only run here, or is not what a formatter would leave alone."""
     text = exported(cell)
@@ -110,6 +111,7 @@ def test_nothing_of_other_strategies_or_modes_is_left():
         assert "without_dropout" not in methods or "dropout" in text.replace("without_dropout", "")
 
 
+@pytest.mark.slow
 def test_the_error_is_told_in_whole_sentences():
     """Breaks when a file or an issue quotes an error that ends in the middle of a word or a sentence."""
     for cell in (RAISES, ONE_RAISES, "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"):
@@ -404,6 +406,7 @@ def test_law_a_fence_holds_any_text(content):
     assert [token.type for token in tokens] == ["fence"]
 
 
+@pytest.mark.slow
 def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
     file = tmp_path / "repro.py"
     code, out, errors = asked("export", RAISES, "-o", str(file))

@@ -204,6 +204,7 @@ def selected(asked):
 
 @given(NARROW)
 @settings(deadline=None, max_examples=15)
+@pytest.mark.slow
 def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
     whole = EVERY_MODE if asked.checkpointing else DEFAULT
     assert selected(asked) == [cell for cell in whole if named(asked, cell)]
@@ -211,6 +212,7 @@ def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked
 
 @given(NARROW, st.sets(st.sampled_from(PRECISIONS)), st.sets(st.sampled_from(WORLD_SIZES)))
 @settings(deadline=None, max_examples=10)
+@pytest.mark.slow
 def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, worlds):
     found = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
     assert found <= POSSIBLE
@@ -233,6 +235,7 @@ SOME = st.lists(st.sampled_from(sorted(POSSIBLE, key=lambda cell: cell.id)), min
 
 @given(SOME, st.sampled_from(DEVICES))
 @settings(deadline=None, max_examples=6)
+@pytest.mark.slow
 def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
     cells = [replace(cell, device=device) for cell in cells]
     assert select(FAILURES, Selection(cells=tuple(cell.id for cell in cells))) == list(dict.fromkeys(cells))

@@ -257,6 +257,7 @@ def at(root, stop_after=None):
 
 @given(st.integers(0, len(CELLS)), st.data())
 @settings(deadline=None, max_examples=12)
+@pytest.mark.slow
 def test_law_resuming_after_any_prefix_runs_exactly_the_rest(count, draw):
     with tempfile.TemporaryDirectory() as name:
         with at(Path(name), stop_after=count) as first:

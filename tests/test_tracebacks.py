@@ -199,6 +199,7 @@ def test_what_is_no_error_is_none(text):
     assert not found(text).events
 
 
+@pytest.mark.slow
 def test_a_log_of_errors_alone_ends():
     """Breaks when each of a million errors is kept, or looked at for ever."""
     text = "".join(f"[rank{n % 9}]: ValueError: number {'x' * n}\n" for n in range(2000))
