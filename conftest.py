@@ -10,7 +10,7 @@ from faultline.errors import UsageError
 from faultline.matrix import Selection
 from faultline.ranks import RankServer
 from faultline.report import plain
-from faultline.report.terminal import costs
+from faultline.report.listing import costs
 
 
 def pytest_addoption(parser):

@@ -38,7 +38,7 @@ from faultline.catalogue import REPROS, ROOT, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.known import quick
 from faultline.matrix import Cell, Selection
-from faultline.report import junit, one_line, page, terminal
+from faultline.report import junit, listing, one_line, page, terminal
 from faultline.results import Result, RunFolder
 
 UNCHANGED = "Nothing to compare: no pin of the stack changes"  # .github/post.sh knows it
@@ -115,7 +115,7 @@ def finish(folder: RunFolder, found: Sequence[Result]) -> int:
     console = Console()
     terminal.tables(console, found)
     if len({result["failure"] for result in found}) > 1:
-        terminal.costs(console, ((result["failure"], result["seconds"]) for result in found))
+        listing.costs(console, ((result["failure"], result["seconds"]) for result in found))
     terminal.unexpected(console, found, folder.facts().get("asked", ""))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
     return EXIT_AS_EXPECTED if all(map(reports.as_expected, found)) else EXIT_UNEXPECTED
@@ -143,7 +143,7 @@ def list_cells(args: argparse.Namespace) -> int:
             print(f"{cell.id}  {rule}")
     else:
         counts = Counter(rule for _, rule in matrix.left_out(failures(), Selection(device=asked.device)))
-        terminal.overview(Console(), cells, {rule: counts[rule] for rule in matrix.RULES})
+        listing.overview(Console(), cells, {rule: counts[rule] for rule in matrix.RULES})
     return EXIT_AS_EXPECTED
 
 
@@ -167,7 +167,7 @@ def show(args: argparse.Namespace) -> int:
             f"No run here has cells of this failure: `make test-matrix FAILURE={failure.name}` measures them,"
             f" and repros/{failure.name}/README.md has verdicts that were measured before."
         )
-    terminal.failure(Console(), failure, verdicts, source)
+    listing.failure(Console(), failure, verdicts, source)
     return EXIT_AS_EXPECTED
 
 
@@ -186,7 +186,7 @@ def env(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        terminal.environment(Console(), facts)
+        listing.environment(Console(), facts)
     return EXIT_AS_EXPECTED
 
 

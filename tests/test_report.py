@@ -19,12 +19,12 @@ from rich.console import Console
 from faultline import report, strategies
 from faultline.catalogue import ROOT
 from faultline.matrix import Cell
-from faultline.report import junit, page, plain, terminal
+from faultline.report import junit, listing, page, plain, terminal
 
 
 @pytest.fixture(autouse=True)
 def _catalogue(monkeypatch):
-    for module in (report, terminal, page):
+    for module in (report, terminal, listing, page):
         monkeypatch.setattr(module, "failures", lambda: {"example": FAILURE})
 
 
@@ -172,7 +172,7 @@ def test_symbols_stand_in_the_order_of_modes_and_the_mark_needs_no_colour():
 
 
 def test_what_each_failure_costs_is_counted():
-    text = shown(terminal.costs, [("b", 1.0), ("a", 2.0), ("b", 4.5)])
+    text = shown(listing.costs, [("b", 1.0), ("a", 2.0), ("b", 4.5)])
     assert [line.split() for line in text.splitlines() if line.strip(" ─")] == [
         ["failure", "cells", "seconds"],
         ["b", "2", "6"],
@@ -247,20 +247,20 @@ def test_progress_of_nothing_and_one_that_is_interrupted_end_quietly():
 
 def test_the_overview_splits_cells_by_level_and_counts_each_rule():
     cells = [Cell("example", "broken", "ddp"), Cell("example", "sft-broken", "ddp"), Cell("example", "mended", "ddp")]
-    text = shown(terminal.overview, cells, {"[red] is left out": 12})
+    text = shown(listing.overview, cells, {"[red] is left out": 12})
     assert re.search(r"example +2 +1 +3 *\n", text) and re.search(r"all +2 +1 +3 *\n", text)
     assert re.search(r"\[red\] is left out +12", text)
 
 
 def test_a_failure_is_shown_with_its_record_and_verdicts():
     results = [broken(), result(variant="mended"), result(strategy="zero2")]
-    text = shown(terminal.failure, FAILURE, report.verdicts(FAILURE, results), "Verdicts from [somewhere]")
+    text = shown(listing.failure, FAILURE, report.verdicts(FAILURE, results), "Verdicts from [somewhere]")
     for part in ("https://example.org/1", "always", "torn: torn [a-z]+", "sft-broken (only ddp)"):
         assert part in text
     assert "\na: https://example.org/a\nb: https://example.org/b\n" in text, "nobody can look up who claims it"
     assert text.endswith("\nVerdicts from [somewhere]\n")
     assert re.search(r"a +mend `it` +verified +1 +0", text) and re.search(r"b +pray +conditional +1 +1", text)
-    unknown = shown(terminal.failure, FAILURE, {}, "")
+    unknown = shown(listing.failure, FAILURE, {}, "")
     assert "pray" in unknown and "untested" not in unknown, "a claim is said to be untested where nothing was run"
 
 
@@ -272,7 +272,7 @@ def test_the_environment_can_be_pasted():
         "cores": 2,
         "a": ["b", "c"],
     }
-    text = shown(terminal.environment, facts)
+    text = shown(listing.environment, facts)
     assert text == f"python: 3.11\nstack:\n  torch: 2.13\n  x:\n    y: {'z ' * 79}z\ngpus: none\ncores: 2\na: b, c\n"
 
 

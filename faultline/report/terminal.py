@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Literal
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table as Columns
 from rich.text import Text
 
 from faultline import report
-from faultline.catalogue import Failure, failures
-from faultline.claims import Verdict
-from faultline.matrix import CHECKPOINTING, Cell
+from faultline.catalogue import failures
+from faultline.matrix import CHECKPOINTING
 from faultline.report import ABSENT, SYMBOLS, Row, Table, as_expected, one_line
 from faultline.results import Result
 
@@ -33,7 +29,6 @@ STYLES = {
     "impossible": "dim",
     "invalid": "bold red",
 }
-WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow", "untested": "dim"}
 LISTED = 40  # cells that `unexpected` shows
 CELL = len(CHECKPOINTING)  # a symbol for each mode; the blank behind it has room for the mark
 MARK = "!"
@@ -72,7 +67,7 @@ def progress(
             yield advance
         return
     done, start = len(known), time.monotonic()
-    _line(
+    write_line(
         console,
         f"{total} {'cell' if total == 1 else 'cells'}" + (f", {done} of them known from before" if done else ""),
     )
@@ -83,12 +78,12 @@ def progress(
         if done * 10 // total > (done - 1) * 10 // total:
             seconds = int(time.monotonic() - start)
             elapsed = f"{seconds // 60}:{seconds % 60:02}"
-            _line(console, f"{done}/{total} cells after {elapsed}, {unexpected} {wrong}, {result['failure']}")
+            write_line(console, f"{done}/{total} cells after {elapsed}, {unexpected} {wrong}, {result['failure']}")
 
     yield tell
 
 
-def _line(console: Console, text: str, style: str = "") -> None:
+def write_line(console: Console, text: str, style: str = "") -> None:
     """One line as it is: no markup, no wrapping, nothing highlighted."""
     console.print(Text(one_line(text), style=style), soft_wrap=True)
 
@@ -110,22 +105,10 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
     for outcome, symbol in SYMBOLS.items():
         legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
     console.print(legend.append(f"{ABSENT} not run", "dim"))
-    _line(console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim")
-    _line(console, totals(results, wrong))
-
-
-def costs(console: Console, results: Iterable[tuple[str, float]]) -> None:
-    """How many cells each failure has and how long they took: the failure of each cell, and its seconds."""
-    by_failure: dict[str, list[float]] = {}
-    for name, seconds in results:
-        by_failure.setdefault(name, []).append(seconds)
-    table = _columns("failure", "cells", "seconds")
-    for name, each in sorted(by_failure.items(), key=lambda found: -sum(found[1])):
-        table.add_row(Text(one_line(name)), str(len(each)), f"{sum(each):.0f}")
-    table.add_section()
-    whole = [seconds for each in by_failure.values() for seconds in each]
-    table.add_row("all, one after the other", str(len(whole)), f"{sum(whole):.0f}")
-    console.print(table)
+    write_line(
+        console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim"
+    )
+    write_line(console, totals(results, wrong))
 
 
 def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
@@ -225,7 +208,7 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
     """What was not as expected, each with the command that repeats exactly that cell on its stack."""
     wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result["id"])
     if not wrong:
-        _line(console, "Every cell did what was expected of it.", "green")
+        write_line(console, "Every cell did what was expected of it.", "green")
         return
     console.print(Text(f"\n{len(wrong)} {UNEXPECTED}:", style="bold"))
     for result in wrong[:LISTED]:
@@ -235,84 +218,10 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
         console.print(Text(f"{cell}  ").append(one_line(result["verdict"]), "bold red"), soft_wrap=True)
         console.print(Text("  ").append(told), soft_wrap=True)
         if again := report.command(result["id"], stack):
-            _indented(console, report.here(again))
+            indented(console, report.here(again))
     if len(wrong) > LISTED:
-        _line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
+        write_line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
 
 
-def _indented(console: Console, text: str) -> None:
+def indented(console: Console, text: str) -> None:
     console.print(Text(f"  {one_line(text)}", style="dim"), soft_wrap=True)
-
-
-def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, int]) -> None:
-    """How many cells each failure has at both levels, and what the default matrix leaves out and why."""
-    counts = _columns("failure", "scenario", "trainer", "cells")
-    levels = Counter((cell.failure, bool(failures()[cell.failure].variant(cell.variant).trainer)) for cell in cells)
-    for name in dict.fromkeys(cell.failure for cell in cells):
-        scenario, trainer = levels[name, False], levels[name, True]
-        counts.add_row(name, str(scenario), str(trainer), str(scenario + trainer))
-    scenario, trainer = (sum(n for (_, level), n in levels.items() if level is wanted) for wanted in (False, True))
-    counts.add_section()
-    counts.add_row("all", str(scenario), str(trainer), str(len(cells)))
-    console.print(counts)
-    rules = _columns("left out of the default matrix", "cells")
-    for reason, count in left_out.items():
-        rules.add_row(Text(one_line(reason)), str(count))
-    console.print(rules)
-
-
-def _columns(first: str, *numbers: str) -> Columns:
-    table = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column(first)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict], source: str) -> None:
-    """What the catalogue says of a failure, and how the claims about it fared in the run that `source` tells of."""
-    console.print(Text(one_line(failure.title), style="bold"), soft_wrap=True)
-    _indented(console, failure.name)
-    console.print()
-    facts = Columns.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    facts.add_row("records", Text("\n".join(failure.records)))
-    facts.add_row("since", Text(failure.since))
-    facts.add_row("until", Text(failure.until))
-    facts.add_row("signatures", Text("\n".join(f"{name}: {pattern}" for name, pattern in failure.signatures.items())))
-    facts.add_row(
-        "variants", Text("\n".join(_variant(variant.name, variant.strategies) for variant in failure.variants))
-    )
-    console.print(facts)
-    claims = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("", "claim", "verdict", "for", "against"):
-        justify: Literal["left", "right"] = "right" if name in ("for", "against") else "left"
-        claims.add_column(name, justify=justify, no_wrap=name == "verdict", overflow="fold")
-    for key, claim in failure.claims.items():
-        told: list[Text | str] = []
-        if key in verdicts:
-            word, counts = verdicts[key].word, (verdicts[key].speaks_for, verdicts[key].against)
-            told = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
-        claims.add_row(key, Text(claim.text), *told)
-    console.print(claims)
-    for url in dict.fromkeys(claim.source for claim in failure.claims.values() if claim.source):
-        keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
-        _line(console, f"{keys}: {url}", "dim")
-    _line(console, source)
-
-
-def _variant(name: str, patterns: Iterable[str]) -> str:
-    return name if tuple(patterns) == ("*",) else f"{name} (only {', '.join(patterns)})"
-
-
-def environment(console: Console, facts: Mapping[str, Any], indent: int = 0) -> None:
-    """Nested facts as indented lines that can be pasted into an issue."""
-    for key, value in facts.items():
-        start = f"{' ' * indent}{one_line(key)}:"
-        if isinstance(value, Mapping) and value:
-            console.print(Text(start), soft_wrap=True)
-            environment(console, value, indent + 2)
-            continue
-        told = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        console.print(Text(f"{start} {one_line(told) or 'none'}"), soft_wrap=True)
