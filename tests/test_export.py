@@ -152,7 +152,7 @@ def test_comments_are_kept():
 def test_the_median_length_is_bounded():
     """Breaks when exports grow beyond what somebody reads in an issue; every 11th cell of those that fail."""
     lengths = [len(exported(cell.id).splitlines()) for cell in CELLS[::11]]
-    assert statistics.median(lengths) < 168  # 150 is the aim: files that train twice or load a checkpoint are longer
+    assert statistics.median(lengths) < 170  # 150 is the aim: files that train twice or load a checkpoint are longer
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def uneven_rows(step: int) -> list[list[int]]:
 
 
 def text_batch(number: int, rank: int, world_size: int) -> dict[str, Any]:
-    """This rank's rows of the text that one batch is made of."""
+    """This rank's rows of one global batch, padded, as input_ids and labels [B, T]."""
     from faultline.scenario import token_batch
 
     return token_batch(text_rows(number), rank, world_size)

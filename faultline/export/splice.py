@@ -87,10 +87,18 @@ class Inline(Place):
 
 
 class Splice(Place):
-    """Puts a function's statements where its result is returned or given a name; its docstring becomes a comment."""
+    """Puts a function's statements where its result is returned or given a name.
+
+    Its docstring becomes a comment, but where they are all that a documented function does.
+    """
 
     def __init__(self, function: cst.FunctionDef) -> None:
         super().__init__(function, set(outside(function)))
+        self.documented = False
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        super().visit_FunctionDef(node)
+        self.documented = node.get_docstring() is not None and len(node.body.body) == 2
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
         if len(updated.body) != 1 or not isinstance(updated.body[0], cst.Return | cst.Assign) or not self.bound:
@@ -115,7 +123,8 @@ class Splice(Place):
         result = last.body[0].value
         start = [cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(n))], v)]) for n, v in others.items()]
         lines = [*start, *before, updated.with_changes(body=[statement.with_changes(value=result)])]
-        docstring = (self.function.get_docstring() or "").splitlines() if len(before) > 2 else []
+        long = len(before) > 2 and not self.documented
+        docstring = (self.function.get_docstring() or "").splitlines() if long else []
         told = [cst.EmptyLine(comment=cst.Comment(f"# {text.strip()}")) for text in docstring]
         lines[0] = lines[0].with_changes(leading_lines=[*updated.leading_lines, *told])
         lines[-1] = lines[-1].with_changes(leading_lines=[])
