@@ -321,6 +321,7 @@ def test_todays_cells_are_found_again(name):
 
 
 @pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.slow
 def test_cells_that_train_are_not_found(name):
     """The near misses of the test above: breaks when a place in which a variant trains today is told of."""
     failure = FAILURES[name]

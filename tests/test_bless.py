@@ -84,6 +84,7 @@ def exact(observed):
 
 @given(st.dictionaries(st.sampled_from(WIDE), st.sampled_from(RESULTS), max_size=24))
 @settings(deadline=None, max_examples=40)
+@pytest.mark.slow
 def test_law_rules_give_back_exactly_what_was_observed(observed):
     rules = rules_from(observed)
     assert {cell: said(rules, cell) for cell in observed} == exact(observed)
@@ -125,6 +126,7 @@ def test_law_blessing_twice_changes_nothing(reload, observed, rules):
 
 @given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES), st.sampled_from(DEVICES))
 @settings(deadline=None)
+@pytest.mark.slow
 def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(reload, observed, rules, device):
     observed = {replace(cell, device=device): result for cell, result in observed.items()}
     blessed = reload(bless(FAILURE, observed, NEW, rules, CELLS))

@@ -95,6 +95,7 @@ def test_only_what_the_cell_needs_is_in_its_file():
     assert "slices.shape[0] * slices.shape[1]" in text, "the broken variant's number of calls is lost"
 
 
+@pytest.mark.slow
 def test_nothing_of_other_strategies_or_modes_is_left():
     """Breaks when a file has what nothing in it uses, or a comment on what isn't there."""
     assert "_no_split_modules" not in exported(RAISES), "only FSDP asks for it"
@@ -132,6 +133,7 @@ def test_law_an_error_is_cut_between_words(error):
     assert len(cut) <= facts.LONGEST_ERROR + 4
 
 
+@pytest.mark.slow
 def test_lines_are_short():
     for cell in (RAISES, WRAPPED, *RUN):
         for line in exported(cell).splitlines()[5:]:
