@@ -54,7 +54,7 @@ def undated(content: Mapping[str, Any]) -> dict[str, Any]:
 def advisory(failure: Failure) -> dict[str, Any]:
     """A failure in OSV, without dates: only what is in its record, its rules and the committed runs."""
     told = known.outcomes(failure)
-    broken = [cell for cell in told if cell.variant.endswith("broken") and cell.world_size == default_world(cell)]
+    broken = [cell for cell in told if cell.broken and cell.world_size == default_world(cell)]
     today = [cell for cell in broken if history.shows(failure, *told[cell])]
     return {
         "schema_version": VERSION,

@@ -113,11 +113,7 @@ def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
         (Cell.parse(name), told) for name, told in over_time().cells.items() if name.startswith(f"{failure.name}/")
     ]
     wanted = {f"diverges {signature}" for signature in signatures}
-    return {
-        (cell.strategy, cell.checkpointing)
-        for cell, told in [*today, *dated]
-        if "broken" in cell.variant and wanted & {*told}
-    }
+    return {(cell.strategy, cell.checkpointing) for cell, told in [*today, *dated] if cell.broken and wanted & {*told}}
 
 
 @functools.cache
@@ -174,7 +170,7 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
 
 def shown_by_itself(failure: Failure, signature: str) -> bool:
     """Whether the failure as reported ends with these words, and not just one of its remedies."""
-    return any(told[1] == signature and "broken" in cell.variant for cell, told in outcomes(failure).items())
+    return any(told[1] == signature and cell.broken for cell, told in outcomes(failure).items())
 
 
 def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], str]:

@@ -130,13 +130,13 @@ def _several(names: Iterable[str], order: Sequence[str]) -> str:
 def happens(match: Match) -> list[str]:
     """Where the failure ends with these words on today's stack; in other words, if that is so where the log is from."""
     told = known.outcomes(match.failure)
-    cells = [cell for cell in told if "broken" in cell.variant]
+    cells = [cell for cell in told if cell.broken]
     same = [cell for cell in cells if told[cell][1] == match.signature]
     found = report.places(same, cells)
     if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
         others: dict[str, list[Cell]] = {}
         for cell in known.in_other_words(match.failure, match.signature, match.where):
-            if "broken" in cell.variant:
+            if cell.broken:
                 others.setdefault(report.named(*told[cell]), []).append(cell)
         found += [f"as {name} under {place}" for name, own in others.items() for place in report.places(own, cells)]
     return found

@@ -52,6 +52,11 @@ class Cell:
             (self.variant, self.strategy, self.checkpointing, self.precision, f"w{self.world_size}", self.device)
         )
 
+    @property
+    def broken(self) -> bool:
+        """As `catalogue.Variant.broken`, by the variant's name: it may be one that the catalogue has no more."""
+        return self.variant.endswith("broken")
+
     @staticmethod
     def parse(text: str) -> Cell:
         """Read an id back; raises UsageError for anything else."""

@@ -145,9 +145,7 @@ def happens(failure: Failure, main: Outcomes) -> list[str]:
 
 def elsewhere(observed: Outcomes, main: Outcomes) -> str:
     """One line on bf16 and other world sizes: how broken variants differ there from the main table."""
-    others = [
-        cell for cell in observed if cell.variant.endswith("broken") and _usual(cell) in main and cell not in main
-    ]
+    others = [cell for cell in observed if cell.broken and _usual(cell) in main and cell not in main]
     changes: dict[tuple[str, str], list[Cell]] = {}
     for cell in sorted(others, key=lambda cell: cell.id):
         now, usual = observed[cell], main[_usual(cell)]

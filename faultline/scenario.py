@@ -107,6 +107,13 @@ def causal_lm_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
 
 
+def divergence(logits: torch.Tensor, other: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+    """Scaled sum of the KL divergence between what two models predict at each token, of logits [B, T, vocabulary]."""
+    predicted, wanted = logits.float().log_softmax(-1), other.float().log_softmax(-1)
+    terms = torch.nn.functional.kl_div(predicted, wanted, log_target=True, reduction="none")
+    return (terms * batch["attention_mask"].unsqueeze(-1)).sum() * batch["scale"]
+
+
 def share_dropout(model: torch.nn.Module) -> None:
     """Give every token the same dropout mask wherever its row runs and however it is padded.
 

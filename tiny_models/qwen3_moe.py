@@ -1,12 +1,10 @@
-"""Qwen3MoeForCausalLM, whose experts are fused into one parameter for each matrix, with LoRA on those."""
+"""Qwen3MoeForCausalLM, whose experts are fused into one parameter for each matrix."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from tiny_models import build, seeded
+from tiny_models import build
 from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
 
 
@@ -39,16 +37,3 @@ def qwen3_moe(seed: int = 0) -> Qwen3MoeForCausalLM:
     for layer in model.model.layers:
         layer.mlp.gate.weight.data.mul_(8)
     return model
-
-
-def add_lora(model: Any, seed: int = 1, **targets: Any) -> Any:
-    """A PeftModel on the frozen base, with adapters on what `targets` name; B starts small instead of at zero."""
-    from peft import LoraConfig, get_peft_model
-
-    settings = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, task_type="CAUSAL_LM", **targets)
-    with seeded(seed):
-        adapted = get_peft_model(model, settings)
-        for name, parameter in adapted.named_parameters():
-            if "lora_B" in name:
-                parameter.data.normal_(std=0.05)
-        return adapted.train()

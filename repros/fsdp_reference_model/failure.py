@@ -77,7 +77,7 @@ def scenario(remedy, setup):
     """A policy that trains through accelerate and stays near a reference model, by a KL term."""
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss
+    from faultline.scenario import Scenario, divergence, next_token_loss
     from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
@@ -91,13 +91,7 @@ def scenario(remedy, setup):
         logits = model(input_ids=batch["input_ids"]).logits
         with torch.no_grad():
             reference = prepared["reference"](input_ids=batch["input_ids"]).logits
-        terms = torch.nn.functional.kl_div(
-            logits.float().log_softmax(-1), reference.float().log_softmax(-1), log_target=True, reduction="none"
-        )
-        kept = batch["attention_mask"].unsqueeze(-1)
-        divergence = (terms * kept).sum() * batch["scale"]
-        likelihood = next_token_loss(logits, batch)
-        return likelihood + divergence
+        return next_token_loss(logits, batch) + divergence(logits, reference, batch)
 
     return Scenario(qwen2(), loss, text_batch, second=second)
 

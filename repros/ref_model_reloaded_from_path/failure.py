@@ -81,7 +81,7 @@ def scenario(remedy, setup):
     """The mechanism: a policy that stays near a reference, which is read from where the policy was read from."""
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss
+    from faultline.scenario import Scenario, divergence, next_token_loss
     from tiny_models.data import saved, text_batch
     from tiny_models.qwen2 import qwen2
 
@@ -102,11 +102,7 @@ def scenario(remedy, setup):
         logits = model(input_ids=batch["input_ids"]).logits
         with torch.no_grad():
             near = prepared["reference"](input_ids=batch["input_ids"]).logits
-        terms = torch.nn.functional.kl_div(
-            logits.float().log_softmax(-1), near.float().log_softmax(-1), log_target=True, reduction="none"
-        )
-        divergence = (terms * batch["attention_mask"].unsqueeze(-1)).sum() * batch["scale"]
-        return next_token_loss(logits, batch) + divergence
+        return next_token_loss(logits, batch) + divergence(logits, near, batch)
 
     return Scenario(policy, loss, text_batch, second=second)
 

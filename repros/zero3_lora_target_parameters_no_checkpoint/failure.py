@@ -4,8 +4,9 @@ from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
 ISSUE = "https://github.com/huggingface/peft/issues/2916"
 INJECTION = "https://github.com/huggingface/peft/pull/3576"
-EXPERTS = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
-MODULES = {"target_modules": ["q_proj", "v_proj"]}
+MODULES = {"lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
+MATRICES = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+EXPERTS = {"lora_dropout": 0.0, "target_modules": None, "target_parameters": MATRICES}
 LOOK = "a LoraConfig with `target_parameters`"
 
 FAILURE = Failure(
@@ -105,7 +106,8 @@ FAILURE = Failure(
 def scenario(remedy, setup):
     from faultline.scenario import Scenario, causal_lm_loss
     from tiny_models.data import text_batch
-    from tiny_models.qwen3_moe import add_lora, qwen3_moe
+    from tiny_models.qwen2 import add_lora
+    from tiny_models.qwen3_moe import qwen3_moe
 
     return Scenario(
         add_lora(qwen3_moe(), **(MODULES if remedy == "target_modules" else EXPERTS)), causal_lm_loss, text_batch
@@ -116,7 +118,8 @@ def trainer(variant, arguments, setup):
     from trl import SFTConfig, SFTTrainer
 
     from tiny_models.data import text_dataset
-    from tiny_models.qwen3_moe import add_lora, qwen3_moe
+    from tiny_models.qwen2 import add_lora
+    from tiny_models.qwen3_moe import qwen3_moe
     from tiny_models.tokenizer import tokenizer
 
     model, words = add_lora(qwen3_moe(), **EXPERTS), tokenizer(padding_side="right")
