@@ -13,12 +13,13 @@ from tiny_models.tokenizer import SPECIAL, VOCAB_SIZE
 def config(vocab_size: int = VOCAB_SIZE, **changes: Any) -> Qwen2Config:
     sizes = {"vocab_size": vocab_size, "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 512}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
-    tokens = {
+    rest = {
         "pad_token_id": SPECIAL.index("<pad>"),
         "bos_token_id": SPECIAL.index("<bos>"),
         "eos_token_id": SPECIAL.index("<eos>"),
+        "use_cache": False,
     }
-    return Qwen2Config(**{**sizes, **layers, **tokens, "tie_word_embeddings": False, "use_cache": False, **changes})
+    return Qwen2Config(**{**sizes, **layers, **rest, **changes})
 
 
 def qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:

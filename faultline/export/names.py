@@ -107,6 +107,12 @@ def used(node: cst.CSTNode, name: str) -> bool:
     )
 
 
+def gives(function: ast.FunctionDef) -> bool:
+    """Whether a function may return something else than None."""
+    values = [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
+    return any(value is not None and ast.unparse(value) != "None" for value in values)
+
+
 class Statements(cst.CSTTransformer):
     """Takes lines away with the last statement on them."""
 

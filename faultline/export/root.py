@@ -19,7 +19,7 @@ from faultline.catalogue import Variant
 from faultline.errors import UsageError
 from faultline.export.evaluate import evaluate
 from faultline.export.fold import fold
-from faultline.export.names import code, pruned, tree, used
+from faultline.export.names import code, gives, pruned, tree, used
 from faultline.export.read import Sources
 from faultline.matrix import Cell
 
@@ -80,8 +80,7 @@ def parts(function: cst.FunctionDef, wanted: Collection[str], known: Mapping[str
 def gives_back(source: str, name: str) -> bool:
     """Whether the function of that name in a source may return something."""
     tops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef) and n.name == name]
-    returns = [each.value for top in tops for each in ast.walk(top) if isinstance(each, ast.Return)]
-    return any(value is not None and not (isinstance(value, ast.Constant) and value.value is None) for value in returns)
+    return any(gives(each) for each in tops)
 
 
 def kept(sources: Sources, name: str, variant: Variant) -> None:

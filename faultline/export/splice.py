@@ -25,7 +25,8 @@ def ends_in_return(function: cst.FunctionDef) -> bool:
     last = _statements(function)[-1]
     simple = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[0], cst.Return)
     returns = [each for each in ast.walk(tree(function)) if isinstance(each, ast.Return | ast.Yield | ast.YieldFrom)]
-    return simple and len(returns) == 1 and len(code(function.body).splitlines()) <= 10
+    statements = [each for each in ast.walk(tree(function)) if isinstance(each, ast.stmt)]
+    return simple and len(returns) == 1 and len(statements) <= 9
 
 
 def _statements(function: cst.FunctionDef) -> list[Any]:

@@ -15,7 +15,7 @@ from ruff import find_ruff_bin
 
 from faultline.errors import UsageError
 from faultline.export.fold import flat
-from faultline.export.names import Statements, code
+from faultline.export.names import Statements, code, gives
 
 # What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
 RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RUF100")
@@ -26,7 +26,7 @@ def tidy(text: str) -> str:
     ruff = [find_ruff_bin()]
     shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
-    text = effective(_through(fix, left(cst.parse_module(text)).code))
+    text = joined(effective(_through(fix, left(cst.parse_module(text)).code)))
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     text = guarded(text)
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
@@ -107,13 +107,46 @@ def _key(element: cst.DictElement) -> str:
 
 
 def effective(text: str) -> str:
-    """The text without statements that only compute something, which are left of variables that nothing reads."""
-    lines = text.splitlines()
-    for each in reversed([each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Expr)]):
-        kinds = [type(inner) for inner in ast.walk(each.value)]
-        if not isinstance(each.value, ast.Constant) and not {ast.Call, ast.Await, ast.Yield, ast.YieldFrom} & {*kinds}:
-            lines[each.lineno - 1 : each.end_lineno] = []
+    """The text without what has no effect: an expression of variables that nothing reads, `return None` at an end."""
+    lines, source = text.splitlines(), ast.parse(text)
+    needless: list[ast.stmt] = []
+    for each in ast.walk(source):
+        if isinstance(each, ast.Expr) and not isinstance(each.value, ast.Constant):
+            kinds = {type(inner) for inner in ast.walk(each.value)}
+            needless += [] if {ast.Call, ast.Await, ast.Yield, ast.YieldFrom} & kinds else [each]
+        elif isinstance(each, ast.FunctionDef) and len(each.body) > 1 and not gives(each):
+            needless += [last for last in each.body[-1:] if isinstance(last, ast.Return)]
+    for each in sorted(needless, key=lambda each: each.lineno, reverse=True):
+        lines[each.lineno - 1 : each.end_lineno] = []
     return "\n".join(lines) + "\n"
+
+
+def joined(text: str) -> str:
+    """The text with a value in the place of its name, where only the next line uses it, and begins with that."""
+    lines: list[str | None] = [*text.splitlines()]
+    whole = (ast.Call, ast.Dict, ast.List, ast.Name)  # what needs no parentheses anywhere
+    for function in [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)]:
+        names = Counter(each.id for each in ast.walk(function) if isinstance(each, ast.Name))
+        for first, second in reversed([*itertools.pairwise(_simple(function))]):
+            if not isinstance(first, ast.Assign) or not isinstance(first.value, whole):
+                continue
+            name = ast.unparse(first.targets[0])
+            if names[name] != 2 or first.col_offset != second.col_offset or first.lineno + 1 != second.lineno:
+                continue
+            before, after = lines[first.lineno - 1] or "", lines[second.lineno - 1] or ""
+            value = re.fullmatch(rf" *{name} = ([^#]+)", before)
+            use = re.match(rf" *((return|[\w, ]+ =) )?([\w.]+\()*(?={name}\b(?! =))", after)
+            if value and use:
+                line = use[0] + value[1] + after[use.end() + len(name) :]
+                if len(line) <= 120:
+                    lines[first.lineno - 1 : second.lineno] = [None, line]
+    return "\n".join(line for line in lines if line is not None) + "\n"
+
+
+def _simple(function: ast.FunctionDef) -> list[ast.stmt]:
+    """The statements of a function that are one line each, in the order of the lines."""
+    found = [n for n in ast.walk(function) if isinstance(n, ast.Assign | ast.Return | ast.Expr)]
+    return sorted((each for each in found if each.lineno == each.end_lineno), key=lambda each: each.lineno)
 
 
 def guarded(text: str) -> str:

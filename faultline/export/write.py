@@ -113,34 +113,25 @@ def write(where: Place) -> str:
 
 
 def arranged(built: root.Root, o: Mapping[str, Any]) -> dict[str, Any]:
-    """How the loops get at a scenario's parts: by a name, or as the function of the failure's module that they are.
-
-    Where a run in one process is compared, a function makes the `given` parts for both under the names `built`, and
-    the reference takes those that are `referred`.
-    """
+    """How the loop gets at a scenario's parts: as the function that it is, or by a name."""
     local = {name: "make_optimizer" if name == "optimizer" else name for name in built.parts}
-    always = ("model", "loss", "batch", "second", "optimizer")
-    made = [n for n, e in built.parts.items() if n in always or e in built.own or not e.isidentifier()]
-    shared = [name for name in (*always, "before_step", "around") if name in made]
-    made = [*shared, *(name for name in made if name not in shared)]
-    fields = {"rank": "rank", "world_size": "WORLD_SIZE", "device": "device", "folder": "FOLDER", "reference": "False"}
-    fields["device"] = 'torch.device("cuda", rank % torch.cuda.device_count())' if o["cuda"] else 'torch.device("cpu")'
-    alone = fields | {"rank": "0", "world_size": "1", "reference": "True"}
-    alone["folder"] = 'os.path.join(FOLDER, f"reference-{os.getpid()}")'
-    asked = [name for name in fields if name in o["asked"]]
-    given = [built.parts[name] for name in made]
-    given[0] = "model" if o["dropout"] else given[0]
-    own_optimizer = {"optimizer": "make_optimizer(MODEL)".replace} if "optimizer" in built.parts else {}
     before_step = built.parts.get("before_step", "")
+    anew = before_step in built.own and root.gives_back(built.statements, before_step)
+    hidden = "optimizer" if anew else ""  # by the optimizer that it makes, and needed again
+    made = [n for n, e in built.parts.items() if not e.isidentifier() or e == hidden or (n == "model" and e != n)]
+    fields = {"rank": "rank", "world_size": "WORLD_SIZE", "device": 'torch.device("cpu")', "folder": "FOLDER"}
+    fields |= {"reference": "False"}
+    fields |= {"device": 'torch.device("cuda", torch.cuda.current_device())'} if o["cuda"] else {}
+    if o["compared"]:
+        fields |= {"world_size": "world_size", "reference": "in_one_process"}
+        fields["folder"] = 'os.path.join(FOLDER, f"reference-{os.getpid()}") if in_one_process else FOLDER'
+    calls = {name: local[name] if name in made else value for name, value in built.parts.items()}
+    own_optimizer = {"optimizer": f"{calls['optimizer']}(MODEL)".replace} if "optimizer" in calls else {}
     return {
-        "given": given,
-        "built": [local[name] for name in made],
         "named": [(local[name], built.parts[name]) for name in made],
-        "referred": [local[name] for name in shared],
-        "calls": {name: local[name] if name in made else value for name, value in built.parts.items()},
-        "setup_fields": ", ".join(f"{name}={fields[name]}" for name in asked),
-        "reference_fields": ", ".join(f"{name}={alone[name]}" for name in asked),
-        "anew": before_step in built.own and root.gives_back(built.statements, before_step),
+        "calls": calls,
+        "setup_fields": ", ".join(f"{name}={value}" for name, value in fields.items() if name in o["asked"]),
+        "anew": anew,
         **own_optimizer,
     }
 
