@@ -99,7 +99,7 @@ def evidence(model: Any) -> dict[str, Any]:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     units = FullyShardedDataParallel.fsdp_modules(model)
-    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+    with _whole(model):
         whole = nbytes(model.parameters())
     return {
         "wrapper": type(model).__name__,

@@ -28,7 +28,9 @@ FAILURE = Failure(
     reported=Reported("trl-1.6.0", "sft-broken", "fsdp2"),
     signatures={
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
-        "lazily-initialized": r"FSDP state has already been lazily initialized for",
+        # A child that ran first: as FSDP2 tells it, and FSDP1.
+        "lazily-initialized": r"FSDP state has already been lazily initialized for"
+        r"|Non-root FSDP instance's `_is_root` should not have been set yet",
         # FSDP1 and ZeRO-3, whose shards are flat or empty.
         "sharded-weight": r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)",
         # FSDP1 in NO_SHARD computes with whole weights, and refuses to show them when units ran without their root.
