@@ -97,13 +97,18 @@ def bless(
 
 
 def refuse(results: Sequence[Mapping[str, Any]], finished: bool) -> None:
-    """Raise UsageError for a run that must not be blessed: interrupted, or with cells that prove nothing."""
+    """Raise UsageError for a run that must not be blessed: interrupted, with cells that prove nothing, or with errors
+    that no signature names."""
     if not finished:
         raise UsageError("can't bless a run that was interrupted; let it finish first")
     invalid = [result["id"] for result in results if result["outcome"] == Outcome.INVALID]
     if invalid:
         more = f" and {len(invalid) - 3} more" if len(invalid) > 3 else ""
         raise UsageError(f"can't bless a run with invalid cells: {', '.join(invalid[:3])}{more}")
+    for result in results:
+        if result["outcome"] == Outcome.RAISES and result.get("signature") == "other":
+            told = f"{result['id']} raised an error that no signature in its failure.py names: {result['detail']}"
+            raise UsageError(f"can't bless what has no name: {told}")
 
 
 def difference(old: str, new: str, file: Path | str) -> str:

@@ -136,14 +136,21 @@ class Reported:
 
 @dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept
 class Failure:
-    """One documented defect. `signatures` maps a name to the pattern of its error text; those in `elsewhere`
-    are another failure's, which these models meet too: no remedy is asked to help against them. `context` is for
-    signatures whose words other mistakes share: the pattern of what else a log must show. It is searched in many lines,
-    so one that looks ahead is anchored; `told_by` says in words what it looks for. Without it the answer is the
-    signature's mechanism, likely and no more, if it has one: its own in `mechanism`, or that of the failure which
-    `shares` names as ``failure/signature``, beside which this one may be meant. `found_by` are facts about a model (see
-    `observe.Observer.facts`), of which the failure needs one. `began` and `fixes` are the first releases with it and
-    without it, where a search found them."""
+    """One documented defect.
+
+    - `signatures`: a name for each error, and the pattern of its text. Those in `elsewhere`, and kinds of divergence
+      there, are another failure's, which these models meet too: no remedy is asked to help against them.
+    - `context`, for signatures whose words other mistakes share: the pattern of what else a log must show, and
+      `told_by`, what that is in words. It is searched in many lines, so one that looks ahead is anchored. Without it
+      the answer is the signature's mechanism, likely and no more, if it has one: its own in `mechanism`, or that of
+      the failure which `shares` names as ``failure/signature``, beside which this one may be meant.
+    - `began` and `fixes`: the first releases with it and without it, where a search found them.
+    - `found_by`: facts about a model (see `observe.Observer.facts`), of which the failure needs one.
+    - `report`: a pattern of the cell that its upstream report shows, for one that is about a trainer's own code, or
+      happens in several forms.
+    - `not_reproduced`: what was tried of a record that turned out to be wrong, or that no stack here shows. It marks
+      the failure, which keeps its line in the table.
+    """
 
     title: str
     records: tuple[str, ...]
@@ -161,6 +168,8 @@ class Failure:
     began: tuple[Turn, ...] = ()
     fixes: tuple[Turn, ...] = ()
     found_by: tuple[str, ...] = ()
+    report: str = ""
+    not_reproduced: str = ""
     name: str = ""
 
     def variant(self, name: str) -> Variant:

@@ -201,13 +201,13 @@ def _gpus() -> list[str]:
 def bless(args: argparse.Namespace) -> int:
     """Rewrite expected.toml of the run's failures and show the difference."""
     folder = runs.undisturbed(args.run)
-    found = runs.entries(folder)
-    blessing.refuse(found, bool(folder.facts().get("finished")))
-    runs.same_stack(folder)
     if args.failure and args.failure not in failures():
         raise unknown("failure", args.failure, list(failures()))
+    found = [entry for entry in runs.entries(folder) if args.failure in (None, entry["failure"])]
+    blessing.refuse(found, bool(folder.facts().get("finished")))
+    runs.same_stack(folder)
     changed = False
-    for name in sorted({entry["failure"] for entry in found} & ({args.failure} if args.failure else set(failures()))):
+    for name in sorted({entry["failure"] for entry in found} & set(failures())):
         failure = failures()[name]
         file = REPROS / name / "expected.toml"
         observed = {cell: told for cell, told in reports.outcomes(found).items() if cell.failure == name}

@@ -160,7 +160,7 @@ def _own(failure: Failure) -> frozenset[tuple[str, str]]:
     broken = {told for cell, told in known.outcomes(failure).items() if cell.broken}
     raised = {("raises", name) for name in failure.signatures}
     silent = {told for told in broken if told[0] in ("diverges", "misplaced", "hangs", "crashes")}
-    return frozenset((raised | silent) - {("raises", name) for name in failure.elsewhere})
+    return frozenset(told for told in raised | silent if told[1] not in failure.elsewhere)
 
 
 def shows(failure: Failure, outcome: str, signature: str) -> bool | None:

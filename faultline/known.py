@@ -84,16 +84,21 @@ def quick(cells: Collection[Cell]) -> list[Cell]:
 
     def fitting(cell: Cell) -> tuple[bool, ...]:
         failure = failures()[cell.failure]
-        reported = failure.reported and failure.reported.strategy
-        shows = {
-            (c.strategy, c.checkpointing)
+        shows = [
+            c
             for c, (outcome, signature) in outcomes(failure).items()
-            if failure.variant(c.variant).broken
+            if c.broken
             and outcome not in ("trains", "impossible", "invalid")
             and signature not in failure.elsewhere
-        }
-        place = (cell.strategy, cell.checkpointing)
-        return place not in shows, cell.strategy == "single", cell.strategy != reported, cell != _usual(cell)
+            and (c.strategy, c.checkpointing) == (cell.strategy, cell.checkpointing)
+        ]
+        shown = cell in shows if cell.broken else bool(shows)
+        asked = [getattr(failure.reported, axis, "") for axis in ("strategy", "checkpointing", "precision")]
+        place = (cell.strategy, cell.checkpointing, cell.precision)
+        reported = [here == there for here, there in zip(place, asked, strict=True)]
+        named = cell.strategy.startswith(failure.name.partition("_")[0].rstrip("0123456789"))  # as zero3_dummy_loss
+        best = (shown, cell.strategy != "single", *reported, named, cell == _usual(cell))
+        return tuple(not each for each in best)
 
     chosen: dict[tuple[str, str], Cell] = {}
     for cell in sorted(cells, key=fitting):

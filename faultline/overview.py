@@ -38,12 +38,16 @@ def _line(failure: Failure) -> tuple[str, ...]:
     return (
         f"[{failure.name}](repros/{failure.name}/README.md)",
         failure.title,
-        "; ".join(where(failure)) or "nowhere any more",
+        "; ".join(where(failure)) or _unseen(failure),
         failure.since,
         failure.until,
         "; ".join(helps),
         "; ".join(told("refuted")),
     )
+
+
+def _unseen(failure: Failure) -> str:
+    return f"not reproduced: {failure.not_reproduced}" if failure.not_reproduced else "nowhere any more"
 
 
 def where(failure: Failure) -> list[str]:

@@ -268,7 +268,9 @@ def test_an_interrupted_run_and_cells_without_evidence_are_refused():
         refuse([], finished=False)
     with pytest.raises(UsageError, match=r"invalid cells: .*w0/cpu, .*w1/cpu, .*w2/cpu and 2 more$"):
         refuse(results, finished=True)
-    refuse([{**results[0], "outcome": "raises"}], finished=True)
+    refuse([{**results[0], "outcome": "raises", "signature": "a", "detail": "A: it"}], finished=True)
+    with pytest.raises(UsageError, match=r"w0/cpu raised an error that no signature .* names: A: it"):
+        refuse([{**results[0], "outcome": "raises", "signature": "other", "detail": "A: it"}], finished=True)
 
 
 def test_the_difference_names_the_file_and_is_empty_without_one():

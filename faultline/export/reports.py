@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 from faultline import known, overview, readmes
 from faultline.catalogue import REPROS, Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.export import facts, issue, prove
+from faultline.export import facts, issue, prove, write
 from faultline.matrix import Cell
 from faultline.results import stack_name
 
@@ -18,7 +20,7 @@ MARKERS = ("<!-- reports: begin -->", "<!-- reports: end -->")
 
 def command(args: argparse.Namespace) -> int:
     """Export the telling cell of each failure, run the file, and write the report where it reproduced; exit code 1
-    where a file did something else."""
+    where a file did something else, and then there is no report."""
     wrong = []
     for failure in failures().values():
         cell = telling(failure)
@@ -26,17 +28,19 @@ def command(args: argparse.Namespace) -> int:
             continue
         proof = prove.one(cell)
         print(f"{cell.id}: {proof.why or 'reproduced'}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
+        report = REPROS / failure.name / REPORT
         if proof.why:
             wrong.append(cell)
-            continue
-        text = issue.write_issue(facts.place(cell))
-        (REPROS / failure.name / REPORT).write_text(text, encoding="utf-8")
+            report.unlink(missing_ok=True)
+        else:
+            report.write_text(issue.write_issue(facts.place(cell)), encoding="utf-8")
     print(readmes.put(LIST, table, MARKERS))
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
 def telling(failure: Failure) -> Cell | None:
-    """The cell that shows a failure as it was reported on today's stack, silently if it can; None where none does."""
+    """The cell that shows a failure on today's stack: the one that its `report` names, else its mechanism as it was
+    reported, silently if it can; None where none does."""
     today = known.outcomes(failure)
     shown = [
         cell
@@ -44,6 +48,7 @@ def telling(failure: Failure) -> Cell | None:
         if outcome in prove.REPRODUCING and signature not in failure.elsewhere
         if failure.variant(cell.variant).broken
     ]
+    shown = [cell for cell in shown if fnmatchcase(cell.name, failure.report)] or shown
     first = failure.name.partition("_")[0]  # the strategy that its record is about, if it is about one
     for named in (first, first.rstrip("0123456789")):
         shown = [cell for cell in shown if cell.strategy.startswith(named)] or shown
@@ -51,12 +56,18 @@ def telling(failure: Failure) -> Cell | None:
     return min(shown, key=lambda cell: today[cell][0] == "raises", default=None)
 
 
+def pinned(report: Path) -> bool:
+    """Whether there is a report, and its file is for today's stack."""
+    pins = {f"{name}=={version}" for name, version in known.everything_pinned().items()}
+    return report.exists() and {*write.packages_of(report.read_text(encoding="utf-8"))} <= pins
+
+
 def table() -> str:
     """Markdown: each failure that has a report, with where it happens, the cell and the record upstream."""
     rows = []
     for failure in failures().values():
         cell = telling(failure)
-        if cell and (REPROS / failure.name / REPORT).exists():
+        if cell and pinned(REPROS / failure.name / REPORT):
             rows.append(
                 readmes.row(
                     f"[{failure.name}]({failure.name}/README.md)",

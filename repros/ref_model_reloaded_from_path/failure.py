@@ -25,6 +25,7 @@ FAILURE = Failure(
     ),
     since="February 2024, as reported",
     until="open with trl 1.16.0",
+    report="dpo-broken/*",
     signatures={
         "no-path": r"Repo id must|Incorrect path_or_model_id|not a valid model identifier",
         "no-zero3-copy": r"not compatible with `create_reference_model",
