@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import queue
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +22,7 @@ from pathlib import Path
 from faultline import commands, known
 from faultline.catalogue import failures
 from faultline.errors import UsageError
-from faultline.export import facts, write
+from faultline.export import facts, warm, write
 from faultline.matrix import Cell, select
 from faultline.ranks import inherited
 from faultline.results import RESULTS
@@ -58,8 +63,23 @@ def prove(args: argparse.Namespace) -> bool:
     before = [Proof(**json.loads(line)) for line in kept]
     done = {proof.id: proof for proof in before if not proof.why}
     rest = [cell for cell in cells if cell.id not in done]
-    with file.open("a" if args.resume else "w", encoding="utf-8") as out, ThreadPoolExecutor(args.workers) as pool:
-        for number, proof in enumerate(pool.map(one, rest), len(cells) - len(rest) + 1):
+    with (
+        file.open("a" if args.resume else "w", encoding="utf-8") as out,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor(args.workers) as pool,
+    ):
+        idle = queue.SimpleQueue[Warm]()
+        for _ in range(args.workers):
+            idle.put(stack.enter_context(Warm()))
+
+        def prove_one(cell: Cell) -> Proof:
+            mine = idle.get()
+            try:
+                return one(cell, mine.run)
+            finally:
+                idle.put(mine)
+
+        for number, proof in enumerate(pool.map(prove_one, rest), len(cells) - len(rest) + 1):
             done[proof.id] = proof
             out.write(json.dumps(asdict(proof)) + "\n")
             out.flush()
@@ -72,14 +92,14 @@ def prove(args: argparse.Namespace) -> bool:
     return not wrong
 
 
-def one(cell: Cell) -> Proof:
-    """Export one cell and run the file."""
+def one(cell: Cell, runs: Callable[[str], tuple[int, str]] | None = None) -> Proof:
+    """Export one cell and run the file, by itself unless something else `runs` it."""
     try:
         text = write.write(facts.place(cell))
     except UsageError as error:
         return Proof(cell.id, 0, -1, 0.0, str(error))
     started = time.monotonic()
-    code, output = run(text)
+    code, output = (runs or run)(text)
     lines = len(text.splitlines())
     seconds = round(time.monotonic() - started, 1)
     if code == 0 and output.rstrip().splitlines()[-1:] and "REPRODUCED: " in output.splitlines()[-1]:
@@ -96,15 +116,13 @@ def name(cell: str) -> str:
 
 def run(text: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
     """The exit code and output of a file in an empty folder, without this repository on Python's path."""
-    unwanted = ("PYTHONPATH", "PYTHONSTARTUP")
-    environment = {key: value for key, value in inherited(sys.executable).items() if key not in unwanted}
     with tempfile.TemporaryDirectory(prefix="export-") as folder:
         file = Path(folder) / "repro.py"
         file.write_text(text, encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, *launcher, "repro.py"],
             cwd=folder,
-            env=environment | {"TMPDIR": folder},
+            env=environment() | {"TMPDIR": folder},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -117,3 +135,42 @@ def run(text: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
         return process.returncode, output
+
+
+def environment() -> dict[str, str]:
+    """What a file's process inherits."""
+    unwanted = ("PYTHONPATH", "PYTHONSTARTUP")
+    return {key: value for key, value in inherited(sys.executable).items() if key not in unwanted}
+
+
+class Warm:
+    """Runs files in forks of one process that has imported their libraries, as a thousand of them would take hours."""
+
+    def __enter__(self) -> Warm:
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", warm.__file__],
+            env=environment() | dict(re.findall(r'(\w+)="(.*?)"', " ".join(facts.environment("zero", False, True)))),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # an interrupt lets the file end that runs
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def run(self, text: str) -> tuple[int, str]:
+        """As `run`, for one file at a time."""
+        assert self.process.stdin and self.process.stdout
+        with tempfile.TemporaryDirectory(prefix="export-") as folder:
+            (Path(folder) / "repro.py").write_text(text, encoding="utf-8")
+            print(folder, file=self.process.stdin, flush=True)
+            session = int(self.process.stdout.readline())
+            late = threading.Timer(DEADLINE, os.killpg, (session, signal.SIGKILL))
+            late.start()
+            code = int(self.process.stdout.readline())
+            late.cancel()
+            return code, (Path(folder) / "output").read_text(encoding="utf-8", errors="replace")
