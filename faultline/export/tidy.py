@@ -85,6 +85,9 @@ class Leftovers(Statements):
             return updated
         return updated.with_changes(items=held) if held else flat(updated.body, updated.leading_lines)
 
+    def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
+        return updated.body if code(updated.body) == code(updated.orelse) else updated
+
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
         gone = original.value is self.numbers.get(code(original.targets[0].target))
         return cst.RemoveFromParent() if gone else updated
