@@ -6,10 +6,9 @@ import functools
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 REPROS = ROOT / "repros"
@@ -138,8 +137,9 @@ class Reported:
 class Failure:
     """One documented defect.
 
-    - `signatures`: a name for each error, and the pattern of its text. Those in `elsewhere`, and kinds of divergence
-      there, are another failure's, which these models meet too: no remedy is asked to help against them.
+    - `signatures`: a name for each error, and the pattern of its text. What is in `elsewhere`, kinds of divergence and
+      signals too, is another failure's, which these models meet as well, and so is the pattern, unless it is given
+      here: no remedy is asked to help against it.
     - `context`, for signatures whose words other mistakes share: the pattern of what else a log must show, and
       `told_by`, what that is in words. It is searched in many lines, so one that looks ahead is anchored. Without it
       the answer is the signature's mechanism, likely and no more, if it has one: its own in `mechanism`, or that of
@@ -195,8 +195,16 @@ def load_module(folder: Path) -> ModuleType:
 @functools.cache
 def failures(root: Path = REPROS) -> dict[str, Failure]:
     """Every failure by name, in the order of their names."""
-    found: dict[str, Any] = {}
+    found: dict[str, Failure] = {}
     for file in sorted(root.glob("*/failure.py")):
         failure = load_module(file.parent).FAILURE
-        found[file.parent.name] = Failure(**{**vars(failure), "name": file.parent.name})
+        found[file.parent.name] = replace(failure, name=file.parent.name)
+    patterns: dict[str, str] = {}
+    for failure in found.values():
+        for name, pattern in failure.signatures.items():
+            if name not in failure.elsewhere:
+                patterns.setdefault(name, pattern)
+    for key, failure in found.items():
+        lent = {n: patterns[n] for n in failure.elsewhere if n in patterns and n not in failure.signatures}
+        found[key] = replace(failure, signatures={**failure.signatures, **lent})
     return found

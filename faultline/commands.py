@@ -203,7 +203,7 @@ def bless(args: argparse.Namespace) -> int:
     folder = runs.undisturbed(args.run)
     if args.failure and args.failure not in failures():
         raise unknown("failure", args.failure, list(failures()))
-    found = [entry for entry in runs.entries(folder) if args.failure in (None, entry["failure"])]
+    found = [entry for entry in runs.entries(folder) if args.failure in (entry["failure"], "", None)]
     blessing.refuse(found, bool(folder.facts().get("finished")))
     runs.same_stack(folder)
     changed = False

@@ -24,7 +24,6 @@ FAILURE = Failure(
         "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
         # As accelerate's users were told it.
         "no-exception-set": r"SystemError: .*returned NULL without setting an exception",
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     context={"no-exception-set": r"static_graph"},

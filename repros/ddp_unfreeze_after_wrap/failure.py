@@ -20,7 +20,6 @@ FAILURE = Failure(
     until="not fixed: DDP's hooks are for what requires gradients when it is made",
     signatures={
         # FSDP2 takes the dtype of a group's gradients from what requires them at first.
-        "unreduced-dtype": r"attempting to assign a gradient with dtype '[\w:]+' to a tensor with grad_dtype",
         # To ZeRO-3's optimizer a parameter outside of its groups is empty.
         "empty-in-step": r"The size of tensor a \(0\) must match the size of tensor b",
     },

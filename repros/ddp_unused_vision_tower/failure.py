@@ -18,9 +18,7 @@ FAILURE = Failure(
     found_by=("no_gradient", "unequal"),
     signatures={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
         # With accelerate 1.14, which splits tied embeddings.
-        "shared-parameter": r"is shared with a parameter already managed by another FSDP group",
     },
     # Any parameter without a gradient ends so. If the log names those that got none, the tower must be among them.
     context={

@@ -29,7 +29,6 @@ FAILURE = Failure(
         ),
     ),
     signatures={
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
         "two-devices": r"Expected all tensors to be on the same device",
         # Accelerate and DeepSpeed refuse, in four wordings, to prepare a model that has no optimizer.
         "needs-optimizer": r"requires an optimizer|must be passed together|requires a model and an optimizer"

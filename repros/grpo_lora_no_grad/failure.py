@@ -23,7 +23,6 @@ FAILURE = Failure(
     ),
     found_by=("frozen_input",),
     signatures={
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
         "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",
         # DeepSpeed's engine asks first whether the loss has a graph, in words of its own.
         "not-a-loss": r"loss must be a scalar tensor",

@@ -22,7 +22,6 @@ FAILURE = Failure(
         # Gathered for the sum, and empty again when backward comes to it.
         "freed-before-backward": r"The size of tensor a \(0\) must match the size of tensor b",
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
     },
     context={

@@ -23,7 +23,6 @@ FAILURE = Failure(
     until="open, and not reported in this form",
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     signatures={
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
         "released-weight": r"The size of tensor a \(0\) must match the size of tensor b \(\d+\)",
         # FSDP1, whose modules hold views of a flat parameter: in the first pass, and when a segment runs again.
         "view-modified": r"Output 0 of View is a view and its base or another view of its base has been modified",

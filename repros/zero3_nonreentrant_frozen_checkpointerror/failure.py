@@ -28,7 +28,6 @@ FAILURE = Failure(
     signatures={
         "recomputed-empty": r"(?s)Recomputed values for the following tensors have different metadata.*"
         r"'shape': torch\.Size\(\[0\]\)",
-        "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
     elsewhere=("marked-ready-twice",),  # ddp_peft_reentrant_ready_twice
     variants=(
