@@ -12,6 +12,13 @@ class UsageError(Exception):
     """Something asked for can't be done; the message is one line and says what to do about it."""
 
 
+class CheckFailed(Exception):
+    """A check that somebody recommends found the problem; the error text names it as a program would."""
+
+    def __str__(self) -> str:
+        return f"CheckFailed: {self.args[0]}"
+
+
 def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     """An error for a name that doesn't exist, with the nearest ones that do."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or list(known)[:5]

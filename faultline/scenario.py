@@ -107,6 +107,22 @@ def causal_lm_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
 
 
+def checkpoint_layers(model: Any, mode: str) -> None:
+    """torch.utils.checkpoint around every decoder layer of a PeftModel, as models of one's own have it."""
+    from functools import partial
+
+    from torch.utils.checkpoint import checkpoint
+
+    def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(hidden_states: torch.Tensor, **others: Any) -> Any:
+            return checkpoint(partial(forward, **others), hidden_states, use_reentrant=mode == "reentrant")
+
+        return run
+
+    for layer in model.get_base_model().model.layers if mode != "off" else ():
+        layer.forward = checkpointed(layer.forward)
+
+
 def divergence(logits: torch.Tensor, other: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
     """Scaled sum of the KL divergence between what two models predict at each token, of logits [B, T, vocabulary]."""
     predicted, wanted = logits.float().log_softmax(-1), other.float().log_softmax(-1)

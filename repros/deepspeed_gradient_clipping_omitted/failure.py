@@ -1,6 +1,7 @@
 """DeepSpeed clips gradients as its config says, whatever `max_grad_norm` says: without the key at 1.0, or never."""
 
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+from faultline.errors import CheckFailed
 
 AXOLOTL = "https://github.com/axolotl-ai-cloud/axolotl/issues/1381"
 DEFAULT = "https://github.com/deepspeedai/DeepSpeed/pull/8068"
@@ -120,10 +121,3 @@ def log_reader():
                 raise CheckFailed("the log shows a norm above max_grad_norm")
 
     return Reader()
-
-
-class CheckFailed(Exception):
-    """A check that somebody recommends found the problem."""
-
-    def __str__(self):
-        return f"CheckFailed: {self.args[0]}"

@@ -1,6 +1,7 @@
 """GRPO with a LoRA adapter and gradient checkpointing cannot run backward."""
 
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+from faultline.errors import CheckFailed
 
 ISSUE = "https://github.com/huggingface/trl/issues/3150"
 BISECT = "make bisect FAILURE=grpo_lora_no_grad PACKAGE=trl STRATEGY=ddp BLAME=1"
@@ -87,7 +88,7 @@ FAILURE = Failure(
 
 def scenario(remedy, setup):
     """The mechanism alone: a frozen base with LoRA, and each layer checkpointed by hand."""
-    from faultline.scenario import Scenario, causal_lm_loss
+    from faultline.scenario import Scenario, causal_lm_loss, checkpoint_layers
     from tiny_models.data import text_batch
     from tiny_models.qwen2 import add_lora, qwen2
 
@@ -102,22 +103,6 @@ def scenario(remedy, setup):
     return Scenario(add_lora(base), causal_lm_loss, text_batch, check=checks.get(remedy), checkpoint=checkpoint_layers)
 
 
-def checkpoint_layers(model, mode):
-    """torch.utils.checkpoint around every decoder layer, as models did it themselves at the time."""
-    from functools import partial
-
-    from torch.utils.checkpoint import checkpoint
-
-    def checkpointed(forward):
-        def run(hidden_states, **others):
-            return checkpoint(partial(forward, **others), hidden_states, use_reentrant=mode == "reentrant")
-
-        return run
-
-    for layer in model.get_base_model().model.layers if mode != "off" else ():
-        layer.forward = checkpointed(layer.forward)
-
-
 def trainable_parameters(model, batch):
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise CheckFailed("no parameter is trainable")
@@ -129,13 +114,6 @@ def graph_after_one_forward(loss):
             raise CheckFailed("the loss carries no graph")
 
     return check
-
-
-class CheckFailed(Exception):
-    """A check that somebody recommends found the problem before training."""
-
-    def __str__(self):
-        return f"CheckFailed: {self.args[0]}"
 
 
 def trainer(variant, arguments, setup):

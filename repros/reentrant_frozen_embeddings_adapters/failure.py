@@ -74,26 +74,10 @@ def adapters_and_head(remedy):
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, causal_lm_loss
+    from faultline.scenario import Scenario, causal_lm_loss, checkpoint_layers
     from tiny_models.data import text_batch
 
     return Scenario(adapters_and_head(remedy), causal_lm_loss, text_batch, checkpoint=checkpoint_layers)
-
-
-def checkpoint_layers(model, mode):
-    """torch.utils.checkpoint around every decoder layer, as vision towers and models of one's own have it."""
-    from functools import partial
-
-    from torch.utils.checkpoint import checkpoint
-
-    def checkpointed(forward):
-        def run(hidden_states, **others):
-            return checkpoint(partial(forward, **others), hidden_states, use_reentrant=mode == "reentrant")
-
-        return run
-
-    for layer in model.get_base_model().model.layers if mode != "off" else ():
-        layer.forward = checkpointed(layer.forward)
 
 
 def trainer(variant, arguments, setup):

@@ -4,6 +4,7 @@ import copy
 import math
 
 from faultline.catalogue import Claim, Failure, Variant
+from faultline.errors import CheckFailed
 
 ISSUE = "https://github.com/huggingface/trl/issues/1340"
 RESIZE = "https://github.com/allenai/open-instruct/pull/355"
@@ -171,10 +172,3 @@ def first_is_ln_2(compute_loss):
         return loss
 
     return checked
-
-
-class CheckFailed(Exception):
-    """A check that somebody recommends found the problem."""
-
-    def __str__(self):
-        return f"CheckFailed: {self.args[0]}"
