@@ -12,7 +12,8 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 REPROS = ROOT / "repros"
-KINDS = ("helps", "detects", "changes", "fails", "trains", "shows")
+REMEDIES = ("helps", "present")
+KINDS = (*REMEDIES, "detects", "changes", "fails", "trains", "shows")
 NEEDS = {
     "adapter": "an adapter, such as LoRA",
     "reference model": "a reference model, as `beta` above 0 makes one",
@@ -62,18 +63,21 @@ class Variant:
 
 @dataclass(frozen=True)
 class Claim:
-    """A remedy that somebody recommends, and the cells that put it to the test.
+    """A remedy that somebody recommends, or something else that is said of the failure, and the cells that test it.
 
     `where` chooses broken cells, axis by axis, with patterns; `swap` makes of
     each the cell to compare it with. By kind, a cell speaks for the claim when
 
-    helps     the broken cell doesn't train and the swapped one does
+    helps     a remedy: the broken cell doesn't train and the swapped one does
+    present   a remedy that the chosen cell has already: never; where that doesn't train, it speaks against it
     detects   the swapped cell raises a `check` signature just where the broken one doesn't train
     changes   the swapped cell has another outcome than the broken one
     fails     the chosen cell doesn't train
-    trains    the chosen cell trains
+    trains    the chosen cell trains, and some broken one doesn't
     shows     the chosen cell doesn't train, and says so with an error
 
+    An upgrade swaps the `stack`, one of stacks/: what it helps against is what the broken cells do on the stack that
+    the failure was reported on. So are other claims of a failure that today's stack doesn't show any more.
     `source` is the link in which it is recommended, or described, by name: an issue, a pull request, or a page of the
     library's documentation. Where the record names nobody, there is none.
     `general` is the same for any model with the mechanism, where it helps there as well.

@@ -28,8 +28,27 @@ class Verdict:
         return "verified" if self.speaks_for else "refuted" if self.against else "untested"
 
 
-def verdict(failure: Failure, claim: Claim, outcomes: Outcomes) -> Verdict:
-    """Hold a claim against outcomes, as its kind says (see `Claim`)."""
+def showing(failure: Failure, outcomes: Outcomes) -> list[Cell]:
+    """The broken cells that show the failure: they don't train, and not because of something else."""
+    return [
+        cell
+        for cell, (outcome, signature) in outcomes.items()
+        if cell.failure == failure.name
+        and cell.broken
+        and outcome not in ("trains", "impossible", "invalid")
+        and signature not in ("other", *failure.elsewhere)
+    ]
+
+
+def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes | None = None) -> Verdict:
+    """Hold a claim against outcomes, as its kind says (see `Claim`).
+
+    `others` has the swapped cells of a claim that swaps the stack; without them no cell can tell.
+    """
+    if "stack" not in claim.swap:
+        others = outcomes
+    # Where the failure doesn't show at all, a cell that trains is no merit of anything.
+    vacuous = claim.kind == "trains" and not showing(failure, outcomes)
     pro: list[Cell] = []
     contra: list[Cell] = []
     for cell, (outcome, signature) in outcomes.items():
@@ -37,23 +56,24 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes) -> Verdict:
             continue
         if not _chosen(failure, claim, cell):
             continue
-        if claim.kind in ("fails", "trains", "shows"):
+        fails = outcome != "trains"
+        if claim.kind in ("present", "fails", "trains", "shows"):
             holds = {
-                "fails": outcome != "trains",
-                "trains": outcome == "trains",
+                "present": False,
+                "fails": fails,
+                "trains": not fails,
                 "shows": outcome in ("raises", "crashes", "hangs"),
             }[claim.kind]
-            if claim.kind == "shows" and outcome == "trains":
+            if not fails and (claim.kind in ("present", "shows") or vacuous):
                 continue
             (pro if holds else contra).append(cell)
             continue
         instead = swapped(failure, claim, cell)
-        other = outcomes.get(instead)
-        if other is None or instead == cell or other[0] in ("invalid", "impossible"):
+        other = others.get(instead) if others else None
+        if other is None or (instead == cell and others is outcomes) or other[0] in ("invalid", "impossible"):
             continue
-        fails = outcome != "trains"
         if claim.kind == "helps":
-            if fails:
+            if fails and signature != "other":  # which is never taken for the failure
                 (pro if other[0] == "trains" else contra).append(cell)
         elif claim.kind == "detects":
             if fails or other[1] == "check":
@@ -73,7 +93,7 @@ def _chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
 
 def swapped(failure: Failure, claim: Claim, cell: Cell) -> Cell:
     """The cell that the claim proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
-    changes: dict[str, Any] = dict(claim.swap)
+    changes: dict[str, Any] = {axis: value for axis, value in claim.swap.items() if axis != "stack"}
     remedy = changes.pop("remedy", None)
     if remedy:
         trainer = failure.variant(cell.variant).trainer

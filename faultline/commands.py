@@ -32,6 +32,7 @@ from faultline import (
     server,
     shards,
     stacks,
+    verdicts,
 )
 from faultline import report as reports
 from faultline.catalogue import REPROS, ROOT, failures
@@ -154,7 +155,7 @@ def show(args: argparse.Namespace) -> int:
     failure = failures()[args.failure]
     cells = matrix.select(failures(), Selection(failure=(failure.name,)))
     folder, found = runs.newest_with(cells)
-    verdicts = reports.verdicts(failure, found)
+    told = {key: judged.verdict for key, judged in verdicts.in_run(failure, found).items()}
     if folder:
         own = sum(entry["failure"] == failure.name for entry in found)
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.cells.stat().st_mtime))
@@ -162,12 +163,12 @@ def show(args: argparse.Namespace) -> int:
             f"Verdicts from {folder.shown} of {when}: {own} cells of this failure; the default matrix has {len(cells)}."
         )
     else:
-        verdicts = {}
+        told = {}
         source = (
             f"No run here has cells of this failure: `make test-matrix FAILURE={failure.name}` measures them,"
             f" and repros/{failure.name}/README.md has verdicts that were measured before."
         )
-    listing.failure(Console(), failure, verdicts, source)
+    listing.failure(Console(), failure, told, source)
     return EXIT_AS_EXPECTED
 
 

@@ -156,8 +156,8 @@ def _versions(told: Mapping[str, str]) -> dict[str, Version]:
 
 @functools.cache
 def _own(failure: Failure) -> frozenset[tuple[str, str]]:
-    """The outcomes that are the failure, in its broken variants today and in its own words."""
-    broken = {told for cell, told in known.outcomes(failure).items() if cell.broken}
+    """The outcomes that are the failure, in its broken variants where it shows and in its own words."""
+    broken = {told for cell, told in known.outcomes(failure, known.shown_on(failure)).items() if cell.broken}
     raised = {("raises", name) for name in failure.signatures}
     silent = {told for told in broken if told[0] in ("diverges", "misplaced", "hangs", "crashes")}
     return frozenset(told for told in raised | silent if told[1] not in failure.elsewhere)

@@ -10,12 +10,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from faultline import bootstrap, claims, expectations, matrix, report, runner, timeline
-from faultline.catalogue import ROOT, Claim, Failure, failures
+from faultline import bootstrap, claims, expectations, matrix, report, runner, stacks, timeline
+from faultline.catalogue import REMEDIES, ROOT, Claim, Failure, failures
 from faultline.claims import Outcomes, Verdict
 from faultline.matrix import Cell, Selection
 from faultline.report import one_line
 from faultline.server import STACK
+from faultline.stacks import TODAY
 from faultline.timeline import Moment
 from faultline.wording import same_error
 
@@ -69,14 +70,22 @@ def everything_pinned() -> dict[str, str]:
 
 
 @functools.cache
-def outcomes(failure: Failure) -> Outcomes:
-    """What every cell of the default matrix does on today's stack: its rules, which `bless` made from a run."""
+def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
+    """What every cell of the default matrix does on a stack of stacks/: its rules, which a run was held against."""
     rules = runner.rules(failure)
+    versions = pinned() | bootstrap.pinned(stacks.named()[stack])
     found = {}
     for cell in matrix.select({failure.name: failure}, Selection(failure=(failure.name,))):
-        told = expectations.expect(rules, cell, pinned())
+        told = expectations.expect(rules, cell, versions)
         found[cell] = (told.outcome, told.signatures[0] if told.signatures else "")
     return found
+
+
+def shown_on(failure: Failure) -> str:
+    """The stack that shows a failure: today's, or the one it was reported on where today's shows none of it."""
+    if failure.reported and not claims.showing(failure, outcomes(failure)):
+        return failure.reported.stack
+    return TODAY
 
 
 def quick(cells: Collection[Cell]) -> list[Cell]:
@@ -84,20 +93,12 @@ def quick(cells: Collection[Cell]) -> list[Cell]:
 
     def fitting(cell: Cell) -> tuple[bool, ...]:
         failure = failures()[cell.failure]
-        shows = [
-            c
-            for c, (outcome, signature) in outcomes(failure).items()
-            if c.broken
-            and outcome not in ("trains", "impossible", "invalid")
-            and signature not in failure.elsewhere
-            and (c.strategy, c.checkpointing) == (cell.strategy, cell.checkpointing)
-        ]
-        shown = cell in shows if cell.broken else bool(shows)
-        asked = [getattr(failure.reported, axis, "") for axis in ("strategy", "checkpointing", "precision")]
-        place = (cell.strategy, cell.checkpointing, cell.precision)
-        reported = [here == there for here, there in zip(place, asked, strict=True)]
+        shows = claims.showing(failure, outcomes(failure, shown_on(failure)))
+        places = {(c.strategy, c.checkpointing) for c in shows}
+        shown = cell in shows if cell.broken else (cell.strategy, cell.checkpointing) in places
+        reported = failure.reported and failure.reported.strategy
         named = cell.strategy.startswith(failure.name.partition("_")[0].rstrip("0123456789"))  # as zero3_dummy_loss
-        best = (shown, cell.strategy != "single", *reported, named, cell == _usual(cell))
+        best = (shown, cell.strategy != "single", cell.strategy == reported, named, cell == _usual(cell))
         return tuple(not each for each in best)
 
     chosen: dict[tuple[str, str], Cell] = {}
@@ -181,10 +182,10 @@ def shown_by_itself(failure: Failure, signature: str) -> bool:
 def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], str]:
     """Remedies and how they did, with what they were measured against: ``there``, these words in these places.
 
-    Where no cell could tell, ``there in other words``, whichever the failure has in these places today; else
+    Where no cell could tell, ``there in other words``, whichever the failure has in these places; else
     ``elsewhere``: these words in any place; else ``other words`` of the failure, in any place.
     """
-    known = outcomes(failure)
+    known = outcomes(failure, shown_on(failure))
     for scope, chosen in (
         ("there", [c for c, told in known.items() if told[1] == signature and (c.strategy, c.checkpointing) in where]),
         ("there in other words", in_other_words(failure, signature, where)),
@@ -197,22 +198,25 @@ def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[l
 
 
 def in_other_words(failure: Failure, signature: str, where: Collection[Place]) -> list[Cell]:
-    """The cells in these places that show the failure today, each with another error or none."""
+    """The cells in these places that show the failure, each with another error or none."""
     own = {*failure.signatures} - {signature, *failure.elsewhere}
     return [
         cell
-        for cell, (outcome, word) in outcomes(failure).items()
+        for cell, (outcome, word) in outcomes(failure, shown_on(failure)).items()
         if (cell.strategy, cell.checkpointing) in where
         and (word in own if outcome == "raises" else outcome in ("diverges", "misplaced", "hangs", "crashes"))
     ]
 
 
 def remedies(failure: Failure, chosen: Collection[Cell]) -> list[Fate]:
-    """Each remedy that some of these cells put to the test today, and how it did in them."""
+    """Each remedy that some of these cells put to the test, and how it did in them; upgrades are told as fixes."""
+    known = outcomes(failure, shown_on(failure))
     return [
         fate
         for key, claim in failure.claims.items()
-        if claim.kind in ("helps", "detects") and (fate := _fate(failure, key, claim, outcomes(failure), set(chosen)))
+        if claim.kind in (*REMEDIES, "detects")
+        and "stack" not in claim.swap
+        and (fate := _fate(failure, key, claim, known, set(chosen)))
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from faultline import claims, known, readmes, report, strategies
-from faultline.catalogue import ROOT, Failure, failures
+from faultline import known, readmes, report, strategies, verdicts
+from faultline.catalogue import REMEDIES, ROOT, Failure, failures
 from faultline.matrix import default_world
 
 BEGIN, END = "<!-- failures: begin -->", "<!-- failures: end -->"
@@ -25,14 +25,12 @@ def table() -> str:
 
 
 def _line(failure: Failure) -> tuple[str, ...]:
-    verdicts = {
-        key: claims.verdict(failure, claim, known.outcomes(failure)).word
-        for key, claim in failure.claims.items()
-        if claim.kind == "helps"
+    words = {
+        key: verdicts.by_rules(failure, claim).word for key, claim in failure.claims.items() if claim.kind in REMEDIES
     }
 
     def told(word: str, mark: Callable[[str], str] = str) -> list[str]:
-        return [mark(failure.claims[key].text) for key in verdicts if verdicts[key] == word]
+        return [mark(failure.claims[key].text) for key in words if words[key] == word]
 
     helps = told("verified") + told("conditional", lambda text: f"in places: {text}")
     return (

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from faultline import report, strategies
+from faultline import known, report, strategies, verdicts
 from faultline.catalogue import ROOT, Failure
-from faultline.claims import Verdict
 from faultline.errors import UsageError
 from faultline.matrix import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
 from faultline.report import one_line, ordered
 from faultline.results import Result
+from faultline.stacks import TODAY
+from faultline.verdicts import Judged
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -111,10 +112,25 @@ def measured(failure: Failure, results: Iterable[Result]) -> str:
         " in fp32 on 2 ranks (`single`: one process).",
         "\n".join(happens(failure, main)),
         elsewhere(observed, main),
+        *on_the_stack_that_shows(failure),
         "\n".join(fates(failure, own)),
         "\n".join(second_models(own)),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def on_the_stack_that_shows(failure: Failure) -> list[str]:
+    """What the rules say of the stack on which a failure was reported, where today's shows none of it."""
+    name = known.shown_on(failure)
+    if name == TODAY:
+        return []
+    observed = known.outcomes(failure, name)
+    main = {cell: told for cell, told in observed.items() if cell == _usual(cell)}
+    return [
+        f"On [{name}](../../stacks/{name}.txt), which shows it:",
+        "\n".join(happens(failure, main)),
+        elsewhere(observed, main),
+    ]
 
 
 def happens(failure: Failure, main: Outcomes) -> list[str]:
@@ -176,10 +192,9 @@ def _place(cell: Cell) -> str:
 
 def fates(failure: Failure, results: Collection[Result]) -> list[str]:
     """The table of claims with their verdicts."""
-    verdicts = report.verdicts(failure, results)
     rows = [
-        row(key, verdict.claim.text, verdict.word, _count(failure, verdict, results))
-        for key, verdict in verdicts.items()
+        row(key, told.verdict.claim.text, told.verdict.word, _count(told))
+        for key, told in verdicts.in_run(failure, results).items()
     ]
     return headed(("", "claim", "verdict", "cells"), rows)
 
@@ -204,12 +219,13 @@ def second_models(results: Iterable[Result]) -> list[str]:
     return headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
 
 
-def _count(failure: Failure, verdict: Verdict, results: Collection[Result]) -> str:
-    """How many cells speak for a claim, and what happens in those that don't."""
+def _count(told: Judged) -> str:
+    """How many cells speak for a claim, and what happens in those that don't; on which stacks, if not the run's."""
+    verdict, on = told.verdict, f", on {' and '.join(told.stacks)}" if told.stacks else ""
     if verdict.word == "untested":
-        return "no cell could tell"
+        return f"no cell could tell{on}"
     count = f"{len(verdict.speaks_for)} of {len(verdict.speaks_for) + len(verdict.against)} cells"
-    return as_code("; ".join([count, *report.where(failure, verdict, results)]))
+    return as_code("; ".join([count, *told.where])) + on
 
 
 def as_code(text: str) -> str:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline import known, stacks, verdicts
 from faultline.catalogue import Claim, Failure, Variant, failures
 from faultline.claims import swapped, verdict
 from faultline.matrix import AXES, CHECKPOINTING, Cell, Selection, matches, select
 from faultline.oracle import Outcome
+from faultline.stacks import TODAY
 
 FAILURE = Failure(
     title="A failure for these tests",
@@ -32,8 +34,9 @@ FAILURE = Failure(
 HELPS = Claim("mend it", swap={"remedy": "mended"})
 DETECTS = Claim("check it", kind="detects", swap={"remedy": "checked"})
 CHANGES = Claim("bf16 matters", kind="changes", swap={"precision": "bf16"})
-FAILS, TRAINS, SHOWS = (Claim(f"it {kind}", kind=kind) for kind in ("fails", "trains", "shows"))
-KINDS = (HELPS, DETECTS, CHANGES, FAILS, TRAINS, SHOWS)
+PRESENT, FAILS, TRAINS, SHOWS = (Claim(f"it {kind}", kind=kind) for kind in ("present", "fails", "trains", "shows"))
+KINDS = (HELPS, PRESENT, DETECTS, CHANGES, FAILS, TRAINS, SHOWS)
+UPGRADE = Claim("the next release", swap={"stack": "next"})
 
 OK, TORN, CHECK, WRONG = ("trains", ""), ("raises", "torn"), ("raises", "check"), ("diverges", "differs")
 HUNG, CRASHED, NONE = ("hangs", "no-progress"), ("crashes", "SIGABRT"), ("impossible", "")
@@ -54,6 +57,7 @@ CELL = Cell("example", "broken", "zero2")
         (HELPS, TORN, INVALID, "untested"),
         (HELPS, INVALID, OK, "untested"),
         (HELPS, NONE, OK, "untested"),
+        (HELPS, ("raises", "other"), OK, "untested"),
         (HELPS, TORN, NONE, "untested"),
         (DETECTS, TORN, CHECK, "verified"),
         (DETECTS, WRONG, CHECK, "verified"),
@@ -65,10 +69,13 @@ CELL = Cell("example", "broken", "zero2")
         (CHANGES, TORN, CHECK, "verified"),
         (CHANGES, TORN, TORN, "refuted"),
         (CHANGES, OK, OK, "refuted"),
+        (PRESENT, TORN, None, "refuted"),
+        (PRESENT, OK, None, "untested"),
+        (PRESENT, NONE, None, "untested"),
         (FAILS, TORN, None, "verified"),
         (FAILS, OK, None, "refuted"),
         (FAILS, NONE, None, "untested"),
-        (TRAINS, OK, None, "verified"),
+        (TRAINS, OK, None, "untested"),
         (TRAINS, WRONG, None, "refuted"),
         (SHOWS, TORN, None, "verified"),
         (SHOWS, HUNG, None, "verified"),
@@ -92,6 +99,33 @@ def test_cells_on_both_sides_make_it_conditional():
         (CELL,),
         (replace(CELL, strategy="ddp"),),
     )
+
+
+def test_that_something_trains_is_a_merit_only_where_something_else_shows_the_failure():
+    """Breaks when a claim is verified on a stack on which the whole failure trains."""
+    shown = {replace(CELL, strategy="ddp"): TORN}
+    here = Claim("ZeRO-2 trains", kind="trains", where={"strategy": "zero2"})
+    assert verdict(FAILURE, here, {CELL: OK} | shown).word == "verified"
+    for none in ({}, {replace(CELL, variant="mended"): TORN}, {replace(CELL, strategy="ddp"): NONE}):
+        assert verdict(FAILURE, here, {CELL: OK} | none).word == "untested"
+    another = replace(FAILURE, elsewhere=("torn",))
+    assert verdict(another, here, {CELL: OK} | shown).word == "untested", (
+        "another failure's error was taken for its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [(TORN, OK, "verified"), (TORN, WRONG, "refuted"), (OK, OK, "untested"), (TORN, NONE, "untested")],
+)
+def test_an_upgrade_helps_where_the_cell_failed_before_it(before, after, word):
+    assert verdict(FAILURE, UPGRADE, {CELL: before}, {CELL: after}).word == word
+
+
+def test_one_stack_alone_tells_nothing_of_an_upgrade():
+    same = {CELL: TORN}
+    assert verdict(FAILURE, UPGRADE, same).word == verdict(FAILURE, UPGRADE, same, same).word == "untested"
+    assert verdict(FAILURE, HELPS, same, {replace(CELL, variant="mended"): OK}).word == "untested"
 
 
 def test_a_trainer_is_compared_with_the_remedy_in_the_same_trainer():
@@ -181,8 +215,15 @@ def test_law_order_and_other_failures_change_nothing(claim, outcomes, random):
     assert set(first.speaks_for) == set(second.speaks_for) and set(first.against) == set(second.against)
 
 
+@given(CLAIMS, OUTCOMES)
+def test_law_where_everything_trains_nothing_is_verified(claim, outcomes):
+    result = verdict(FAILURE, claim, dict.fromkeys(outcomes, OK))
+    assert result.word in ("refuted", "untested")
+
+
 @given(OUTCOMES)
-def test_law_fails_and_trains_are_opposites(outcomes):
+def test_law_fails_and_trains_are_opposites_where_the_failure_shows(outcomes):
+    outcomes = {**outcomes, replace(CELL, strategy="fsdp2"): TORN}
     fails, trains = verdict(FAILURE, FAILS, outcomes), verdict(FAILURE, TRAINS, outcomes)
     assert (fails.speaks_for, fails.against) == (trains.against, trains.speaks_for)
 
@@ -192,8 +233,45 @@ def test_law_fails_and_trains_are_opposites(outcomes):
 )
 def test_the_default_matrix_puts_each_claim_to_the_test(name, key):
     failure, claim = failures()[name], failures()[name].claims[key]
-    assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy"}, "an axis that there isn't"
+    assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}, "an axis that there isn't"
     cells = set(select(failures(), Selection(failure=(name,))))
     where = {"variant": "*broken", "precision": "fp32", **claim.where}
     chosen = [c for c in cells if all(matches(str(getattr(c, axis)), (p,)) for axis, p in where.items())]
     assert any(swapped(failure, claim, cell) in cells for cell in chosen), "no cell of the matrix can tell"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, failure in failures().items() for key in failure.claims]
+)
+def test_every_claim_has_a_verdict(name, key):
+    """Breaks when a claim is held against a stack that can't tell, such as today's of a failure that is repaired."""
+    assert verdicts.by_rules(failures()[name], failures()[name].claims[key]).word != "untested"
+
+
+OLDER = [name for name, failure in failures().items() if known.shown_on(failure) != TODAY]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_what_trains_today_anyway_is_no_remedy(name):
+    """Breaks when a vacuous claim counts: the cell trains, and so does the broken one that it stands beside."""
+    failure = failures()[name]
+    place = {"strategy": failure.reported.strategy, "checkpointing": failure.reported.checkpointing}
+    where = {"variant": failure.reported.variant, "precision": failure.reported.precision, **place}
+    vacuous = Claim("do nothing", kind="trains", where=where)
+    assert verdicts.by_rules(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
+    today = replace(failure, reported=None)
+    assert known.shown_on(today) == TODAY
+    for claim in (vacuous, *failure.claims.values()):
+        assert verdicts.by_rules(today, claim).word in ("refuted", "untested"), "verified where everything trains"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(f.name, key) for f in failures().values() for key, claim in f.claims.items() if "stack" in claim.swap],
+)
+def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
+    failure = failures()[name]
+    claim = failure.claims[key]
+    assert claim.kind == "helps" and claim.swap["stack"] in stacks.named()
+    assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
+    assert verdicts.by_rules(failure, claim).speaks_for, "the older stack fails nowhere, or the newer as well"

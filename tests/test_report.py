@@ -121,7 +121,7 @@ def test_devices_are_named_only_where_there_are_several():
 
 
 def told(results, key="a"):
-    return report.where(FAILURE, report.verdicts(FAILURE, results)[key], results)
+    return report.where(FAILURE, report.verdicts(FAILURE, results)[key], report.outcomes(results))
 
 
 def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from faultline import campaigns, known, matrix, reproduce, stacks
+from faultline import campaigns, claims, known, matrix, reproduce, stacks
 from faultline.catalogue import failures
 from faultline.matrix import Selection
 from faultline.oracle import Outcome
@@ -19,6 +19,24 @@ def test_what_has_no_other_stack_shows_today(name):
     failure = failures()[name]
     did = {c: told for c, told in known.outcomes(failure).items() if failure.variant(c.variant).broken}
     assert any(outcome not in ("trains", "impossible", "invalid") for outcome, _ in did.values())
+
+
+PAIRS = [name for name, failure in failures().items() if failure.reported and failure.reported.good]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_rules_tell_the_two_stacks_of_a_pair_apart(name):
+    """Breaks when the first good release was never measured, or the rules don't say what it does."""
+    failure = failures()[name]
+    cell = reproduce.as_reported(failure, failure.reported, "cpu")
+    did = {stack: known.outcomes(failure, stack) for stack in (failure.reported.stack, failure.reported.good)}
+    assert cell in claims.showing(failure, did[failure.reported.stack])
+    assert did[failure.reported.good][cell][0] == "trains"
+
+
+@pytest.mark.parametrize("name", [name for name, failure in failures().items() if known.shown_on(failure) != "today"])
+def test_what_only_older_releases_show_has_its_pair(name):
+    assert name in PAIRS
 
 
 @pytest.mark.parametrize("name", [name for name, failure in failures().items() if failure.reported])

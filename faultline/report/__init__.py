@@ -174,9 +174,11 @@ def grouped(names: Iterable[str], among: Collection[str]) -> str:
     return ", ".join(sorted(words, key=lambda word: words[word]))
 
 
-def where(failure: Failure, verdict: Verdict, results: Iterable[Result]) -> list[str]:
-    """The cells that say most of a claim, one text for each outcome: those against it, or those that it changes."""
-    observed = outcomes(results)
+def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list[str]:
+    """The cells that say most of a claim, one text for each outcome: those against it, or those that it changes.
+
+    What was observed is that of the swapped cells, where these are of another stack.
+    """
     cells = (*verdict.speaks_for, *verdict.against)
     telling = verdict.speaks_for if verdict.claim.kind == "changes" else verdict.against
     # What speaks against a claim is what the cell does that it proposes, if it proposes one.

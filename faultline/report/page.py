@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from faultline import report
+from faultline import report, verdicts
 from faultline.catalogue import failures
 from faultline.matrix import CHECKPOINTING
 from faultline.report import SYMBOLS, as_expected, named, one_line, plain
@@ -104,13 +104,13 @@ def _section(name: str, results: Collection[Result]) -> dict[str, Any]:
         "claims": [
             {
                 "key": key,
-                "text": verdict.claim.text,
-                "word": verdict.word,
-                "for": len(verdict.speaks_for),
-                "against": len(verdict.against),
-                "where": report.where(failure, verdict, results),
+                "text": judged.verdict.claim.text,
+                "word": judged.verdict.word,
+                "for": len(judged.verdict.speaks_for),
+                "against": len(judged.verdict.against),
+                "where": [*judged.where, *(f"on {stack}" for stack in judged.stacks)],
             }
-            for key, verdict in report.verdicts(failure, results).items()
+            for key, judged in verdicts.in_run(failure, results).items()
         ],
     }
 

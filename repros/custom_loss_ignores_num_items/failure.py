@@ -56,7 +56,7 @@ FAILURE = Failure(
             swap={"remedy": "num_items"},
         ),
         "b": Claim(
-            "`trainer.model_accepts_loss_kwargs = False`",
+            "`trainer.model_accepts_loss_kwargs = False`, where token counts differ",
             swap={"remedy": "flag"},
             where={"variant": "trainer-broken"},
             source=FLAG,

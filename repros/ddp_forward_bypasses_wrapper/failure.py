@@ -55,7 +55,7 @@ FAILURE = Failure(
         "f": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}),
         "g": Claim(
             "`broadcast_buffers=True`, which is DDP's default",
-            kind="trains",
+            kind="present",
             where={"variant": "broken", "strategy": "ddp*", "world_size": "2"},
         ),
     },

@@ -56,15 +56,19 @@ FAILURE = Failure(
             where={"strategy": "zero*"},
         ),
         "c": Claim(
-            "`max_grad_norm` is enough",
-            kind="trains",
+            "`max_grad_norm` alone",
+            kind="present",
             where={"variant": "sft-broken", "strategy": "zero*"},
         ),
-        "d": Claim("`max_grad_norm=0` turns clipping off", kind="trains", where={"variant": "sft-norm_0"}),
+        "d": Claim(
+            "`max_grad_norm=0`, so that nothing is clipped",
+            swap={"remedy": "norm_0"},
+            where={"variant": "sft-broken"},
+        ),
         "e": Claim(
-            "since DeepSpeed's default is transformers' own, 1.0, nothing needs to be said",
-            kind="trains",
-            where={"variant": "sft-norm_1"},
+            "`max_grad_norm=1.0`, which is DeepSpeed's default as well since 0.19.3",
+            swap={"remedy": "norm_1"},
+            where={"variant": "sft-broken"},
         ),
         "f": Claim(
             "the `grad_norm` in the log tells whether gradients are clipped",

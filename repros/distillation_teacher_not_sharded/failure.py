@@ -68,8 +68,8 @@ FAILURE = Failure(
         "c": Claim("DPO's reference model is fixed", kind="trains", where={"variant": "dpo-broken"}, source=DPO),
         "d": Claim("only FSDP is affected", kind="trains", where={"strategy": "zero3"}),
         "e": Claim(
-            "`'weight' must be 2-D` in on-policy generation is handled by `unwrap_model_for_generation`",
-            kind="trains",
+            "`unwrap_model_for_generation`, against `'weight' must be 2-D` in on-policy generation",
+            kind="present",
             where={"variant": "gkd_on_policy-broken", "strategy": "fsdp1-full"},
         ),
     },

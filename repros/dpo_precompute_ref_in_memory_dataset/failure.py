@@ -40,13 +40,13 @@ FAILURE = Failure(
             where={"variant": "dpo-broken"},
         ),
         "c": Claim(
-            "a `TMPDIR` that all ranks share, as `broken` has it",
-            kind="trains",
+            "a `TMPDIR` that all ranks share",
+            kind="present",
             where={"variant": "*broken", "strategy": "[dzf]*", "world_size": "2"},
         ),
         "d": Claim(
-            "a newer trl",
-            kind="trains",
+            "a newer trl, up to 1.16.0",
+            kind="present",
             where={"variant": "dpo-broken", "strategy": "[dzf]*", "world_size": "2"},
             source=FIX,
         ),

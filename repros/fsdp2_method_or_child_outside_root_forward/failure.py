@@ -97,8 +97,8 @@ FAILURE = Failure(
             where={"variant": "head_broken", "strategy": "fsdp2*"},
         ),
         "d": Claim(
-            "`unwrap_model` first, as `broken` does",
-            kind="trains",
+            "`unwrap_model` first",
+            kind="present",
             where={"variant": "broken", "strategy": "fsdp*"},
         ),
         "e": Claim(
@@ -106,7 +106,7 @@ FAILURE = Failure(
             swap={"strategy": "fsdp2-no-reshard"},
             where={"strategy": "fsdp2", "variant": "*broken"},
         ),
-        "f": Claim("TRL's newest release", kind="trains", where={"variant": "sft-*broken"}, source=TRL_FIX),
+        "f": Claim("a newer TRL (1.16.0)", swap={"stack": "today"}, where={"variant": "sft-*broken"}, source=TRL_FIX),
     },
 )
 

@@ -71,7 +71,7 @@ FAILURE = Failure(
             swap={"remedy": "tied_again"},
             where={"variant": "broken", "strategy": "fsdp2*"},
         ),
-        "d": Claim("accelerate 1.15.0 or newer", kind="trains", where={"variant": "sft-broken"}, source=FIX),
+        "d": Claim("accelerate 1.15.0 or newer", swap={"stack": "today"}, where={"variant": "sft-broken"}, source=FIX),
     },
 )
 

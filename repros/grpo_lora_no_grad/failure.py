@@ -81,7 +81,12 @@ FAILURE = Failure(
             source=ISSUE,
         ),
         "f": Claim("bf16 needs special care for gradients", kind="changes", swap={"precision": "bf16"}, source=ISSUE),
-        "g": Claim("newer TRL releases are fixed", kind="trains", where={"variant": "*-broken"}, source=ISSUE),
+        "g": Claim(
+            "a newer TRL (1.16.0)",
+            swap={"stack": "today"},
+            where={"variant": "*-broken", "checkpointing": "reentrant"},
+            source=ISSUE,
+        ),
     },
 )
 

@@ -55,7 +55,7 @@ FAILURE = Failure(
             swap={"remedy": "ln_2"},
             where={"variant": "dpo-broken"},
         ),
-        "d": Claim("with PEFT the policy itself is the reference", kind="trains", where={"variant": "dpo-peft"}),
+        "d": Claim("an adapter (PEFT)", swap={"remedy": "peft"}, where={"variant": "dpo-broken"}),
         "e": Claim(
             "`ref_model=copy.deepcopy(model)`",
             swap={"remedy": "deepcopy"},

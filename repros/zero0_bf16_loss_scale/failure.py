@@ -18,11 +18,11 @@ FAILURE = Failure(
     since="deepspeed 0.17.6 (gradients add up), 0.18.3 at the latest (they are divided as well)",
     until="deepspeed 0.18.6",
     signatures={},
-    reported=Reported("deepspeed-0.18.3", "broken", "zero0", precision="bf16"),
+    reported=Reported("deepspeed-0.18.3", "broken", "zero0", precision="bf16", good="deepspeed-0.18.6"),
     fixes=(Turn("deepspeed", "0.18.6", BF16, BISECT),),
     variants=(Variant("broken", checkpointing=OFF, bf16=True, look="bf16 with ZeRO stage 0"),),
     claims={
-        "a": Claim("deepspeed 0.18.6 or newer", kind="trains", where=BF16, source=PR),
+        "a": Claim("deepspeed 0.18.6 or newer", swap={"stack": "deepspeed-0.18.6"}, where=BF16, source=PR),
         "b": Claim("ZeRO-1 instead of ZeRO-0", swap={"strategy": "zero1"}, where=BF16),
         "c": Claim("fp32 instead of bf16", swap={"precision": "fp32"}, where=BF16),
     },

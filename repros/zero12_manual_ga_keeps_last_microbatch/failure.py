@@ -45,7 +45,6 @@ FAILURE = Failure(
         "f": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where={"strategy": "zero*"}),
         "g": Claim(
             "other bucket sizes",
-            kind="changes",
             swap={"strategy": "zero2-small"},
             where={"strategy": "zero2"},
         ),

@@ -10,6 +10,8 @@ BISECT = "make bisect FAILURE=zero2_ga_wrong_gradient PACKAGE=deepspeed OTHERS=f
 
 OFF = ("off",)  # checkpointing has no part in how micro-batches are added up
 ZERO2 = {"variant": "broken", "strategy": "zero2*"}
+# With the optimizer offloaded it is right.
+WRONG = [{"variant": "broken", "strategy": name} for name in ("zero2", "zero2-small")]
 
 FAILURE = Failure(
     title="Gradient accumulation under ZeRO-2 gives the wrong gradient (deepspeed 0.17.6 to 0.18.2)",
@@ -25,15 +27,20 @@ FAILURE = Failure(
     until="deepspeed 0.18.3",
     signatures={},
     elsewhere=("static-graph-no-sync",),  # DDP's static graph and `no_sync`, whatever the model
-    reported=Reported("deepspeed-0.18.2", "broken", "zero2"),
-    began=(Turn("deepspeed", "0.17.6", ZERO2, f"{BISECT} FROM=0.17.4 TO=0.18.0 DIRECTION=introduced"),),
-    fixes=(Turn("deepspeed", "0.18.3", ZERO2, f"{BISECT} FROM=0.18.0 TO=0.18.4 DIRECTION=fixed"),),
+    reported=Reported("deepspeed-0.18.2", "broken", "zero2", good="deepspeed-0.18.3"),
+    began=tuple(
+        Turn("deepspeed", "0.17.6", where, f"{BISECT} FROM=0.17.4 TO=0.18.0 DIRECTION=introduced") for where in WRONG
+    ),
+    fixes=tuple(
+        Turn("deepspeed", "0.18.3", where, f"{BISECT} FROM=0.18.0 TO=0.18.4 DIRECTION=fixed") for where in WRONG
+    ),
     variants=(
         Variant("broken", checkpointing=OFF, look="`gradient_accumulation_steps` above 1"),
         Variant("no_overlap", checkpointing=OFF, strategies=("single", "zero2*")),
     ),
     claims={
-        "a": Claim("deepspeed 0.18.3 or newer", kind="trains", where=ZERO2),
+        "a": Claim("deepspeed 0.18.3 or newer", swap={"stack": "deepspeed-0.18.3"}, where=ZERO2),
+        "a2": Claim("deepspeed 0.17.5 or older", swap={"stack": "deepspeed-0.17.5"}, where=ZERO2),
         "b": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where=ZERO2),
         "c": Claim("ZeRO-3 instead of ZeRO-2", swap={"strategy": "zero3"}, where=ZERO2),
         "d": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where=ZERO2, source=OLDER),

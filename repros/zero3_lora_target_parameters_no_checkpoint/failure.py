@@ -62,8 +62,8 @@ FAILURE = Failure(
             where={"strategy": "zero3*", "checkpointing": "off"},
         ),
         "a2": Claim(
-            "the same with the router's auxiliary loss, which TRL adds by default",
-            kind="trains",
+            "gradient checkpointing, reentrant, with the router's auxiliary loss that TRL adds by default",
+            kind="present",
             where={"variant": "sft-aux_loss", "checkpointing": "reentrant"},
         ),
         "b": Claim(
@@ -72,7 +72,7 @@ FAILURE = Failure(
             where={"variant": "broken", "strategy": "zero3*", "checkpointing": "off"},
         ),
         "b2": Claim(
-            "the same with the router's auxiliary loss",
+            "gradient checkpointing, non-reentrant, with the router's auxiliary loss",
             kind="trains",
             where={"variant": "sft-aux_loss", "checkpointing": "non-reentrant"},
         ),
@@ -83,14 +83,14 @@ FAILURE = Failure(
             general="ZeRO-2, which releases no weights",
         ),
         "d": Claim(
-            "a peft whose injection works",
-            kind="trains",
+            "a newer peft, up to 0.21.2, whose injection works",
+            kind="present",
             where={"strategy": "zero3*", "checkpointing": "off", "variant": "*broken"},
             source=INJECTION,
         ),
         "e": Claim(
-            "`zero3_init_flag: false`, as `broken` has it",
-            kind="trains",
+            "`zero3_init_flag: false`",
+            kind="present",
             where={"strategy": "zero3*", "checkpointing": "off", "variant": "broken"},
         ),
         "f": Claim(

@@ -6,6 +6,7 @@ ISSUE = "https://github.com/huggingface/trl/issues/5217"
 FIX = "https://github.com/deepspeedai/DeepSpeed/pull/8148"
 FACTORY = "https://github.com/hiyouga/LLaMA-Factory/issues/6438"
 ADAPTER = ("adapter",)
+ZERO3 = {"variant": "broken", "strategy": "zero3*", "checkpointing": "non-reentrant"}
 BISECT = (
     "make bisect FAILURE=zero3_nonreentrant_frozen_checkpointerror PACKAGE=deepspeed DIRECTION=fixed OTHERS=fixed"
     " FROM=0.18.3 VARIANT=broken STRATEGY=zero3 CHECKPOINTING=non-reentrant"
@@ -16,15 +17,8 @@ FAILURE = Failure(
     records=(ISSUE, FIX, FACTORY),
     since="deepspeed 0.17.6 (the oldest that was tried)",
     until="deepspeed 0.19.3",
-    reported=Reported("deepspeed-0.18.3", "broken", "zero3", "non-reentrant"),
-    fixes=(
-        Turn(
-            "deepspeed",
-            "0.19.3",
-            {"variant": "broken", "strategy": "zero3*", "checkpointing": "non-reentrant"},
-            BISECT,
-        ),
-    ),
+    reported=Reported("deepspeed-0.18.3", "broken", "zero3", "non-reentrant", good="deepspeed-0.19.3"),
+    fixes=(Turn("deepspeed", "0.19.3", ZERO3, BISECT),),
     signatures={
         "recomputed-empty": r"(?s)Recomputed values for the following tensors have different metadata.*"
         r"'shape': torch\.Size\(\[0\]\)",
@@ -43,22 +37,13 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        "a": Claim(
-            "deepspeed 0.19.3 or newer",
-            kind="trains",
-            where={"variant": "broken", "strategy": "zero3*", "checkpointing": "non-reentrant"},
-            source=FIX,
-        ),
+        "a": Claim("deepspeed 0.19.3 or newer", swap={"stack": "deepspeed-0.19.3"}, where=ZERO3, source=FIX),
         "b": Claim(
             '`gradient_checkpointing_kwargs={"use_reentrant": True}`, against the usual advice',
-            kind="trains",
-            where={"strategy": "zero3*", "checkpointing": "reentrant"},
+            swap={"checkpointing": "reentrant"},
+            where=ZERO3,
         ),
-        "c": Claim(
-            "nothing frozen inside of the blocks",
-            kind="trains",
-            where={"variant": "nothing_frozen", "strategy": "zero3*"},
-        ),
+        "c": Claim("nothing frozen inside of the blocks", swap={"remedy": "nothing_frozen"}, where=ZERO3),
     },
 )
 

@@ -51,8 +51,8 @@ FAILURE = Failure(
         ),
         "d": Claim("save on the main process only", swap={"remedy": "main_process"}),
         "e": Claim(
-            "`accelerator.unwrap_model(engine)` first, as `broken` does",
-            kind="trains",
+            "`accelerator.unwrap_model(engine)` first",
+            kind="present",
             where={"variant": "broken", "strategy": "zero3*"},
         ),
         "f": Claim("`torch.save`, or `safe_serialization=False`", swap={"remedy": "torch_save"}),
