@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from faultline import known, readmes, report, strategies, verdicts
 from faultline.catalogue import REMEDIES, ROOT, Failure, failures
 from faultline.matrix import default_world
+from faultline.stacks import TODAY
 
 BEGIN, END = "<!-- failures: begin -->", "<!-- failures: end -->"
 README = ROOT / "README.md"
@@ -45,15 +46,19 @@ def _line(failure: Failure) -> tuple[str, ...]:
 
 
 def _unseen(failure: Failure) -> str:
-    return f"not reproduced: {failure.not_reproduced}" if failure.not_reproduced else "nowhere any more"
+    """What is told of a failure that today's stack doesn't show."""
+    if failure.not_reproduced or not failure.reported:
+        return f"not reproduced: {failure.not_reproduced}"
+    stack, precision = failure.reported.stack, failure.reported.precision
+    setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
+    return f"nowhere any more; with {setting}, {'; '.join(where(failure, stack, precision))}"
 
 
-def where(failure: Failure) -> list[str]:
-    """How the broken variants end on today's stack, in fp32 at the usual world size, and under which strategies."""
+def where(failure: Failure, stack: str = TODAY, precision: str = "fp32") -> list[str]:
+    """How the broken variants end on a stack, at the usual world size, and under which strategies."""
     names: dict[str, dict[str, None]] = {}
-    for cell, (outcome, signature) in known.outcomes(failure).items():
-        usual = cell.precision == "fp32" and cell.world_size == default_world(cell)
-        if not usual or not failure.variant(cell.variant).broken:
+    for cell, (outcome, signature) in known.outcomes(failure, stack).items():
+        if not cell.broken or cell.precision != precision or cell.world_size != default_world(cell):
             continue
         if outcome in WORDS and signature not in failure.elsewhere:
             names.setdefault(WORDS[outcome], {})[cell.strategy] = None
