@@ -47,7 +47,12 @@ OWN_SHARDS = {"zero[123]*": "the engine hands the optimizer shards of what it fi
 WHOLE = dict.fromkeys(("ddp*", "zero[012]*", "fsdp1-no*"), "every rank has all weights, and gathers none")
 SHARDS = dict.fromkeys(("zero3*", "fsdp1-[fg]*", "fsdp2*"), "ranks gather the same shards, and can't differ")
 NO_OPTIMIZER = dict.fromkeys(("single", "ddp*", "zero0*", "fsdp*"), "the engine has none of its own")
-NO_WRAPPER = dict.fromkeys(("single", "zero*", "fsdp*"), "no module whose forward pass can be gone around")
+NO_WRAPPER = {
+    "single": "the model is bare",
+    "zero*": "reduces in hooks of the parameters",
+    "fsdp1-[fg]*": "what isn't gathered raises in the forward pass",
+    "fsdp2*": "wraps in place",
+}
 ALONE = {"ddp*": "one rank has all that is saved, and waits for none"}
 NO_GATHERING = {"fsdp1-[fg]*": "torch dies of SIGSEGV where FSDP1 gathers on a CPU"}
 
@@ -122,6 +127,11 @@ def run():
 
 def everywhere(*faults):
     return [(fault, strategy) for fault in faults or EXPECTED for strategy in EXPECTED[fault][0]]
+
+
+def readable(value):
+    """A scenario's name in that of its test."""
+    return "/".join(value) if isinstance(value, tuple) else value
 
 
 def check(entry, fault):
@@ -224,7 +234,7 @@ HEALTHY = [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "strategy"), HEALTHY)
+@pytest.mark.parametrize(("scenario", "strategy"), HEALTHY, ids=readable)
 def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""
     assert not alarm(run(cell(scenario, strategy)))
@@ -242,7 +252,7 @@ def alarm(entry):
 
 # Thirty repeats take long: of each kind of cells some, dealt over the strategies so that each has several kinds.
 REPEATED = [
-    *((FULL, name) for name in SUBSET if name != "zero3"),  # which takes twice as long as the two below together
+    *((FULL, name) for name in SUBSET if name != "zero3"),  # where it takes longest
     *((ACCUMULATED, name) for name in ("zero2", "fsdp1-full", "fsdp2")),
     *((one_of(BY_HAND, name), name) for name in ("ddp", "zero2")),
     *((one_of(SAVED, name), name) for name in ("ddp", "zero3")),
@@ -254,7 +264,7 @@ REPEATED = [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "strategy"), REPEATED)
+@pytest.mark.parametrize(("scenario", "strategy"), REPEATED, ids=readable)
 def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
     """Breaks when a run of the same cell fails now and then."""
     assert [told for _ in range(30) if (told := alarm(run(cell(scenario, strategy))))] == []
