@@ -166,7 +166,7 @@ def train_scenario(run: Run, trace: compare.Trace, report: dict[str, Any], injec
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
             if run.checkpoint and step + 1 == roundtrip.SAVED_AFTER:
-                roundtrip.save(run, wrapped, trace, tied, report)
+                roundtrip.save(run, wrapped, trace, tied, report, inject)
     finally:
         watch.close()
         report["evidence"] |= watch.evidence()

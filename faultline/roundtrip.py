@@ -12,7 +12,7 @@ import torch
 
 from faultline import catalogue, compare
 from faultline.matrix import STEPS, Cell
-from faultline.run import Run
+from faultline.run import Injection, Run
 from faultline.strategies._common import clean
 
 SAVED_AFTER = STEPS - 1  # of a scenario's steps: one more shows whether training survives it
@@ -27,13 +27,15 @@ def ties(model: torch.nn.Module) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def save(run: Run, trained: Any, trace: compare.Trace, tied: list[list[str]], report: dict[str, Any]) -> None:
+def save(
+    run: Run, trained: Any, trace: compare.Trace, tied: list[list[str]], report: dict[str, Any], inject: Injection
+) -> None:
     """On every rank: have the failure's `save` write what it writes, and rank 0 the live weights beside it."""
     folder = Path(run.checkpoint)
     folder.mkdir(exist_ok=True)
     if run.setup.rank == 0:
         safetensors.torch.save_file(trace.weights[-1], folder / LIVE, metadata={"ties": json.dumps(tied)})
-    run.module.save(run.variant, trained, folder / SAVED)
+    inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)
     report["evidence"]["saved"] = True
 
 

@@ -35,12 +35,14 @@ class Injection:
     """Changes what is run, to seed a fault or to measure noise; the default changes nothing.
 
     `model` alters a bare model in place; `scenario` and `wrapped` give back what
-    to use instead of the Scenario and the Wrapped that they are handed.
+    to use instead of the Scenario and the Wrapped that they are handed. `save` is
+    given what writes a rank's part of a checkpoint, and the folder that it writes to.
     """
 
     model: Callable[[Any], None] = lambda model: None
     scenario: Callable[[Any, Setup], Any] = _same
     wrapped: Callable[[Any, Setup], Any] = _same
+    save: Callable[[Callable[[], None], Path, Setup], None] = lambda write, folder, setup: write()
 
 
 def show(report: dict[str, Any], folder: str) -> None:

@@ -67,7 +67,7 @@ def train(run: Run, trace: compare.Trace, report: dict[str, Any], inject: Inject
         with scripted_sampling(setup.rank, getattr(trainer, "sample_blocks", 1)):
             trainer.train()
         if run.checkpoint:
-            roundtrip.save(run, trainer, trace, tied, report)
+            roundtrip.save(run, trainer, trace, tied, report, inject)
     finally:
         watch.close()
         report["evidence"] |= watch.evidence()

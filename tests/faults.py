@@ -1,7 +1,6 @@
 """Faults seeded into runs that are healthy, and changes that only look like faults; ranks load them by name."""
 
 import contextlib
-import copy
 import itertools
 import math
 from dataclasses import replace
@@ -257,32 +256,39 @@ SLIGHTLY_OFF = on_loss(lambda setup, step: 1 + 1e-6 * (-1) ** (setup.rank + step
 LOST_MICRO_BATCH = on_loss(lambda setup, number: 0.0 if number == 2 * LAST else 1.0)
 
 
+def _own_tokens(built, setup, step):
+    """The rows of a batch, and how many tokens of them are trained on."""
+    batch = built.batch(step, setup.rank, setup.world_size)
+    return batch, int((batch["labels"][:, 1:] != -100).sum())
+
+
 def _own_token_mean(built, setup, step):
     """Each rank takes the mean over its own tokens, which are not as many as its peers'."""
-    batch = built.batch(step, setup.rank, setup.world_size)
-    return {**batch, "scale": 1 / int((batch["labels"][:, 1:] != -100).sum())}
+    batch, tokens = _own_tokens(built, setup, step)
+    return {**batch, "scale": 1 / tokens}
+
+
+def _own_count(built, setup, number):
+    """Each micro-batch of a rank is divided by its own tokens, by a loss that divides by `num_items` of the step."""
+    batch, tokens = _own_tokens(built, setup, number)
+    return {**batch, "num_items": tokens * setup.world_size * built.micro_batches}
 
 
 WRONG_TOKEN_WEIGHT = on_batch(_own_token_mean)
+WRONG_COUNT = on_batch(_own_count)
 
 
 def on_saved(change):
-    """Let ``change(tensors)`` alter what `save_pretrained` has written."""
+    """Let ``change(tensors)`` alter what is in a checkpoint's `model.safetensors`."""
 
-    def model(model):
-        original = model.save_pretrained
+    def save(write, folder, setup):
+        write()
+        if setup.rank == 0:
+            tensors = safetensors.torch.load_file(folder / "model.safetensors")
+            change(tensors)
+            safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
-        def save_pretrained(folder, *args, is_main_process=True, **kwargs):
-            original(folder, *args, is_main_process=is_main_process, **kwargs)
-            if is_main_process:
-                file = f"{folder}/model.safetensors"
-                tensors = safetensors.torch.load_file(file)
-                change(tensors)
-                safetensors.torch.save_file(tensors, file, metadata={"format": "pt"})
-
-        model.save_pretrained = save_pretrained
-
-    return Injection(model=model)
+    return Injection(save=save)
 
 
 SAVED = "model.layers.0.mlp.up_proj.weight"
@@ -291,25 +297,44 @@ EMPTY_TENSOR = on_saved(lambda tensors: tensors.update({SAVED: torch.empty(0)}))
 STALE_TENSOR = on_saved(lambda tensors: tensors[SAVED].mul_(1 + 1e-5))
 
 
-def _one_rank_saves(wrapped, setup):
-    """The faulty rank takes no part in what gathers a checkpoint."""
-    accelerator = copy.copy(wrapped.accelerator)
-    if setup.rank == FAULTY:
-        accelerator.get_state_dict = lambda model: {}
-    return replace(wrapped, accelerator=accelerator)
+def _one_rank_saves(write, folder, setup):
+    """The faulty rank goes on with training while its peers save."""
+    if setup.rank != FAULTY:
+        write()
 
 
-ONE_RANK_SAVES = Injection(wrapped=_one_rank_saves)
+ONE_RANK_SAVES = Injection(save=_one_rank_saves)
+
+
+def dead(parameters):
+    return [parameter.detach().clone().requires_grad_() for parameter in parameters]
 
 
 def _dead_parameters(built, setup):
     """The optimizer is given copies of the parameters, as one that was made too early holds them."""
 
     def optimizer(model):
-        copies = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
-        return torch.optim.SGD(copies, lr=LR, momentum=MOMENTUM)
+        return torch.optim.SGD(dead(model.parameters()), lr=LR, momentum=MOMENTUM)
 
     return replace(built, optimizer=optimizer)
 
 
+def _dead_shards(wrapped, setup):
+    """The optimizer inside ZeRO, which hands it its shards anew for each step, steps copies of them."""
+    inner = wrapped.model.optimizer.optimizer
+    original = inner.step
+
+    def step(*args, **kwargs):
+        live = [group["params"] for group in inner.param_groups]
+        for group in inner.param_groups:
+            group["params"] = dead(group["params"])
+        original(*args, **kwargs)
+        for group, shards in zip(inner.param_groups, live, strict=True):
+            group["params"] = shards
+
+    inner.step = step
+    return wrapped
+
+
 DEAD_PARAMETERS = Injection(scenario=_dead_parameters)
+DEAD_SHARDS = Injection(wrapped=_dead_shards)
