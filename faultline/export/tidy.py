@@ -17,22 +17,22 @@ from faultline.errors import UsageError
 from faultline.export.fold import flat
 from faultline.export.names import Statements, code, gives
 
+RUFF = find_ruff_bin()  # once: sysconfig, which it asks, is not made for threads
 # What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
 RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RUF100")
 
 
 def tidy(text: str) -> str:
     """The text without unused imports and variables, formatted; raises UsageError for a name that nothing defines."""
-    ruff = [find_ruff_bin()]
     shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
-    fix = [*ruff, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
+    fix = [RUFF, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
     text = joined(effective(_through(fix, left(cst.parse_module(text)).code)))
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     text = guarded(text)
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
     text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", text)
-    text = _through([*ruff, "format", "--quiet", *compact, *shared, "-"], text)
-    wrong = [*ruff, "check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *shared, "-"]
+    text = _through([RUFF, "format", "--quiet", *compact, *shared, "-"], text)
+    wrong = [RUFF, "check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *shared, "-"]
     found = subprocess.run(wrong, input=text, capture_output=True, text=True, check=False)
     if found.returncode:
         raise UsageError(f"this cell can't be exported: {found.stdout.splitlines()[0]}")
