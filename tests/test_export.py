@@ -486,7 +486,7 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
         (("nonsense",), "not a cell"),
         (
             ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu",),
-            "it is impossible here: the trainer refuses",
+            "it is impossible here: create_reference_model refuses",
         ),
     ],
 )
