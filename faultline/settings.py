@@ -38,7 +38,7 @@ TELLING = {
     "lmbda": "gkd gold iw_opd",
     "seq_kd": "gkd gold",
     "use_uld_loss": "gold",
-    "teacher_model_name_or_path": "gkd gold iw_opd distillation server_distillation",
+    "teacher_model_name_or_path": "gkd gold iw_opd distillation",
     "iw_opd_gamma": "iw_opd",
     "desirable_weight": "kto",
     "precompute_ref_log_probs": "dpo kto",

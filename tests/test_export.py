@@ -486,8 +486,8 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
         (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
         (("nonsense",), "not a cell"),
         (
-            ("distillation_teacher_not_sharded/server_distillation-broken/fsdp2/off/fp32/w2/cpu",),
-            "it is impossible here: the teacher",
+            ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu",),
+            "it is impossible here: create_reference_model refuses",
         ),
     ],
 )

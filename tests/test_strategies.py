@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from faultline import compare, rank, runner, strategies
@@ -265,6 +266,52 @@ def test_fsdp1_that_shards_is_gathered_to_be_read(two_ranks):
     assert {name: weight.shape for name, weight in family.parameters(model).items()} == {
         name: weight.shape for name, weight in bare.items()
     }
+
+
+@pytest.mark.parametrize("name", ["fsdp1-full", "fsdp1-grad-op"])
+def test_reading_fsdp1_does_not_make_its_root_known(two_ranks, name):
+    """Breaks when being looked at initialises the root: what a training does before its first forward pass would
+    end otherwise than it does in a script of its own."""
+    model, family = wrapped(name, qwen2()).model, strategies.family(name)
+    units = FullyShardedDataParallel.fsdp_modules(model)
+    family.parameters(model), family.gradients(model), family.evidence(model)
+    assert [unit._is_root for unit in units] == [None] * len(units)
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        pass
+    assert model._is_root, "an initialisation wouldn't be seen: this shows nothing"
+
+
+def read_by_torch(model):
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False, with_grads=True):
+        pairs = [(clean(name), parameter) for name, parameter in model.named_parameters()]
+        return {name: p.detach().clone() for name, p in pairs}, {
+            name: None if p.grad is None else p.grad.clone() for name, p in pairs
+        }
+
+
+@pytest.mark.parametrize("name", ["fsdp1-full", "fsdp1-grad-op"])
+def test_fsdp1_is_gathered_as_torch_gathers_it(two_ranks, name, monkeypatch):
+    """Breaks when a shard's place or a parameter without a gradient is read wrongly. The other rank isn't there, and
+    both ways take this rank's shard for its."""
+    import torch.distributed as dist
+
+    def twice(whole, mine, group=None, **_):
+        whole.copy_(mine.repeat(2))
+
+    monkeypatch.setattr(dist, "all_gather_into_tensor", twice)
+    built = qwen2()
+    built.model.layers[0].mlp.gate_proj.weight.requires_grad_(False)
+    engine, family = wrapped(name, built), strategies.family(name)
+    for _ in range(2):
+        engine.backward(engine.model(input_ids=TOKENS).logits.sum())
+        weights, gradients = family.parameters(engine.model), family.gradients(engine.model)
+        wanted = read_by_torch(engine.model)
+        for found, known in zip((weights, gradients), wanted, strict=True):
+            assert found.keys() == known.keys()
+            for one in (name for name, parameter in named(engine.model).items() if parameter.numel()):
+                frozen = found is gradients and "gate_proj" in one  # torch shows a gradient, which no optimizer gets
+                assert found[one] is None if frozen else torch.equal(found[one], known[one]), one
+        engine.step()
 
 
 def test_only_sums_over_all_ranks_are_put_together(monkeypatch):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import clean, named, nbytes, no_sync, plain_backward, plain_step, units
+from faultline.strategies._common import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
 
 ORDER = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -58,55 +58,94 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def parameters(model: Any) -> dict[str, Any]:
-    with _whole(model):
-        return {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+    held = {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
+    gathered = _gathered(_sharded(model), lambda parameter: parameter.detach())
+    return {**held, **{name: weight for name, weight, _ in gathered}}
 
 
-def _whole(model: Any, **options: Any) -> AbstractContextManager[Any]:
-    """All parameters gathered. Where nothing is sharded there is nothing to gather, and FSDP1 refuses to once a
-    forward pass went around its root."""
+def gradients(model: Any) -> dict[str, Any]:
+    held = {name: None if p.grad is None else p.grad.detach().clone() for name, p in named(model).items()}
+    # Under `no_sync()` each rank has a whole gradient of its own.
+    reduced = [unit for unit in _sharded(model) if not _same_size(unit[0].flat_param.grad, unit[0].flat_param)]
+    gathered = _gathered(reduced, lambda parameter: parameter.grad)
+    return {**held, **{name: gradient if some else None for name, gradient, some in gathered}}
+
+
+def _same_size(gradient: Any, flat: Any) -> bool:
+    return gradient is not None and gradient.shape == flat._unpadded_unsharded_size
+
+
+def _sharded(model: Any) -> list[tuple[Any, list[str]]]:
+    """The handle of each unit that is sharded, and the names of its parameters."""
+    prefixes = {module: f"{name}." if name else "" for name, module in model.named_modules()}
+    return [
+        (handle, [clean(prefixes[info.module] + info.param_name) for info in handle.flat_param._param_infos])
+        for handle in _handles(model)
+        if handle.uses_sharded_strategy
+    ]
+
+
+def _handles(model: Any) -> list[Any]:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    units = FullyShardedDataParallel.fsdp_modules(model)
-    if not any(unit._handle and unit._handle.uses_sharded_strategy for unit in units):
-        return nullcontext()
-    return FullyShardedDataParallel.summon_full_params(model, writeback=False, **options)
+    return [unit._handle for unit in FullyShardedDataParallel.fsdp_modules(model) if unit._handle]
+
+
+def _gathered(units: list[tuple[Any, list[str]]], part: Callable[[Any], Any]) -> Iterator[tuple[str, Any, bool]]:
+    """By name, a whole tensor from what every rank has of each parameter, its weights or its gradient, and whether any
+    rank has some.
+
+    `summon_full_params` does that too, but makes the root known to its units, as its first forward pass would: a
+    cell would do something else than it does without being looked at.
+    """
+    mine = [_shard(handle.flat_param, part) for handle, _ in units]
+    for (handle, names), everyone in zip(units, all_gather(mine), strict=True):
+        shards, some = everyone[:, : -len(names)].flatten(), everyone[:, -len(names) :].any(0)
+        whole = handle._get_unflat_views(shards[: handle.flat_param._unpadded_unsharded_size.numel()])
+        yield from (
+            (name, tensor.clone(), bool(any_of_it)) for name, tensor, any_of_it in zip(names, whole, some, strict=True)
+        )
+
+
+def _shard(flat: Any, part: Callable[[Any], Any]) -> Any:
+    """This rank's shard of a flat parameter [n + parameters], and behind it which of them have any of what is asked."""
+    parts = [part(parameter) for parameter in flat._params]
+    shard = flat.new_zeros(flat._sharded_size.numel() + len(parts))
+    for index, (mine, place) in enumerate(zip(parts, flat._shard_param_infos, strict=True)):
+        if mine is not None and place.in_shard:
+            shard[place.offset_in_shard : place.offset_in_shard + place.numel_in_shard] = mine
+            shard[index - len(parts)] = 1
+    return shard
 
 
 def _views(model: Any) -> dict[str, Any]:
     """What units hold as plain views at this moment: a unit that is all frozen is not put back after a
     forward pass when nothing is sharded, and `named_parameters` does not see its tensors then."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
     prefixes = {module: f"{name}." if name else "" for name, module in model.named_modules()}
     return {
         clean(prefixes[info.module] + info.param_name): getattr(info.module, info.param_name)
-        for unit in FullyShardedDataParallel.fsdp_modules(model)
-        if unit._handle
-        for info in unit._handle.flat_param._param_infos
+        for handle in _handles(model)
+        for info in handle.flat_param._param_infos
     }
-
-
-def gradients(model: Any) -> dict[str, Any]:
-    with _whole(model, with_grads=True):
-        return {
-            name: None if parameter.grad is None else parameter.grad.detach().clone()
-            for name, parameter in named(model).items()
-        }
 
 
 def evidence(model: Any) -> dict[str, Any]:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     units = FullyShardedDataParallel.fsdp_modules(model)
-    with _whole(model):
-        whole = nbytes(model.parameters())
+    held = nbytes(model.parameters())
+    flat = [handle.flat_param for handle, _ in _sharded(model)]
+    elsewhere = sum(
+        (shape.numel() - mine.numel()) * mine.element_size()
+        for one in flat
+        for shape, mine in zip(one._shapes, one._params, strict=True)
+    )
     return {
         "wrapper": type(model).__name__,
         "sharding": model.sharding_strategy.name if units else None,
         "units": len(units),
-        "bytes_held": nbytes(model.parameters()),
-        "bytes_whole": whole,
+        "bytes_held": held,
+        "bytes_whole": held + elsewhere,
     }
 
 

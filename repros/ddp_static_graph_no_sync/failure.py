@@ -29,6 +29,12 @@ FAILURE = Failure(
     context={"no-exception-set": r"static_graph"},
     variants=(
         Variant("broken", look="gradient accumulation under DDP's `no_sync()`"),
+        Variant(
+            "unblocked_broken",
+            strategies=STATIC,
+            checkpointing=OFF,
+            look="`_static_graph_delay_allreduce_enqueued` set by hand",
+        ),
         Variant("synchronised_once", strategies=STATIC),
         Variant("sync_each_batch", strategies=STATIC),
         Variant(
@@ -46,6 +52,12 @@ FAILURE = Failure(
             swap={"remedy": "sync_each_batch"},
         ),
         "c": Claim("no `static_graph`", swap={"strategy": "ddp"}, where={"strategy": "ddp-static-graph"}),
+        "d": Claim(
+            "put the first reduction off until a synchronised backward pass, and no assertion is met",
+            swap={"remedy": "unblocked_broken"},
+            where={"variant": "broken", "strategy": "ddp-static-graph", "checkpointing": "off"},
+            source=PR,
+        ),
     },
 )
 
@@ -68,12 +80,32 @@ def sync_each_batch(model, last):
     return nullcontext()
 
 
+def unblocked():
+    """No error: the first reduction is put off until a synchronised backward pass, by a private attribute of DDP."""
+    from contextlib import nullcontext
+
+    synchronised = []
+
+    def by_hand(model, last):
+        if not synchronised:
+            model._static_graph_delay_allreduce_enqueued = not last
+        if last:
+            synchronised.append(last)
+        return nullcontext() if last else model.no_sync()
+
+    return by_hand
+
+
 def scenario(remedy, setup):
     from faultline.scenario import Scenario, causal_lm_loss
     from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
-    loops = {"synchronised_once": synchronised_once(), "sync_each_batch": sync_each_batch}
+    loops = {
+        "synchronised_once": synchronised_once(),
+        "sync_each_batch": sync_each_batch,
+        "unblocked_broken": unblocked(),
+    }
     return Scenario(qwen2(), causal_lm_loss, text_batch, micro_batches=2, by_hand=loops.get(remedy))
 
 

@@ -27,11 +27,9 @@ TRAINERS = {
     "iw_opd": ("IWOPD", "teacher_model", "second", "messages", {**LOCAL, **FOUR, "max_length": 64}),
     "sdft": ("SDFT", "teacher_model", "", "prompt privileged_context", {**TOP_8, "num_generations": 1}),
     "sdpo": ("SDPO", "teacher_model", "reward", "prompt", {**FOUR, "num_generations": 2}),
-    "server_distillation": ("", "", "server", "", {}),
-    "async_distillation": ("", "", "server", "", {}),
 }
 ON = dict.fromkeys(TRAINERS, ("fsdp1-full", "fsdp2", "zero3"))
-ON |= {"a2po": ("ddp", *ON["a2po"]), "server_distillation": ("fsdp2",), "async_distillation": ("fsdp2",)}
+ON |= {"a2po": ("ddp", *ON["a2po"])}
 # Where the second model stays whole and a remedy can be seen to work: under FSDP1, three of them end in sampling.
 WHOLE = {"a2po": ("fsdp2",), "gkd_on_policy": ("fsdp2",), "iw_opd": ("fsdp2",)}
 WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), ("fsdp1-full", "fsdp2"))
@@ -85,8 +83,6 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     name, second, given, columns, settings = TRAINERS[variant.trainer]
-    if given == "server":
-        raise Impossible("its teacher is a vLLM server, and no model in the trainer's processes")
     package = variant.trainer.removesuffix("_on_policy")
     others = {"reward_funcs": letter_score} if "reward" in given else {}
     if "second" in given:

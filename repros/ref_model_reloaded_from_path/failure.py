@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 
 from faultline.catalogue import Claim, Failure, Variant
 from faultline.errors import CheckFailed
@@ -31,9 +32,13 @@ FAILURE = Failure(
         "no-path": r"Repo id must|Incorrect path_or_model_id|not a valid model identifier",
         "no-zero3-copy": r"not compatible with `create_reference_model",
         "copied-shards": r"'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0",
+        "no-default-adapter": r"KeyError: 'default'",
         "check": r"CheckFailed: .*not ln 2",
     },
-    context={"no-path": r"ref_model|create_model_from_path"},
+    context={
+        "no-path": r"ref_model|create_model_from_path",
+        "no-default-adapter": r"peft_config\[.default.\]",
+    },
     variants=(
         Variant("broken", checkpointing=OFF, needs=("reference model",), look=LOOK),
         Variant("explicit", strategies=(*SOME, "fsdp1-full"), checkpointing=OFF),
@@ -43,6 +48,10 @@ FAILURE = Failure(
         Variant("broken", "grpo", SOME, checkpointing=OFF, needs=("reference model",), look=LOOK),
         *(Variant(each, "dpo", SOME, checkpointing=OFF) for each in ("explicit", "saved_again", "ln_2", "no_path")),
         Variant("peft", "dpo", SOME, checkpointing=OFF),
+        *(Variant("loaded", each, SOME, checkpointing=OFF) for each in ("dpo", "kto")),
+        Variant("loaded_ln_2", "dpo", SOME, checkpointing=OFF),
+        # It ends before there is a trainer: only what DeepSpeed was told shows by then under which strategy.
+        Variant("two_adapters", "dpo", ("zero2", "zero3"), checkpointing=OFF),
         *(Variant(each, "dpo", ("ddp", "zero3"), checkpointing=OFF) for each in ("deepcopy", "create")),
         *(Variant("saved_again", each, SOME, checkpointing=OFF) for each in ("kto", "grpo")),
     ),
@@ -68,6 +77,18 @@ FAILURE = Failure(
             where={"variant": "dpo-broken"},
         ),
         "g": Claim("a model without a path is refused", kind="shows", where={"variant": "dpo-no_path"}),
+        "h": Claim(
+            "with an adapter loaded from disk the reference is a copy of it",
+            kind="trains",
+            where={"variant": "*-loaded*"},
+            source=ISSUE,
+        ),
+        "i": Claim(
+            "two adapters, one of them the reference, neither named `default`, are refused",
+            kind="shows",
+            where={"variant": "dpo-two_adapters"},
+            source=ISSUE,
+        ),
     },
 )
 
@@ -121,6 +142,7 @@ def prepare(accelerator, reference):
     return accelerator.prepare_model(reference, evaluation_mode=True)
 
 
+ADAPTER = {"loaded": "default", "loaded_ln_2": "default", "two_adapters": "policy"}  # what the policy's is called
 NAMES = {"dpo": "DPO", "kto": "KTO", "grpo": "GRPO"}
 
 
@@ -133,7 +155,10 @@ def trainer(variant, arguments, setup):
 
     name = NAMES[variant.trainer]
     settings = {"grpo": {**GRPO, "beta": 0.1}, "kto": {"loss_type": "apo_zero_unpaired"}}.get(variant.trainer, {})
-    config = from_trl(variant.trainer, f"{name}Config")(**{**arguments, **settings})
+    made = from_trl(variant.trainer, f"{name}Config")
+    if variant.remedy == "two_adapters" and hasattr(made, "ref_adapter_name"):  # older releases are told which is which
+        settings = {"model_adapter_name": "policy", "ref_adapter_name": "reference"}
+    config = made(**{**arguments, **settings})
     others = {"processing_class": tokenizer(), "args": config}
     if variant.trainer == "grpo":
         others |= {"reward_funcs": letter_score, "train_dataset": prompts()}
@@ -146,6 +171,12 @@ def trainer(variant, arguments, setup):
         model = change(saved(qwen2(), setup))
     if variant.remedy == "peft":
         model = add_lora(model)
+    elif variant.remedy in ADAPTER:
+        model = with_saved_adapter(saved(qwen2(), setup), setup, ADAPTER[variant.remedy])
+        if setup.reference:  # by what it should be: the policy as it was loaded, in a model of its own
+            others["ref_model"] = with_saved_adapter(saved(qwen2(), setup), setup).merge_and_unload()
+        elif variant.remedy == "two_adapters":
+            model.load_adapter(Path(setup.folder) / "adapter", adapter_name="reference")
     elif variant.remedy == "explicit":
         others["ref_model"] = change(saved(qwen2(), setup))
     elif variant.remedy == "deepcopy":
@@ -157,18 +188,36 @@ def trainer(variant, arguments, setup):
     elif variant.remedy == "no_path" and not setup.reference:
         model.config._name_or_path = ""
     built = from_trl(variant.trainer, f"{name}Trainer")(model=model, **others)
-    if variant.remedy == "ln_2" and not setup.reference:
+    if variant.remedy.endswith("ln_2") and not setup.reference:
         built.compute_loss = first_is_ln_2(built.compute_loss)
     return built
+
+
+def with_saved_adapter(base, setup, name="default"):
+    """The base with an adapter that was trained before, and is loaded from a folder to be trained on."""
+    import torch
+    from peft import PeftModel
+
+    from tiny_models.qwen2 import add_lora, qwen2
+
+    folder = Path(setup.folder) / "adapter"
+    if setup.rank == 0:
+        add_lora(qwen2()).save_pretrained(folder)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    return PeftModel.from_pretrained(base, folder, adapter_name=name, is_trainable=True)
 
 
 def first_is_ln_2(compute_loss):
     """The check that people recommend: policy and reference are equal in the first step."""
 
+    losses = []
+
     def checked(*args, **kwargs):
         loss = compute_loss(*args, **kwargs)
-        if abs(float(loss.detach()) - math.log(2)) > 1e-3:
-            raise CheckFailed(f"the first loss is {float(loss.detach()):.4f}, not ln 2")
+        losses.append(float(loss.detach()))
+        if abs(losses[0] - math.log(2)) > 1e-3:
+            raise CheckFailed(f"the first loss is {losses[0]:.4f}, not ln 2")
         return loss
 
     return checked

@@ -31,6 +31,8 @@ FAILURE = Failure(
         Variant("ignore_mismatched", checkpointing=OFF),
         Variant("state_dict", checkpointing=OFF),
         Variant("zero_to_fp32", checkpointing=OFF, strategies=("zero*",)),
+        Variant("tied_state_dict", checkpointing=OFF, strategies=("single", "ddp", "zero2", "zero3", "fsdp2")),
+        Variant("tied_zero_to_fp32", checkpointing=OFF, strategies=("zero2", "zero3")),
         Variant("broken", checkpointing=OFF, trainer="sft", look="`trainer.model.save_pretrained(folder)`"),
         Variant("save_model", checkpointing=OFF, trainer="sft"),
     ),
@@ -61,6 +63,7 @@ FAILURE = Failure(
             swap={"remedy": "ignore_mismatched"},
         ),
         "h": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}),
+        "i": Claim("gathered like that, tied embeddings come back tied", kind="trains", where={"variant": "tied_*"}),
     },
 )
 
@@ -72,9 +75,9 @@ def scenario(remedy, setup):
     from tiny_models.data import text_batch
     from tiny_models.qwen2 import qwen2
 
-    return Scenario(
-        qwen2(), causal_lm_loss, text_batch, accelerate=True, deepspeed=GATHER if remedy == "state_dict" else {}
-    )
+    model = qwen2(tie_word_embeddings=remedy.startswith("tied_"))
+    gather = GATHER if remedy.endswith("state_dict") else {}
+    return Scenario(model, causal_lm_loss, text_batch, accelerate=True, deepspeed=gather)
 
 
 def trainer(variant, arguments, setup):
@@ -99,16 +102,17 @@ def save(variant, trained, folder):
     accelerator = trained.accelerator
     engine = trained.model_wrapped if variant.trainer else trained.model
     model, main = accelerator.unwrap_model(engine), accelerator.is_main_process
-    if variant.remedy == "zero_to_fp32":
+    remedy = variant.remedy.removeprefix("tied_")
+    if remedy == "zero_to_fp32":
         engine.save_checkpoint(folder)
-    elif variant.remedy == "state_dict":
+    elif remedy == "state_dict":
         model.save_pretrained(folder, state_dict=accelerator.get_state_dict(engine), is_main_process=main)
-    elif variant.remedy == "torch_save":
+    elif remedy == "torch_save":
         state = model.state_dict()
         if main:
             model.config.save_pretrained(folder)
             torch.save(state, folder / "pytorch_model.bin")
-    elif variant.remedy == "main_process":
+    elif remedy == "main_process":
         if main:
             model.save_pretrained(folder)
     else:
@@ -118,7 +122,7 @@ def save(variant, trained, folder):
 def load(variant, folder):
     from transformers import Qwen2ForCausalLM
 
-    if variant.remedy == "zero_to_fp32":
+    if variant.remedy.endswith("zero_to_fp32"):
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         return get_fp32_state_dict_from_zero_checkpoint(folder)
