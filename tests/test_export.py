@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
 import os
 import re
@@ -394,6 +395,12 @@ def test_every_failure_of_today_has_its_report():
             assert report.exists(), f"make reports makes {report}"
             assert f"`{cell.strategy}`" in report.read_text(), "the report is of another cell"
             assert f"]({failure.name}/{reports.REPORT})" in listed and f"`{cell.name}`" in listed
+            assert reports.pinned(report), "its file is for another stack"
+            trainer = failure.variant(cell.variant).trainer
+            assert bool(trainer) == ("add_callback(" in report.read_text()), "a report of a trainer runs that trainer"
+            assert not failure.report or fnmatch.fnmatchcase(cell.name, failure.report), (
+                "it names a cell that is healthy"
+            )
 
 
 @pytest.mark.slow

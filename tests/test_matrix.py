@@ -304,6 +304,21 @@ def test_signatures_are_patterns_that_tell_errors_apart(failure):
     assert {*other} <= {*ORACLE_SIGNATURES}, "a signature that no failure has"
 
 
+def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
+    """Breaks when an error that another failure owns is `other` here, or a pattern of one's own is lost."""
+    head = "from faultline.catalogue import Failure\n\n"
+    head += "FAILURE = Failure('t', (), '', '', {signatures}, (), {{}}, {elsewhere})\n"
+    for name, signatures, elsewhere in (
+        ("owner", {"a": "one", "b": "two"}, ()),
+        ("borrower", {"b": "three"}, ("a", "b", "differs")),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "failure.py").write_text(head.format(signatures=signatures, elsewhere=elsewhere))
+    found = failures(tmp_path)
+    assert found["owner"].signatures == {"a": "one", "b": "two"}
+    assert found["borrower"].signatures == {"a": "one", "b": "three"}
+
+
 @pytest.mark.parametrize(("failure", "claim"), CLAIMS)
 def test_a_claim_can_be_put_to_the_test(failure, claim):
     assert claim.text and claim.kind in KINDS
