@@ -118,7 +118,7 @@ def commands(failure: Failure, case: Case) -> tuple[str, ...]:
     now = next((cell for cell in usual if history.shows(failure, *told[cell])), None)
     own = [report.command(now.id)] if now else []
     for cell in usual if not now else ():
-        dates = [sample.date for sample in history.samples(failure, cell) if sample.shows]
+        dates = [sample.date for sample in history.samples(failure, cell) if sample.shows and sample.date]
         if dates:
             own = [report.command(_plain(cell).id, dates[-1])]
             break
