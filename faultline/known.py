@@ -91,11 +91,13 @@ def shown_on(failure: Failure) -> str:
 def quick(cells: Collection[Cell]) -> list[Cell]:
     """One cell of each variant among these: where its failure shows as it was reported, if there is such a place."""
 
+    asked = [failures()[name] for name in {cell.failure for cell in cells}]
+    shows = {cell for failure in asked for cell in claims.showing(failure, outcomes(failure, shown_on(failure)))}
+    places = {(cell.failure, cell.strategy, cell.checkpointing) for cell in shows}
+
     def fitting(cell: Cell) -> tuple[bool, ...]:
         failure = failures()[cell.failure]
-        shows = claims.showing(failure, outcomes(failure, shown_on(failure)))
-        places = {(c.strategy, c.checkpointing) for c in shows}
-        shown = cell in shows if cell.broken else (cell.strategy, cell.checkpointing) in places
+        shown = cell in shows if cell.broken else (cell.failure, cell.strategy, cell.checkpointing) in places
         reported = failure.reported and failure.reported.strategy
         named = cell.strategy.startswith(failure.name.partition("_")[0].rstrip("0123456789"))  # as zero3_dummy_loss
         best = (shown, cell.strategy != "single", cell.strategy == reported, named, cell == _usual(cell))

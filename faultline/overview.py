@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from faultline import known, readmes, report, strategies, verdicts
+from faultline import claims, known, readmes, report, strategies, verdicts
 from faultline.catalogue import REMEDIES, ROOT, Failure, failures
 from faultline.matrix import default_world
 from faultline.stacks import TODAY
@@ -57,11 +57,10 @@ def _unseen(failure: Failure) -> str:
 def where(failure: Failure, stack: str = TODAY, precision: str = "fp32") -> list[str]:
     """How the broken variants end on a stack, at the usual world size, and under which strategies."""
     names: dict[str, dict[str, None]] = {}
-    for cell, (outcome, signature) in known.outcomes(failure, stack).items():
-        if not cell.broken or cell.precision != precision or cell.world_size != default_world(cell):
-            continue
-        if outcome in WORDS and signature not in failure.elsewhere:
-            names.setdefault(WORDS[outcome], {})[cell.strategy] = None
+    outcomes = known.outcomes(failure, stack)
+    for cell in claims.showing(failure, outcomes):
+        if cell.precision == precision and cell.world_size == default_world(cell):
+            names.setdefault(WORDS[outcomes[cell][0]], {})[cell.strategy] = None
     return [f"{word}: {readmes.as_code(report.grouped(found, strategies.names()))}" for word, found in names.items()]
 
 

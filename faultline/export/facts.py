@@ -125,7 +125,8 @@ def facts(where: Place) -> dict[str, Any]:
         "to_device": (lambda text: f"to({text}, device)") if cuda else (lambda text: text),
     }
     o["variables"] = variables(family, options, where.pins) if where.variant.trainer else {}
-    o["environment"] = environment(family, cuda, bool(where.variant.trainer))
+    first = environment(family, cuda, bool(where.variant.trainer))
+    o["environment"] = [", ".join(f'{name}="{value}"' for name, value in each.items()) for each in first]
     o["reproduced"] = told(where)
     o["intro"] = intro(where, o)
     return o
@@ -228,15 +229,12 @@ def records(failure: Failure) -> str:
     return told + (f" and {len(others)} more" if others else "")
 
 
-def environment(family: str, cuda: bool, trainer: bool) -> list[str]:
-    """Variables that have to be set before anything is imported, as keywords, line by line."""
-    hidden = [
-        'CUDA_VISIBLE_DEVICES=""',
-        *(['DS_ACCELERATOR="cpu"'] if family == "zero" else []),
-        'GLOO_SOCKET_IFNAME="lo"',
-    ]
-    first = ", ".join([*([] if cuda else hidden), 'OMP_NUM_THREADS="1"'])
-    return [first, 'TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1"'] if trainer else [first]
+def environment(family: str, cuda: bool, trainer: bool) -> list[dict[str, str]]:
+    """Variables that have to be set before anything is imported, line by line."""
+    engine = {"DS_ACCELERATOR": "cpu"} if family == "zero" else {}
+    hidden = {} if cuda else {"CUDA_VISIBLE_DEVICES": "", **engine, "GLOO_SOCKET_IFNAME": "lo"}
+    first = {**hidden, "OMP_NUM_THREADS": "1"}
+    return [first, {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}] if trainer else [first]
 
 
 def variables(family: str, options: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
+import operator
 import os
 import queue
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from faultline import commands, known
+from faultline import commands, known, preload
 from faultline.catalogue import failures
 from faultline.errors import UsageError
 from faultline.export import facts, warm, write
@@ -30,6 +31,10 @@ from faultline.results import RESULTS
 FOLDER = RESULTS / "exports"
 REPRODUCING = ("raises", "diverges", "misplaced", "hangs", "crashes")
 DEADLINE = 600  # seconds for one file
+LIBRARIES = (
+    *(name for name in preload.PRELOAD if not name.startswith(("tiny_models.", "faultline."))),
+    *(f"{package}.{name}" for package, names in preload.TOUCH.items() for name in names),
+)
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,8 @@ class Warm:
 
     def __enter__(self) -> Warm:
         self.process = subprocess.Popen(
-            [sys.executable, "-I", warm.__file__],
-            env=environment() | dict(re.findall(r'(\w+)="(.*?)"', " ".join(facts.environment("zero", False, True)))),
+            [sys.executable, "-I", warm.__file__, *LIBRARIES],
+            env=functools.reduce(operator.or_, facts.environment("zero", False, True), environment()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ import argparse
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from faultline import known, overview, readmes
+from faultline import claims, known, overview, readmes
 from faultline.catalogue import REPROS, Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.export import facts, issue, prove, write
@@ -42,12 +42,7 @@ def telling(failure: Failure) -> Cell | None:
     """The cell that shows a failure on today's stack: the one that its `report` names, else its mechanism as it was
     reported, silently if it can; None where none does."""
     today = known.outcomes(failure)
-    shown = [
-        cell
-        for cell, (outcome, signature) in today.items()
-        if outcome in prove.REPRODUCING and signature not in failure.elsewhere
-        if failure.variant(cell.variant).broken
-    ]
+    shown = claims.showing(failure, today)
     shown = [cell for cell in shown if fnmatchcase(cell.name, failure.report)] or shown
     first = failure.name.partition("_")[0]  # the strategy that its record is about, if it is about one
     for named in (first, first.rstrip("0123456789")):

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
+import pkgutil
 import runpy
 import sys
 import tempfile
 import traceback
 
-PRELOAD = """
-    torch torch.distributed torch.distributed.fsdp torch.distributed.tensor torch.distributed.device_mesh
-    torch.nn.parallel torch.utils.checkpoint torch._dynamo accelerate accelerate.state datasets deepspeed
-    deepspeed.runtime.zero.stage3 deepspeed.runtime.zero.stage_1_and_2 peft transformers trl
-"""
-TOUCH = {"trl": ("SFTTrainer", "DPOTrainer", "GRPOTrainer", "KTOTrainer"), "transformers": ("Trainer", "Qwen2Model")}
-
 
 def main() -> None:
-    """Read a folder from each line of standard input, run its repro.py there with `output` as its terminal, and answer
-    with the process's id and then its exit code."""
-    for name in PRELOAD.split():
-        importlib.import_module(name)
-    for package, names in TOUCH.items():
-        for name in names:
-            getattr(sys.modules[package], name)
+    """Import the arguments, modules or what is in them. Then read a folder from each line of standard input, run its
+    repro.py there with `output` as its terminal, and answer with the process's id and then its exit code."""
+    for name in sys.argv[1:]:
+        pkgutil.resolve_name(name)
     answers = os.dup(1)
     for line in sys.stdin:
         pid = os.fork() or run(line.rstrip("\n"))

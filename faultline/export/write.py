@@ -83,7 +83,6 @@ def write(where: Place) -> str:
         base = config(o["options"], cell, built.deepspeed, native)
         zero_optimization = base.pop("zero_optimization")
         o["ds_config"] = [*filled("DS_CONFIG", base), *filled('DS_CONFIG["zero_optimization"]', zero_optimization)]
-    o["needs_device"] = o["autocast"] or (o["family"].startswith("fsdp") and not o["accelerated"])
     o["shim"] = shim(o) if o.get("accelerated") or variant.trainer else ""
     level = "trainer" if variant.trainer else "scenario"
     failure = sources["failure"]
