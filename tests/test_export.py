@@ -13,6 +13,7 @@ import sys
 import textwrap
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import libcst as cst
 import pytest
@@ -23,7 +24,7 @@ from ruff import find_ruff_bin
 
 from faultline import catalogue, known, strategies
 from faultline.errors import UsageError
-from faultline.export import facts, fold, issue, names, prove, read, reports, tidy, write
+from faultline.export import facts, fold, issue, names, prove, read, reports, root, tidy, write
 from faultline.matrix import Cell
 
 CELLS = prove.reproducing()
@@ -279,6 +280,31 @@ def test_each_engine_accumulates_in_its_own_way(strategy, needs):
     text = exported(f"zero12_manual_ga_keeps_last_microbatch/native/{strategy}/off/fp32/w2/cpu")
     for need in (*needs, "text_batch(step * 2 + micro, rank, world_size)", "world_size = 1 if in_one_process else"):
         assert need in text
+
+
+SETS = """
+def trainer(variant, arguments, setup):
+    changes = {"gradient_clipping": 0.5}
+    %s
+    return Trainer(model(), SFTConfig(**changed_config(arguments, changes, setup)))
+"""
+
+
+def test_what_a_trainer_changes_in_the_config_is_in_the_file(tmp_path):
+    """Breaks when a file's DeepSpeed config lacks what the failure changes in it only where it runs."""
+    cell = Cell.parse("x/trainer/zero2/off/fp32/w2/cpu")
+    variant = SimpleNamespace(remedy="broken", trainer="sft")
+    for line, kept in (("pass", {"gradient_clipping": 0.5}), ('changes |= {"a": size(arguments)}', None)):
+        (tmp_path / "failure.py").write_text(SETS % line)
+        made = functools.partial(root.trainer, read.Sources(tmp_path, 4, ()), cell, variant, None)
+        if kept is None:
+            with pytest.raises(UsageError, match="known only when it runs"):
+                made()
+        else:
+            assert made().deepspeed == kept
+    assert '"train_micro_batch_size_per_gpu": "auto"' in exported(
+        "custom_loss_ignores_num_items/trainer-broken/zero2/off/fp32/w2/cpu"
+    )
 
 
 def test_accumulation_by_hand_is_unknown_to_the_engine():

@@ -254,8 +254,8 @@ def shim(o: Mapping[str, Any]) -> str:
 
 def config(options: Mapping[str, Any], cell: Cell, changes: Mapping[str, Any], micro_batches: int) -> dict[str, Any]:
     """The DeepSpeed config of a cell, without what DeepSpeed does anyway."""
-    setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", dict(changes), micro_batches)
-    found = copy.deepcopy(zero.config(dict(options), setup))
+    setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, micro_batches)
+    found = zero.merged(copy.deepcopy(zero.config(dict(options), setup)), dict(changes))
     usual = {"gradient_accumulation_steps": 1}
     usual |= {} if "offload_optimizer" in found["zero_optimization"] else {"zero_force_ds_cpu_optimizer": False}
     return {key: value for key, value in found.items() if key not in usual or usual[key] != value}

@@ -17,7 +17,7 @@ import libcst as cst
 
 from faultline.catalogue import Variant
 from faultline.errors import UsageError
-from faultline.export.evaluate import evaluate
+from faultline.export.evaluate import Unknown, evaluate
 from faultline.export.fold import fold
 from faultline.export.names import code, gives, pruned, tree, used
 from faultline.export.read import Sources
@@ -167,15 +167,23 @@ class Homes(cst.CSTTransformer):
         super().__init__()
         self.imports = sources["failure"].imports
         self.known = dict(sources.constants("failure"))
-        for each in ast.walk(tree(function)):
+        statements = list(ast.walk(tree(function)))
+        for each in statements:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
                 with contextlib.suppress(ValueError):
                     self.known[each.targets[0].id] = ast.literal_eval(each.value)
+        for each in statements:
+            if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name):
+                self.known.pop(each.target.id, None)
         self.deepspeed: dict[str, Any] = {}
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         if code(updated.func) == "changed_config":
-            self.deepspeed |= evaluate(updated.args[1].value, self.known)
+            try:
+                self.deepspeed |= evaluate(updated.args[1].value, self.known)
+            except Unknown as why:
+                told = f"what its trainer changes in the DeepSpeed config is known only when it runs ({why})"
+                raise UsageError(f"this cell can't be exported: {told}") from None
             return updated.args[0].value
         if code(updated.func) != "from_trl":
             return updated

@@ -50,8 +50,8 @@ def write(where: Place) -> str:
     """The source of the file; raises UsageError for what can't be exported."""
     cell, variant = where.cell, where.variant
     folder = catalogue.REPROS / cell.failure
-    # What goes wrong at once needs no other rows at later steps.
-    rows = 10**6 if where.kind in COMPARED else ROWS
+    # What goes wrong at once needs no other rows at later steps, though a trainer may need two micro-batches of them.
+    rows = 10**6 if where.kind in COMPARED else ROWS * 2 if variant.trainer else ROWS
     o = facts.facts(where)
     # Only FSDP asks a model which of its modules are units.
     sources = Sources(folder, rows, () if o["family"].startswith("fsdp") else ("_no_split_modules",))

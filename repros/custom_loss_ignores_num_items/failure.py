@@ -142,13 +142,16 @@ def trainer(variant, arguments, setup):
     data = [{"input_ids": r, "labels": [-100] * n + r[n:]} for r, n in zip(rows, shown, strict=True)]
     norm = 0.5 if variant.remedy == "clip" else 0.0
     arguments = {**arguments, "max_grad_norm": norm}
-    changes = {"gradient_clipping": norm}
+    changes = {
+        "gradient_clipping": norm,
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+    }
     if not setup.reference:
         size = arguments["per_device_train_batch_size"] // MICRO
         if not size:
             raise Impossible("a rank has one row of the global batch: there is nothing to accumulate")
         arguments |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": MICRO}
-        changes |= {"train_micro_batch_size_per_gpu": size, "gradient_accumulation_steps": MICRO}
         if variant.remedy == "lower_lr":
             arguments["learning_rate"] /= MICRO
     kind = Trainer if variant.remedy == "default_loss" else Custom
