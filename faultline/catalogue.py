@@ -151,7 +151,9 @@ class Failure:
     - `began` and `fixes`: the first releases with it and without it, where a search found them.
     - `found_by`: facts about a model (see `observe.Observer.facts`), of which the failure needs one.
     - `report`: a pattern of the cell that its upstream report shows, for one that is about a trainer's own code, or
-      happens in several forms.
+      happens in several forms or under strategies of which one is what people meet.
+    - `upstream`: the repository whose code would have to change, as owner/name. Empty where the mistake is in one's
+      own code, and a library can only say so in its documentation.
     - `not_reproduced`: what was tried of a record that turned out to be wrong, or that no stack here shows. It marks
       the failure, which keeps its line in the table.
     """
@@ -173,6 +175,7 @@ class Failure:
     fixes: tuple[Turn, ...] = ()
     found_by: tuple[str, ...] = ()
     report: str = ""
+    upstream: str = ""
     not_reproduced: str = ""
     name: str = ""
 

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -99,8 +100,9 @@ def quick(cells: Collection[Cell]) -> list[Cell]:
         failure = failures()[cell.failure]
         shown = cell in shows if cell.broken else (cell.failure, cell.strategy, cell.checkpointing) in places
         reported = failure.reported and failure.reported.strategy
-        named = cell.strategy.startswith(failure.name.partition("_")[0].rstrip("0123456789"))  # as zero3_dummy_loss
-        best = (shown, cell.strategy != "single", cell.strategy == reported, named, cell == _usual(cell))
+        _, _, named = failure.report.partition("/")
+        told = fnmatchcase(cell.name.partition("/")[2], named or "*")
+        best = (shown, cell.strategy != "single", cell.strategy == reported, told, cell == _usual(cell))
         return tuple(not each for each in best)
 
     chosen: dict[tuple[str, str], Cell] = {}

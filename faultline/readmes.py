@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faultline import known, report, strategies, verdicts
-from faultline.catalogue import ROOT, Failure
+from faultline.catalogue import REPROS, ROOT, Failure
 from faultline.errors import UsageError
 from faultline.matrix import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
 from faultline.report import one_line, ordered
@@ -50,6 +50,14 @@ def put(file: Path, content: Callable[[], str], markers: tuple[str, str] = (BEGI
         return f"{name}: unchanged"
     file.write_text(new, encoding="utf-8")
     return f"{name}: rewritten"
+
+
+def paragraph(failure: Failure, heading: str) -> str:
+    """The paragraph of a failure's README that begins with that heading, in bold; without it, and with links as text
+    where they lead to other files of this repository. Empty where there is none."""
+    text = (REPROS / failure.name / "README.md").read_text(encoding="utf-8")
+    found = re.search(rf"^\*\*{re.escape(heading)}\.\*\* (.*?)(?:\n\n|\Z)", text, re.S | re.M)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", found[1]).strip() if found else ""
 
 
 def noise(results: Collection[Result]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import fnmatch
 import functools
 import os
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from ruff import find_ruff_bin
 
-from faultline import catalogue, known, strategies
+from faultline import catalogue, known, readmes, strategies
 from faultline.errors import UsageError
 from faultline.export import facts, fold, issue, names, prove, read, reports, root, tidy, write
 from faultline.matrix import Cell
@@ -460,16 +461,48 @@ def test_the_issue_has_the_file_and_the_outcomes():
     assert [block.info for block in blocks] == ["text", "python"]
     assert blocks[1].content == write.write(where)
     assert "has already been reduced" in blocks[0].content
-    rows = re.findall(r"^\| (`.*) \| (.*) \|$", text, re.MULTILINE)
+    across, _, tried = text.partition("**What was tried against it**")
+    assert "| yes |\n" in tried and "| no |\n" in tried, "a reader wants to know what helps"
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", across, re.MULTILINE)
     outcomes = known.outcomes(where.failure)
     assert len({told for _, told in rows}) == len(rows) < 15, "strategies that do the same are in one row"
     each = [(strategy, told) for group, told in rows for strategy in re.findall(r"`([\w-]+)`", group)]
     assert len(each) > 15 and f"torch {known.pinned()['torch']}" in text.partition("| strategies")[0].splitlines()[-2]
     for strategy, told in each:
         found = [o for c, (o, _) in outcomes.items() if c.strategy == strategy and c.variant == where.cell.variant]
-        assert told.partition(" ")[0] in found
+        assert ("diverges" if told.startswith("no error, and other") else told.partition(" ")[0]) in found
     for record in where.failure.records:
         assert record in text
+
+
+def test_the_issue_says_why_and_shows_what_ranks_printed():
+    """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
+    where = facts.place(Cell.parse(RUN[2]))
+    text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are off\nrank 0: |x|\nREPRODUCED: all\n")
+    assert "```text\nrank 0: |x|\nrank 1, step 1: 3 are off\n```" in text
+    assert readmes.paragraph(where.failure, "Cause") in text.partition("**What is expected.**")[0]
+    assert "It prints" not in issue.write_issue(where), "nothing ran"
+    for failure in catalogue.failures().values():
+        cause = readmes.paragraph(failure, "Cause")
+        assert cause and "](../" not in cause, f"{failure.name}: nobody upstream has this repository"
+        links = re.findall(r"[\w.-]+/[\w.-]+", failure.upstream)
+        assert links == [failure.upstream] * bool(failure.upstream)
+
+
+@pytest.mark.parametrize(("text", "shown"), [("a `b_c` d_e", "a `b_c` d\\_e"), ("no `x", "no \\`x"), ("", "")])
+def test_code_in_a_title_stays_code(text, shown):
+    assert issue.prose(text) == shown
+
+
+def test_a_report_shows_what_its_failure_names():
+    """Breaks when a failure's folder is read for what it is about, or its report shows a form that nobody meets."""
+    for failure in catalogue.failures().values():
+        cell = reports.telling(failure)
+        if cell:
+            renamed = dataclasses.replace(cell, failure="x")
+            assert fnmatch.fnmatchcase(renamed.name, failure.report or "*")
+    told = reports.telling(catalogue.failures()["ddp_static_graph_no_sync"])
+    assert told and told.name == "broken/ddp-static-graph/off/fp32/w2/cpu"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from faultline.matrix import ROWS
-from tiny_models.tokenizer import LETTERS, VOCAB_SIZE, VOCABULARY, tokenizer
+from tiny_models.tokenizer import LETTERS, VOCABULARY, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -34,13 +34,13 @@ def text_rows(step: int) -> list[list[int]]:
 
 def random_rows(step: int) -> list[list[int]]:
     """As `text_rows`, of random tokens and equal length: in an exported file, what fails at once needs no text."""
-    return torch.randint(12, VOCAB_SIZE // 2, (4, 32)).tolist()
+    return torch.randint(12, 48, (4, 32)).tolist()
 
 
 def uneven_rows(step: int) -> list[list[int]]:
     """Rows as unequal as those of `text_rows`, of random tokens: what is compared in an exported file needs no text."""
     generator, widths = torch.Generator().manual_seed(step), range(20 + step, 40 + step, 5)
-    return [torch.randint(12, VOCAB_SIZE // 2, (width,), generator=generator).tolist() for width in widths]
+    return [torch.randint(12, 48, (width,), generator=generator).tolist() for width in widths]
 
 
 def text_batch(number: int, rank: int, world_size: int) -> dict[str, Any]:

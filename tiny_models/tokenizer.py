@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<turn>", "<end>", "<boi>", "<image>", "<eoi>")
 ROLES = ("user", "assistant", "system")
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,?!\nABCD"
-VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)  # VOCAB_SIZE has room for what a library adds
+VOCABULARY = (*SPECIAL, *ROLES, *LETTERS)  # models have room for what a library adds
 VOCAB_SIZE = 96
 
 TEMPLATE = """\

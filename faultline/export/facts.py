@@ -133,7 +133,7 @@ def facts(where: Place) -> dict[str, Any]:
 
 
 def documented(where: Place) -> str:
-    """The pattern of the cell's error: those of its alternatives that were seen on its stack, if any was."""
+    """The pattern of the cell's error: those of its alternatives that it was seen to match, if it was."""
     pattern, errors = where.failure.signatures.get(where.signature, ""), seen(where)
     try:
         return "|".join(each for each in pattern.split("|") if any(re.search(each, e) for e in errors)) or pattern
@@ -142,13 +142,16 @@ def documented(where: Place) -> str:
 
 
 def seen(where: Place) -> list[str]:
-    """The errors that runs on the cell's stack ended with, in its failure's words."""
+    """The errors that the cell ended with on its stack, in its failure's words; those of any cell where it isn't
+    recorded itself."""
     stack = stack_name({name: where.pins[name] for name in STACK if name in where.pins})
-    return [
-        entry["error"]
+    there = [
+        entry
         for entry in known.recorded()
         if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature) and stack in entry["stacks"]
     ]
+    own = [entry for entry in there if where.cell.id in entry["stacks"][stack]]
+    return [entry["error"] for entry in own or there]
 
 
 def shown(where: Place) -> str:

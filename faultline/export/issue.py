@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import re
+from dataclasses import replace
 
-from faultline import known, report, strategies
+from faultline import known, readmes, report, strategies, verdicts
+from faultline.catalogue import REMEDIES
 from faultline.export.facts import Place, documented, shown, told
 from faultline.export.write import TEMPLATES, packages_of, write
 from faultline.matrix import default_world
@@ -24,27 +27,42 @@ CHANGED = {
 }
 
 
-def write_issue(where: Place) -> str:
-    """Markdown that can be pasted as it is."""
+EXPECTED = {
+    "checkpoint": "It trains, and what it saves holds the weights that were trained: every one of them, whole.",
+    "misplaced": "Each rank holds its share of the model that is only read, as it does of the one that is trained.",
+}
+TRAINS = "It trains as in one process: no error, and the same weights after each step."
+HELPS = {"verified": "yes", "conditional": "in some of the cells that were run", "refuted": "no"}
+SHOWN = 8  # lines of what a file printed
+LONGEST = 100  # characters of an error in the table
+MARKUP = re.compile(r"([\\\\`*_{}\[\]<>#|~])")
+
+
+def write_issue(where: Place, output: str = "") -> str:
+    """Markdown that can be pasted as it is; `output` is what the file printed when it ran."""
     text = write(where)
     error = shown(where) if where.kind == "raises" else ""
     happens = f"an error that matches `{documented(where)}`" if where.kind == "raises" else told(where)
     return TEMPLATES.get_template("issue.md.j2").render(
-        title=escaped(where.failure.title),
+        title=prose(where.failure.title),
         happens="the error below" if error else happens,
         trains=where.outcome == "trains",
         error=fenced(plain(error), "text") if error else "",
         cell=where.cell,
-        variant=escaped(where.variant.remedy),
-        broken=where.variant.remedy == "broken",
+        variant=_form(where),
+        cause=readmes.paragraph(where.failure, "Cause"),
+        expected=EXPECTED["checkpoint"] if where.saves else EXPECTED.get(where.kind, TRAINS),
+        printed=_printed(output),
+        tried=tried(where),
         file=fenced(text.rstrip("\n"), "python"),
+        python=platform.python_version(),
+        system=platform.system(),
         versions=packages_of(text),
         device="GPU, NCCL" if where.cell.device == "cuda" else "CPU, gloo",
         changed=[told for code, told in CHANGED.items() if code in text],
         rows=across(where),
         measured=stack_name(known.pinned()),
         records=where.failure.records,
-        saves=where.saves,
     )
 
 
@@ -55,17 +73,59 @@ def across(where: Place) -> list[tuple[str, str]]:
         same = ("variant", "checkpointing", "precision")
         world = cell.world_size in (where.cell.world_size, default_world(cell))
         if world and all(getattr(cell, axis) == getattr(where.cell, axis) for axis in same):
-            found.setdefault(cell.strategy, report.named(*outcome))
+            found.setdefault(cell.strategy, _told(where, *outcome))
     groups: dict[str, list[str]] = {}
     for name in strategies.names():
         if name in found:
             groups.setdefault(found[name], []).append(f"`{name}`")
-    return [(", ".join(names), escaped(outcome)) for outcome, names in groups.items()]
+    return [(", ".join(names), outcome) for outcome, names in groups.items()]
+
+
+def _told(where: Place, outcome: str, signature: str) -> str:
+    """An outcome for those who don't know the names of signatures: an error by its words, where they were recorded."""
+    there = replace(where, outcome=outcome, signature=signature)
+    if outcome in ("trains", "impossible", "invalid"):
+        return outcome
+    error = one_line(shown(there)) if outcome == "raises" else told(there)
+    if not error:
+        return escaped(report.named(outcome, signature))
+    cut = error if len(error) <= LONGEST else f"{error[:LONGEST].rpartition(' ')[0]} ..."
+    return escaped(f"raises {cut}" if outcome == "raises" else cut)
+
+
+def tried(where: Place) -> list[tuple[str, str]]:
+    """Each remedy that today's stack can speak of, and whether it helps; those that do come first."""
+    found = {
+        prose(claim.text): verdicts.by_rules(where.failure, claim).word
+        for claim in where.failure.claims.values()
+        if claim.kind in REMEDIES and "stack" not in claim.swap
+    }
+    return [(text, told) for word, told in HELPS.items() for text in found if found[text] == word]
+
+
+def _form(where: Place) -> str:
+    """What a reader has to know of the variant, unless it is the failure as it was reported."""
+    remedy = where.variant.remedy
+    if remedy == "broken":
+        return ""
+    return f", in the form `{remedy}`" if where.variant.broken else f", with the remedy `{remedy}`"
+
+
+def _printed(output: str) -> str:
+    """What the ranks told of themselves, as a code block; empty where they told nothing."""
+    told = sorted({plain(line) for line in output.splitlines() if re.match(r"rank \d", line)})
+    return "It prints:\n\n" + fenced("\n".join(told[:SHOWN]), "text") if told else ""
+
+
+def prose(text: str) -> str:
+    """A text whose code stays code, and of which Markdown shows everything else as it is, in one line."""
+    parts = re.split("(`[^`]+`)", one_line(text))
+    return "".join(part if n % 2 else MARKUP.sub(r"\\\1", part) for n, part in enumerate(parts))
 
 
 def escaped(text: str) -> str:
     """A text that Markdown shows as it is, in one line."""
-    return re.sub(r"([\\\\`*_{}\[\]<>#|~])", r"\\\1", one_line(text))
+    return MARKUP.sub(r"\\\1", one_line(text))
 
 
 def fenced(text: str, language: str) -> str:

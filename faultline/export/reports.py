@@ -26,14 +26,21 @@ def command(args: argparse.Namespace) -> int:
         cell = telling(failure)
         if cell is None or (args.failure and failure.name not in args.failure.split(",")):
             continue
-        proof = prove.one(cell)
+        outputs: list[str] = []
+
+        def run(text: str, outputs: list[str] = outputs) -> tuple[int, str]:
+            code, output = prove.run(text)
+            outputs.append(output)
+            return code, output
+
+        proof = prove.one(cell, run)
         print(f"{cell.id}: {proof.why or 'reproduced'}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
         report = REPROS / failure.name / REPORT
         if proof.why:
             wrong.append(cell)
             report.unlink(missing_ok=True)
         else:
-            report.write_text(issue.write_issue(facts.place(cell)), encoding="utf-8")
+            report.write_text(issue.write_issue(facts.place(cell), outputs[0]), encoding="utf-8")
     print(readmes.put(LIST, table, MARKERS))
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
@@ -44,9 +51,6 @@ def telling(failure: Failure) -> Cell | None:
     today = known.outcomes(failure)
     shown = claims.showing(failure, today)
     shown = [cell for cell in shown if fnmatchcase(cell.name, failure.report)] or shown
-    first = failure.name.partition("_")[0]  # the strategy that its record is about, if it is about one
-    for named in (first, first.rstrip("0123456789")):
-        shown = [cell for cell in shown if cell.strategy.startswith(named)] or shown
     shown = known.quick(shown)
     return min(shown, key=lambda cell: today[cell][0] == "raises", default=None)
 
@@ -69,9 +73,10 @@ def table() -> str:
                     "; ".join(overview.where(failure)),
                     f"`{cell.name}`",
                     f"[report]({failure.name}/{REPORT})",
+                    failure.upstream or "nobody: a mistake in one's own code",
                     failure.records[0],
                 )
             )
-    head = ("failure", "where, today", "the cell that the report shows", "ready to file", "upstream")
+    head = ("failure", "where, today", "the cell that the report shows", "ready to file", "for", "first record")
     told = f"Each file was run by itself and ended with REPRODUCED, on {stack_name(known.pinned())}."
     return told + "\n\n" + "\n".join(readmes.headed(head, rows))

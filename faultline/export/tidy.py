@@ -72,8 +72,8 @@ def _text(node: ast.AST | None) -> str:
 
 
 class Leftovers(Statements):
-    """Takes away ``with nullcontext():``, as a failure's function may have it for the remedy, slices that leave nothing
-    out, and the `unread` keys of batches; `numbers` are put where their only use is."""
+    """Takes away ``with nullcontext():`` and ``rows = rows``, as a failure's function may have it for the remedy,
+    slices that leave nothing out, and the `unread` keys of batches; `numbers` are put where their only use is."""
 
     def __init__(self, numbers: Mapping[str, cst.BaseExpression], unread: Collection[str]) -> None:
         super().__init__()
@@ -89,7 +89,8 @@ class Leftovers(Statements):
         return updated.body if code(updated.body) == code(updated.orelse) else updated
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
-        gone = original.value is self.numbers.get(code(original.targets[0].target))
+        target = code(original.targets[0].target)
+        gone = original.value is self.numbers.get(target) or code(updated.value) == target
         return cst.RemoveFromParent() if gone else updated
 
     def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.BaseExpression:
@@ -130,8 +131,13 @@ def joined(text: str) -> str:
     whole = (ast.Call, ast.Dict, ast.List, ast.Name)  # what needs no parentheses anywhere
     for function in [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)]:
         names = Counter(each.id for each in ast.walk(function) if isinstance(each, ast.Name))
-        for first, second in reversed([*itertools.pairwise(_simple(function))]):
-            if not isinstance(first, ast.Assign) or not isinstance(first.value, whole):
+        found = [n for n in ast.walk(function) if isinstance(n, ast.Assign | ast.Return | ast.Expr)]
+        for first, second in reversed([*itertools.pairwise(sorted(found, key=lambda each: each.lineno))]):
+            if (
+                not isinstance(first, ast.Assign)
+                or not isinstance(first.value, whole)
+                or first.end_lineno != first.lineno
+            ):
                 continue
             name = ast.unparse(first.targets[0])
             if names[name] != 2 or first.col_offset != second.col_offset or first.lineno + 1 != second.lineno:
@@ -144,12 +150,6 @@ def joined(text: str) -> str:
                 if len(line) <= 120:
                     lines[first.lineno - 1 : second.lineno] = [None, line]
     return "\n".join(line for line in lines if line is not None) + "\n"
-
-
-def _simple(function: ast.FunctionDef) -> list[ast.stmt]:
-    """The statements of a function that are one line each, in the order of the lines."""
-    found = [n for n in ast.walk(function) if isinstance(n, ast.Assign | ast.Return | ast.Expr)]
-    return sorted((each for each in found if each.lineno == each.end_lineno), key=lambda each: each.lineno)
 
 
 def guarded(text: str) -> str:

@@ -30,6 +30,7 @@ FAILURE = Failure(
     ),
     since="2023-04 at the latest",
     until="not fixed: TRL and transformers take non-reentrant checkpointing by default now; reentrant is as it was",
+    upstream="huggingface/transformers",
     report="broken/ddp-find-unused/*",
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",

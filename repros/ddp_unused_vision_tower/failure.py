@@ -14,6 +14,7 @@ FAILURE = Failure(
     records=(ISSUE,),
     since="torch's DDP has always asked for a gradient of every parameter",
     until="not fixed: DDP's documented contract",
+    upstream="huggingface/trl",
     reported=Reported("trl-0.16.0", "sft-config_under_torchrun", "ddp"),
     found_by=("no_gradient", "unequal"),
     signatures={

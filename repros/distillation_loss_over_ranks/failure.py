@@ -16,6 +16,7 @@ FAILURE = Failure(
     records=(CAUSE, "https://github.com/huggingface/trl/issues/4719"),
     since="trl 1.7.0 (2026-06-25), which has pull request 6006",
     until="open with trl 1.16.0",
+    upstream="huggingface/trl",
     began=(
         Turn(
             "trl",

@@ -45,6 +45,7 @@ FAILURE = Failure(
     ),
     since="January 2025, as reported",
     until="open with trl 1.16.0",
+    upstream="huggingface/trl",
     signatures={
         "two-devices": r"Expected all tensors to be on the same device",
         "sharded-embedding": r"'weight' must be 2-D",

@@ -22,6 +22,7 @@ FAILURE = Failure(
     ),
     since="June 2026, with trl's pull request 5906",
     until="closed upstream in July 2026, and open with trl 1.16.0 on two ranks or more",
+    upstream="huggingface/trl",
     report="dpo-broken/*",
     signatures={"not-my-cache": r"Failed to open local file '(?:.*hf_datasets-[^/]*/cache-[^/]*\.arrow|<path>)'"},
     variants=(

@@ -18,6 +18,7 @@ FAILURE = Failure(
     ),
     since="torch's first release with fully_shard",
     until="not fixed: what isn't resharded after a forward pass stays unsharded until the backward pass, by design",
+    upstream="pytorch/pytorch",
     signatures={},
     variants=(
         Variant(

@@ -29,6 +29,7 @@ FAILURE = Failure(
     ),
     since="torch's FSDP1 (2022); fully_shard, of frozen parameters too before torch 2.13",
     until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
+    upstream="pytorch/pytorch",
     signatures={
         "mixed-original-dtype": r"FSDP expects uniform original parameter dtype but got",
         "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got",

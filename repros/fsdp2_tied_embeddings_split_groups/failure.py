@@ -29,6 +29,7 @@ FAILURE = Failure(
     ),
     since="torch's fully_shard; the error since torch 2.13",
     until="accelerate 1.15.0, which keeps tied weights in one group; by hand, one must",
+    upstream="pytorch/pytorch",
     reported=Reported("accelerate-1.14.0", "sft-broken", "fsdp2"),
     began=(Turn("accelerate", "1.14.0", SFT, f"{BISECT} DIRECTION=introduced FROM=1.12.0 TO=1.14.0"),),
     fixes=(Turn("accelerate", "1.15.0", SFT, f"{BISECT} DIRECTION=fixed FROM=1.14.0"),),

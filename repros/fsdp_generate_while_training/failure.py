@@ -26,6 +26,7 @@ FAILURE = Failure(
     ),
     since="torch's first FullyShardedDataParallel, and its first release with fully_shard",
     until="not fixed: FSDP1's root gathers in its own forward alone, and FSDP2's stays whole until a backward pass",
+    upstream="pytorch/pytorch",
     signatures={
         "sharded-weight": r"'weight' must be 2-D",
         # FSDP1 in NO_SHARD: a block that runs first takes itself for the root, and the root refuses that later.

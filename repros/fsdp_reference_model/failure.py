@@ -14,6 +14,7 @@ FAILURE = Failure(
     ),
     since="trl 0.17.0.dev0",
     until="trl 0.29.0 under FSDP2; accelerate's evaluation mode still leaves the model as it is",
+    upstream="huggingface/accelerate",
     reported=Reported(
         "trl-0.17.0",
         "grpo-broken",

@@ -19,6 +19,7 @@ FAILURE = Failure(
     ),
     since="April 2024, as reported",
     until="open with transformers 5.23: `save_model` has a branch for `FULL_STATE_DICT` and no other",
+    upstream="huggingface/transformers",
     report="sft-broken/*",
     signatures={
         # FSDP2's tensors aren't plain ones, which safetensors finds out.

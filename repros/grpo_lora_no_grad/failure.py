@@ -12,6 +12,7 @@ FAILURE = Failure(
     records=(ISSUE, "https://github.com/huggingface/trl/issues/3089"),
     since="trl 0.15.2",
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
+    upstream="pytorch/pytorch",
     reported=Reported("trl-0.15.2", "grpo-broken", "zero2", "reentrant"),
     fixes=(
         Turn("trl", "0.16.0", {"variant": "grpo-broken", "checkpointing": "reentrant"}, f"{BISECT} TO=0.19.0"),

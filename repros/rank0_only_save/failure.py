@@ -13,6 +13,7 @@ FAILURE = Failure(
     records=(ISSUE, STUCK, DOCS),
     since="accelerate's first release with DeepSpeed (2021)",
     until="not fixed: what is sharded is gathered or written by all ranks together",
+    report="broken/zero3/*",
     signatures={
         # What gloo says when two ranks are in different collectives, rather than to wait for ever.
         "other-collective": r"Received data size doesn't match expected size",

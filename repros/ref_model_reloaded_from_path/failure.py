@@ -27,6 +27,7 @@ FAILURE = Failure(
     ),
     since="February 2024, as reported",
     until="open with trl 1.16.0",
+    upstream="huggingface/trl",
     report="dpo-broken/*",
     signatures={
         "no-path": r"Repo id must|Incorrect path_or_model_id|not a valid model identifier",

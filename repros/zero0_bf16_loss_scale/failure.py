@@ -17,6 +17,7 @@ FAILURE = Failure(
     records=(ISSUE, PR),
     since="deepspeed 0.17.6 (gradients add up), 0.18.3 at the latest (they are divided as well)",
     until="deepspeed 0.18.6",
+    upstream="deepspeedai/DeepSpeed",
     signatures={},
     reported=Reported("deepspeed-0.18.3", "broken", "zero0", precision="bf16", good="deepspeed-0.18.6"),
     fixes=(Turn("deepspeed", "0.18.6", BF16, BISECT),),

@@ -14,6 +14,7 @@ FAILURE = Failure(
     records=(PR, ISSUE, "https://github.com/huggingface/accelerate/issues/3877"),
     since="deepspeed 0.18.3 (the oldest that was tried)",
     until="not fixed: without gradient_accumulation_steps in its config, each backward ends a step for the engine",
+    upstream="deepspeedai/DeepSpeed",
     signatures={
         "no-sync-refused": r"no_sync context manager is incompatible with gradient partitioning",
         # DDP's own: unused parameters with reentrant checkpointing, and a static graph with `no_sync`.

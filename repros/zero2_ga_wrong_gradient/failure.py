@@ -25,6 +25,7 @@ FAILURE = Failure(
     ),
     since="deepspeed 0.17.6",
     until="deepspeed 0.18.3",
+    upstream="deepspeedai/DeepSpeed",
     signatures={},
     elsewhere=("static-graph-no-sync",),  # DDP's static graph and `no_sync`, whatever the model
     reported=Reported("deepspeed-0.18.2", "broken", "zero2", good="deepspeed-0.18.3"),

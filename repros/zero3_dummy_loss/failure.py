@@ -14,6 +14,7 @@ FAILURE = Failure(
     ),
     since="deepspeed 0.14",
     until="not fixed: a partitioned parameter is empty outside its module's forward",
+    upstream="deepspeedai/DeepSpeed",
     reported=Reported("deepspeed-0.15.4", "broken", "zero3"),
     signatures={
         # As reported, and as DeepSpeed 0.19 words it.

@@ -17,6 +17,7 @@ FAILURE = Failure(
     records=(ISSUE, FIX, FACTORY),
     since="deepspeed 0.17.6 (the oldest that was tried)",
     until="deepspeed 0.19.3",
+    upstream="deepspeedai/DeepSpeed",
     reported=Reported("deepspeed-0.18.3", "broken", "zero3", "non-reentrant", good="deepspeed-0.19.3"),
     fixes=(Turn("deepspeed", "0.19.3", ZERO3, BISECT),),
     signatures={

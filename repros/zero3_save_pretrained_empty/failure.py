@@ -20,6 +20,7 @@ FAILURE = Failure(
     ),
     since="deepspeed's ZeRO-3 (2021)",
     until="not fixed: a partitioned parameter is empty unless it is gathered, and `save_pretrained` gathers nothing",
+    upstream="huggingface/transformers",
     signatures={
         # FSDP2's tensors aren't plain ones, which safetensors finds out.
         "no-storage": r"Attempted to access the data pointer on an invalid python storage",

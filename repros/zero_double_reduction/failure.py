@@ -14,6 +14,7 @@ FAILURE = Failure(
     ),
     since="MiniCPM-V 2.6 (2024-08)",
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
+    upstream="deepspeedai/DeepSpeed",
     reported=Reported("deepspeed-0.14.5", "broken", "zero2", "reentrant"),
     fixes=(
         Turn(

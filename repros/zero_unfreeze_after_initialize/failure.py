@@ -20,6 +20,8 @@ FAILURE = Failure(
     ),
     since="deepspeed's releases of 2023 (frozen weights have no optimizer state from then on)",
     until="not fixed: ZeRO builds its flat groups from what requires gradients when the engine is made",
+    upstream="deepspeedai/DeepSpeed",
+    report="broken/zero2/*",
     signatures={
         "group-without-weights": r"list index out of range",
         # FSDP2 takes the dtype of a group's gradients from what requires them at first.
