@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline import strategies
-from faultline.catalogue import Failure
+from faultline.catalogue import Failure, failures
 from faultline.errors import UsageError
 from faultline.expectations import Rule, about, expect, first, holds, to_toml, verdict
 from faultline.matrix import CHECKPOINTING, DEVICES, PRECISIONS, Cell, matches
@@ -108,7 +108,18 @@ def refuse(results: Sequence[Mapping[str, Any]], finished: bool) -> None:
     for result in results:
         if result["outcome"] == Outcome.RAISES and result.get("signature") == "other":
             told = f"{result['id']} raised an error that no signature in its failure.py names: {result['detail']}"
-            raise UsageError(f"can't bless what has no name: {told}")
+            raise UsageError(f"can't bless what has no name: {told}{_named_by(result)}")
+
+
+def _named_by(result: Mapping[str, Any]) -> str:
+    """What to do about an error that other failures have a name for; else nothing."""
+    found = {name: failure.signature(result["detail"]) for name, failure in failures().items()}
+    named = [
+        f"{signature!r} of {name}"
+        for name, signature in found.items()
+        if signature not in ("other", *failures()[name].elsewhere)
+    ]
+    return f"; it is {' or '.join(named)}: put that into `elsewhere`, and run the cells again" if named else ""
 
 
 def difference(old: str, new: str, file: Path | str) -> str:

@@ -271,6 +271,11 @@ def test_an_interrupted_run_and_cells_without_evidence_are_refused():
     refuse([{**results[0], "outcome": "raises", "signature": "a", "detail": "A: it"}], finished=True)
     with pytest.raises(UsageError, match=r"w0/cpu raised an error that no signature .* names: A: it"):
         refuse([{**results[0], "outcome": "raises", "signature": "other", "detail": "A: it"}], finished=True)
+    another = "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED"
+    with pytest.raises(
+        UsageError, match=r"'static-graph-no-sync' of ddp_static_graph_no_sync: put that into `elsewhere`"
+    ):
+        refuse([{**results[0], "outcome": "raises", "signature": "other", "detail": another}], finished=True)
 
 
 def test_the_difference_names_the_file_and_is_empty_without_one():
