@@ -27,7 +27,7 @@ LONGEST_ERROR = 180  # characters of one in a file's docstring
 DEADLINE = 180  # seconds that a rank may take
 OPTIMIZER = "torch.optim.SGD([p for p in MODEL.parameters() if p.requires_grad], lr=0.05, momentum=0.9)"
 QUIET = 20  # seconds without work after which a rank waits for ever
-EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}  # of a checkpoint: a rounding
+EPSILON = {"fp32": "2**-23", "bf16": "2**-8"}  # of a checkpoint: a rounding
 CHECKPOINTS = {
     "checkpoint-untied": "no error, and weights that are one in the model and two in the checkpoint",
     "checkpoint-differs": "no error, and other weights in the checkpoint than were trained",
