@@ -478,7 +478,7 @@ def test_the_issue_has_the_file_and_the_outcomes():
 def test_the_issue_says_why_and_shows_what_ranks_printed():
     """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
     where = facts.place(Cell.parse(RUN[2]))
-    text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are off\nrank 0: |x|\nREPRODUCED: all\n")
+    text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are offrank 0: |x|\n\nREPRODUCED: all\n")
     assert "```text\nrank 0: |x|\nrank 1, step 1: 3 are off\n```" in text
     assert readmes.paragraph(where.failure, "Cause") in text.partition("**What is expected.**")[0]
     assert "It prints" not in issue.write_issue(where), "nothing ran"

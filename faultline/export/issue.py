@@ -113,7 +113,8 @@ def _form(where: Place) -> str:
 
 def _printed(output: str) -> str:
     """What the ranks told of themselves, as a code block; empty where they told nothing."""
-    told = sorted({plain(line) for line in output.splitlines() if re.match(r"rank \d", line)})
+    lines = re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", output).splitlines()  # of two ranks at once, without its end
+    told = sorted({plain(line) for line in lines if re.match(r"rank \d", line)})
     return "It prints:\n\n" + fenced("\n".join(told[:SHOWN]), "text") if told else ""
 
 
