@@ -1,6 +1,6 @@
 """A loss computed on the model inside DDP: gradients are never reduced, and the replicas drift apart."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 TRL = "https://github.com/huggingface/trl/issues/7245"
 MINIMIND = "https://github.com/jingyaogong/minimind/issues/853"
@@ -9,6 +9,7 @@ OPENVLA = "https://github.com/moojink/openvla-oft/issues/160"
 OFF = ("off",)
 DDP = ("single", "ddp*")
 SOME = ("single", "ddp*", "zero[23]", "fsdp*")
+LIGER = {"variant": "dpo-broken", "strategy": "ddp*"}
 
 FAILURE = Failure(
     title="A forward pass around DDP's wrapper leaves gradients unreduced: the replicas drift apart",
@@ -23,10 +24,13 @@ FAILURE = Failure(
     ),
     since="torch's first DistributedDataParallel; trl until 1.13 with use_liger_kernel=True",
     until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
+    reported=Reported("trl-1.13.0", "dpo-broken", "ddp", good="trl-1.14.0"),
+    fixes=(Turn("trl", "1.14.0", LIGER, "make reproduce FAILURE=ddp_forward_bypasses_wrapper"),),
     signatures={
         # FSDP1's root gathers its own parameters in its own forward.
         "not-gathered": r"'weight' must be 2-D",
     },
+    elsewhere=("mixed-dtensor",),  # fsdp2_method_or_child_outside_root_forward
     # Or the whole model's forward pass under FSDP, with no wrapper's above; `generate` goes that way as well.
     context={
         "not-gathered": r"(?s)\A(?:.*\.module\(|"
@@ -41,6 +45,13 @@ FAILURE = Failure(
         Variant("redirected", checkpointing=OFF, strategies=SOME),
         Variant("reduced_by_hand", checkpointing=OFF, strategies=DDP),
         Variant("reduced_loss", checkpointing=OFF, strategies=DDP),
+        Variant(
+            "broken",
+            trainer="dpo",
+            checkpointing=OFF,
+            strategies=("single", "ddp*", "zero[23]", "fsdp1-full", "fsdp2"),
+            look="`use_liger_kernel=True` with DPO",
+        ),
     ),
     claims={
         "a": Claim("call the wrapper", swap={"remedy": "wrapper"}),
@@ -57,6 +68,12 @@ FAILURE = Failure(
             "`broadcast_buffers=True`, which is DDP's default",
             kind="present",
             where={"variant": "broken", "strategy": "ddp*", "world_size": "2"},
+        ),
+        "h": Claim(
+            "trl 1.14.0 or newer, whose Liger loss is computed through the wrapper",
+            swap={"stack": "trl-1.14.0"},
+            where=LIGER,
+            source=TRL,
         ),
     },
 )
@@ -98,3 +115,28 @@ def scenario(remedy, setup):
             parameter.grad /= distributed.get_world_size()
 
     return Scenario(unwrapped, loss, text_batch, around=reducing if remedy == "reduced_by_hand" else None)
+
+
+# On the CPU none of its Triton kernels runs: what is left is the loss that TRL takes from it.
+NO_KERNELS = ("rope", "rms_norm", "swiglu", "cross_entropy", "fused_linear_cross_entropy")
+
+
+def trainer(variant, arguments, setup):
+    """TRL's DPO with the Liger loss; the loss is compiled otherwise, which takes a compiler."""
+    import liger_kernel  # noqa: F401 - or the trainer asks for it when it begins to train
+    import torch
+    from trl import DPOConfig, DPOTrainer
+
+    from tiny_models.data import turns
+    from tiny_models.qwen2 import qwen2
+    from tiny_models.tokenizer import tokenizer
+
+    torch._dynamo.config.disable = True
+    liger = {"use_liger_kernel": True, "liger_kernel_config": dict.fromkeys(NO_KERNELS, False)}
+    return DPOTrainer(
+        qwen2(),
+        ref_model=qwen2(),
+        args=DPOConfig(**arguments, **liger),
+        train_dataset=turns("prompt chosen rejected"),
+        processing_class=tokenizer(),
+    )

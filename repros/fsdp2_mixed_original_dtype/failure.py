@@ -9,6 +9,7 @@ CASTING = "https://github.com/huggingface/trl/pull/6343"
 
 OFF = ("off",)  # dtypes are compared before anything is computed
 FSDP = ("fsdp*",)
+TWIN = {"variant": "[bl]*"}  # `broken` and `lora_broken`, which have the dtypes of the remedies
 
 FAILURE = Failure(
     title="Trainable parameters of two dtypes in one FSDP group are refused",
@@ -27,9 +28,10 @@ FAILURE = Failure(
         "https://github.com/hiyouga/LLaMA-Factory/pull/10346",
         CASTING,
     ),
-    since="torch's FSDP1 (2022); fully_shard, of frozen parameters too before torch 2.13",
+    since="torch's FSDP1 (2022), of frozen parameters too; torch's fully_shard",
     until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
     upstream="pytorch/pytorch",
+    report="reported_broken/fsdp2/*",
     signatures={
         "mixed-original-dtype": r"FSDP expects uniform original parameter dtype but got",
         "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got",
@@ -51,6 +53,13 @@ FAILURE = Failure(
             look="trainable weights of two dtypes in one block, such as fp32 norms or adapters",
         ),
         Variant("lora_broken", checkpointing=OFF, look="a frozen bf16 base with fp32 adapters"),
+        Variant(
+            "reported_broken",
+            checkpointing=OFF,
+            bf16=True,
+            strategies=FSDP,
+            look="bf16 weights with fp32 adapters in one block, all of them trained",
+        ),
         Variant("cast", checkpointing=OFF, strategies=FSDP),
         Variant("no_autocast", checkpointing=OFF, strategies=FSDP),
         Variant("separate", checkpointing=OFF, strategies=FSDP),
@@ -64,31 +73,38 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        "a": Claim("cast all parameters to one dtype before they are sharded", swap={"remedy": "cast"}),
+        "a": Claim("cast all parameters to one dtype before they are sharded", swap={"remedy": "cast"}, where=TWIN),
         "b": Claim(
             "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
             swap={"remedy": "no_autocast"},
+            where=TWIN,
         ),
-        "c": Claim("shard the LoRA modules separately", swap={"remedy": "separate"}, source=VERL),
+        "c": Claim("shard the LoRA modules separately", swap={"remedy": "separate"}, where=TWIN, source=VERL),
         "d": Claim("`bf16=True`, or an `mp_policy`", swap={"precision": "bf16"}, where={"strategy": "fsdp*"}),
-        "e": Claim("TRL's `peft_module_casting_to_bf16(model)`", swap={"remedy": "casting_to_bf16"}, source=CASTING),
+        "e": Claim(
+            "TRL's `peft_module_casting_to_bf16(model)`",
+            swap={"remedy": "casting_to_bf16"},
+            where=TWIN,
+            source=CASTING,
+        ),
         "f": Claim("FSDP2 instead of FSDP1", swap={"strategy": "fsdp2"}, where={"strategy": "fsdp1*"}),
     },
 )
 
 
 def mixed(remedy):
-    """A Qwen2 with LoRA whose adapters have twice the precision of their base, as PEFT gives it to those of a bf16
-    model: here fp64 on fp32, so that rounding hides nothing. All of it is trained, but by `lora_broken`."""
+    """A Qwen2 with LoRA whose adapters have twice the precision of their base: fp32 on bf16, as PEFT gives it, or fp64
+    on fp32, so that rounding hides nothing in what trains. All of it is trained, but by `lora_broken`."""
     import torch
 
     from faultline.trainer import from_trl
     from tiny_models.qwen2 import add_lora, qwen2
 
-    model = add_lora(qwen2())
+    reported = remedy == "reported_broken"
+    model = add_lora(qwen2().to(torch.bfloat16 if reported else torch.float32))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(remedy != "lora_broken" or "lora_" in name)
-        if "lora_" in name and remedy != "no_autocast":
+        if "lora_" in name and not reported and remedy != "no_autocast":
             parameter.data = parameter.data.to(torch.float64)
     if remedy == "cast":
         model.to(torch.float64)

@@ -1,4 +1,4 @@
-"""Tied embeddings in two groups of FSDP2: refused by torch 2.13, silently untied before."""
+"""Tied embeddings in two groups of FSDP2: refused since torch 2.12, silently untied before."""
 
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
@@ -15,9 +15,10 @@ SFT = {"variant": "sft-broken", "strategy": "fsdp2*"}
 
 OFF = ("off",)
 FSDP = ("fsdp2*",)
+SPLIT_BY_HAND = {"variant": "broken", "strategy": "fsdp2*"}
 
 FAILURE = Failure(
-    title="Tied embeddings in two groups of FSDP2 are refused, and were untied without a word",
+    title="Tied embeddings in two groups of FSDP2 are refused, and untied without a word before torch 2.12",
     records=(
         FIX,
         SPLIT,
@@ -27,7 +28,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/accelerate/pull/3154",
         "https://github.com/EvolvingLMMs-Lab/lmms-engine/pull/157",
     ),
-    since="torch's fully_shard; the error since torch 2.13",
+    since="torch's fully_shard; the error since torch 2.12, and silent before",
     until="accelerate 1.15.0, which keeps tied weights in one group; by hand, one must",
     upstream="pytorch/pytorch",
     reported=Reported("accelerate-1.14.0", "sft-broken", "fsdp2"),
@@ -70,7 +71,12 @@ FAILURE = Failure(
         "c": Claim(
             "tie them again once the model is sharded",
             swap={"remedy": "tied_again"},
-            where={"variant": "broken", "strategy": "fsdp2*"},
+            where=SPLIT_BY_HAND,
+        ),
+        "c2": Claim(
+            "tie them again once the model is sharded, with torch 2.11",
+            swap={"remedy": "tied_again", "stack": "torch-2.11.0"},
+            where=SPLIT_BY_HAND,
         ),
         "d": Claim("accelerate 1.15.0 or newer", swap={"stack": "today"}, where={"variant": "sft-broken"}, source=FIX),
     },

@@ -7,6 +7,7 @@ OPENRLHF = "https://github.com/OpenRLHF/OpenRLHF/issues/839"
 DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/2413"
 
 OFF = ("off",)  # checkpointing has no part in what is saved
+SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
     title="`save_pretrained` under ZeRO-3 writes tensors without elements",
@@ -28,14 +29,17 @@ FAILURE = Failure(
     variants=(
         Variant("broken", checkpointing=OFF, look="`model.save_pretrained(folder)` in a loop of one's own"),
         Variant("torch_save", checkpointing=OFF, look="`torch.save(model.state_dict(), file)`"),
+        Variant("unsafe", checkpointing=OFF, strategies=("single", "zero3", "fsdp1-full", "fsdp2")),
         Variant("main_process", checkpointing=OFF),
         Variant("ignore_mismatched", checkpointing=OFF),
         Variant("state_dict", checkpointing=OFF),
         Variant("zero_to_fp32", checkpointing=OFF, strategies=("zero*",)),
-        Variant("tied_state_dict", checkpointing=OFF, strategies=("single", "ddp", "zero2", "zero3", "fsdp2")),
+        Variant("tied_state_dict", checkpointing=OFF, strategies=SOME),
         Variant("tied_zero_to_fp32", checkpointing=OFF, strategies=("zero2", "zero3")),
         Variant("broken", checkpointing=OFF, trainer="sft", look="`trainer.model.save_pretrained(folder)`"),
         Variant("save_model", checkpointing=OFF, trainer="sft"),
+        Variant("tied_save_model", checkpointing=OFF, trainer="sft", strategies=SOME),
+        Variant("lora_save_model", checkpointing=OFF, trainer="sft", strategies=SOME),
     ),
     claims={
         "a": Claim(
@@ -58,13 +62,22 @@ FAILURE = Failure(
             kind="present",
             where={"variant": "broken", "strategy": "zero3*"},
         ),
-        "f": Claim("`torch.save`, or `safe_serialization=False`", swap={"remedy": "torch_save"}),
+        "f": Claim("`torch.save(model.state_dict(), file)`", swap={"remedy": "torch_save"}),
+        "f2": Claim(
+            "`save_pretrained(folder, safe_serialization=False)`",
+            swap={"remedy": "unsafe"},
+            where={"variant": "broken"},
+        ),
         "g": Claim(
             "`ignore_mismatched_sizes=True` when it is loaded, as the error says",
             swap={"remedy": "ignore_mismatched"},
         ),
         "h": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}),
         "i": Claim("gathered like that, tied embeddings come back tied", kind="trains", where={"variant": "tied_*"}),
+        "j": Claim("`save_model` writes tied embeddings once", kind="trains", where={"variant": "sft-tied_save_model"}),
+        "k": Claim(
+            "`save_model` writes the whole of a LoRA adapter", kind="trains", where={"variant": "sft-lora_save_model"}
+        ),
     },
 )
 
@@ -86,19 +99,21 @@ def trainer(variant, arguments, setup):
 
     from faultline.trainer import changed_config
     from tiny_models.data import text_dataset
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.qwen2 import add_lora, qwen2
     from tiny_models.tokenizer import tokenizer
 
-    if variant.remedy == "save_model":
+    if variant.remedy.endswith("save_model"):
         arguments = changed_config(arguments, GATHER, setup)
     config = SFTConfig(**arguments)
-    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer())
+    model = qwen2(tie_word_embeddings=variant.remedy.startswith("tied_"))
+    model = add_lora(model) if variant.remedy.startswith("lora_") else model
+    return SFTTrainer(model, config, train_dataset=text_dataset(), processing_class=tokenizer())
 
 
 def save(variant, trained, folder):
     import torch
 
-    if variant.remedy == "save_model":
+    if variant.remedy.endswith("save_model"):
         return trained.save_model(folder)
     accelerator = trained.accelerator
     engine = trained.model_wrapped if variant.trainer else trained.model
@@ -116,13 +131,27 @@ def save(variant, trained, folder):
     elif remedy == "main_process":
         if main:
             model.save_pretrained(folder)
+    elif remedy == "unsafe":
+        model.save_pretrained(folder, is_main_process=main, safe_serialization=False)
     else:
         model.save_pretrained(folder, is_main_process=main)
 
 
 def load(variant, folder):
+    """As a user would; of `tied_save_model` the file itself, for a model that is loaded from it is tied anew."""
     from transformers import Qwen2ForCausalLM
 
+    from tiny_models.checkpoints import state_dict
+
+    if variant.remedy == "tied_save_model":
+        written = state_dict(folder)
+        return {"lm_head.weight": written["model.embed_tokens.weight"], **written}
+    if variant.remedy == "lora_save_model":
+        from peft import PeftModel
+
+        from tiny_models.qwen2 import qwen2
+
+        return PeftModel.from_pretrained(qwen2(), folder)
     if variant.remedy.endswith("zero_to_fp32"):
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
