@@ -12,7 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline import audit, catalogue, conditions, history, known, pins, ranges, setups, strategies
+from faultline import (
+    audit,
+    bootstrap,
+    catalogue,
+    conditions,
+    history,
+    known,
+    pins,
+    ranges,
+    server,
+    setups,
+    stacks,
+    strategies,
+)
 from faultline.catalogue import NEEDS
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
 from faultline.settings import OWN, trainers
@@ -65,7 +78,7 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     for told in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
         assert told in out
     [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
-    assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "2025-03-01"
+    assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "trl-0.15.2"
 
 
 def test_another_torch_than_was_run_is_a_condition(tmp_path, asked):
@@ -157,6 +170,7 @@ def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
     """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
     monkeypatch.setattr(audit, "_once", lambda *_: set())
     monkeypatch.setattr(history, "shows", lambda *_: False)
+    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)  # nothing of this is kept for other tests
     _, out, _ = asked("audit", project(tmp_path), "--all")
     assert not re.search(r"measured +:", out)
 
@@ -333,6 +347,46 @@ def test_cells_that_train_are_not_found(name):
         left = {axis: frozenset([getattr(cell, axis)]) for axis in ("strategy", "checkpointing", "precision")}
         left["trainer"] = frozenset([variant.trainer or OWN])
         assert not [c for c in cases(Setup(left, TODAY), name) if variant in c.variants], cell.id
+
+
+def pairs():
+    """Every failure that names stacks of stacks/, with each of them that its rules were held against."""
+    for failure in FAILURES.values():
+        yield from ((failure.name, stack) for stack in {s for c in own(failure) for s in history.pinned(failure, c)})
+
+
+def own(failure):
+    return [c for c in known.outcomes(failure) if c.broken and c.world_size == 2 and history.possible(failure, c)]
+
+
+@pytest.mark.parametrize(("name", "stack"), sorted(pairs()))
+def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
+    """Breaks when releases that a run showed the failure on are only said to do what others do, or the first release
+    without it is told of it."""
+    failure, versions = FAILURES[name], known.pinned() | bootstrap.pinned(stacks.named()[stack])
+    asked = {package: ranges.exactly(v) for package, v in versions.items() if package in server.STACK}
+    for cell in (cell for cell in own(failure) if stack in history.pinned(failure, cell)):
+        shows = history.shows(failure, *known.outcomes(failure, stack)[cell])
+        if shows is not None:
+            told = history.state(failure, cell, asked)
+            assert told == (shows, ""), f"{cell.id} {told}"
+
+
+def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
+    """Breaks when an audit knows the months and today alone, or can't say on what it stands or how to repeat it."""
+    pins = "".join(f"{name}=={version}\n" for name, version in known.pinned().items())
+    (tmp_path / "ds.json").write_text('{"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}')
+    (tmp_path / "train.yaml").write_text("output_dir: x\ngradient_accumulation_steps: 4\n")
+    for deepspeed, applies in (("0.17.5", False), ("0.18.2", True), ("0.18.3", False)):
+        (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
+        _, out, _ = asked("audit", str(tmp_path), "--json")
+        found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}
+        assert ("zero2_ga_wrong_gradient" in found) == applies, deepspeed
+        if applies:
+            [case] = found["zero2_ga_wrong_gradient"]["cases"]
+            assert case["outcomes"] == ["diverges (differs)"] and case["stacks"]["pinned"] == ["deepspeed-0.18.2"]
+            assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
+            assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
 
 
 def test_a_range_over_a_fix_is_an_if():
