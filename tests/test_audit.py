@@ -376,7 +376,7 @@ def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
     """Breaks when an audit knows the months and today alone, or can't say on what it stands or how to repeat it."""
     pins = "".join(f"{name}=={version}\n" for name, version in known.pinned().items())
     (tmp_path / "ds.json").write_text('{"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}')
-    (tmp_path / "train.yaml").write_text("output_dir: x\ngradient_accumulation_steps: 4\n")
+    (tmp_path / "train.yaml").write_text("output_dir: x\ngradient_accumulation_steps: 4\nbf16: false\nfp16: false\n")
     for deepspeed, applies in (("0.17.5", False), ("0.18.2", True), ("0.18.3", False)):
         (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
         _, out, _ = asked("audit", str(tmp_path), "--json")
@@ -384,9 +384,89 @@ def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
         assert ("zero2_ga_wrong_gradient" in found) == applies, deepspeed
         if applies:
             [case] = found["zero2_ga_wrong_gradient"]["cases"]
+            assert found["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
             assert case["outcomes"] == ["diverges (differs)"] and case["stacks"]["pinned"] == ["deepspeed-0.18.2"]
             assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
             assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
+
+
+ZERO = "trainer: sft\noutput_dir: x\ngradient_checkpointing: false\nbf16: false\nfp16: false\n"
+FSDP2 = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\nmixed_precision: 'no'\n"
+STATIC = "distributed_type: MULTI_GPU\nmixed_precision: 'no'\n"
+BY_FILE = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+DEEPSPEED = '{"zero_optimization": {"stage": 3}}'
+CLIPS = DEEPSPEED.replace("}}", '}, "gradient_clipping": "auto"}')
+SHARDS = "fsdp: true\nfsdp_config: {version: 2, state_dict_type: %s}"
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "train", "yes", "no"),
+    [
+        ("deepspeed_gradient_clipping_omitted", DEEPSPEED, "", "max_grad_norm: 0.5", "max_grad_norm: 1.0"),
+        ("deepspeed_gradient_clipping_omitted", BY_FILE, "max_grad_norm: 0.5\n", DEEPSPEED, CLIPS),
+        (
+            "ddp_static_graph_no_sync",
+            STATIC,
+            "ddp_static_graph: true\n",
+            "gradient_accumulation_steps: 2",
+            "gradient_accumulation_steps: 1",
+        ),
+        (
+            "fsdp_sharded_save_model_writes_nothing",
+            FSDP2,
+            "",
+            SHARDS % "SHARDED_STATE_DICT",
+            SHARDS % "FULL_STATE_DICT",
+        ),
+        (
+            "zero3_lora_target_parameters_no_checkpoint",
+            DEEPSPEED,
+            "use_peft: true\n",
+            "lora_target_parameters: [mlp.experts.gate_up_proj]",
+            "lora_target_parameters:",
+        ),
+    ],
+)
+def test_a_setting_is_read_and_asked_for_only_where_no_file_says_it(tmp_path, name, engine, train, yes, no):
+    """Breaks when an audit asks for what stands in a file, or doesn't fail by it, or fails by what nobody said."""
+    (tmp_path / "requirements.txt").write_text("".join(f"{name}=={v}\n" for name, v in known.pinned().items()))
+    (tmp_path / ("ds3.json" if engine.startswith("{") else "accelerate.yaml")).write_text(engine)
+
+    def told(more=""):
+        (tmp_path / "ds.json").unlink(missing_ok=True)
+        (tmp_path / "train.yaml").write_text(ZERO + train + more * (not more.startswith("{")))
+        if more.startswith("{"):
+            (tmp_path / "ds.json").write_text(more)
+        found = conditions.findings(setups.of([str(tmp_path)], environment=False))
+        return [finding for finding in found if finding.failure.name == name]
+
+    [asked] = told()
+    assert not asked.applies and NEEDS.keys() & {*asked.cases[0].open}
+    [found] = told(yes)
+    assert found.applies and found.sure
+    assert not told(no)
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "norm", "unlike"),
+    [
+        ("==0.19.3", 1.0, "no"),
+        (">=0.19.3", 1, "no"),
+        (">=0.19.3", 0, "yes"),
+        (">=0.19.3", 0.5, "yes"),
+        ("<0.19.3", 1.0, "yes"),
+        ("==0.18.2", 0.0, "no"),
+        (">=0.18", 1.0, "yes no"),
+        (">=0.18", 0.3, "yes"),
+    ],
+)
+def test_what_deepspeed_clips_at_by_itself_is_the_releases(tmp_path, deepspeed, norm, unlike):
+    """Breaks when a norm that is DeepSpeed's own is taken for another one, or an unknown release for any."""
+    (tmp_path / "requirements.txt").write_text(f"deepspeed{deepspeed}\n")
+    (tmp_path / "train.yaml").write_text(f"output_dir: x\nmax_grad_norm: {norm}\n")
+    found = setups.of([str(tmp_path)], environment=False)
+    assert found.left["own max_grad_norm"] == {*unlike.split()}
+    assert found.sources["own max_grad_norm"] == (f"train.yaml:2 max_grad_norm: {norm}",)
 
 
 def test_a_range_over_a_fix_is_an_if():

@@ -49,7 +49,9 @@ FAILURE = Failure(
             checkpointing=OFF,
             look="trainable weights of two dtypes in one block, such as fp32 norms or adapters",
         ),
-        Variant("lora_broken", checkpointing=OFF, look="a frozen bf16 base with fp32 adapters"),
+        Variant(
+            "lora_broken", checkpointing=OFF, needs=("adapter",), look="a frozen base in bf16, and adapters in fp32"
+        ),
         Variant("cast", checkpointing=OFF, strategies=FSDP),
         Variant("no_autocast", checkpointing=OFF, strategies=FSDP),
         Variant("separate", checkpointing=OFF, strategies=FSDP),
