@@ -157,6 +157,10 @@ class Failure:
       `told_by`, what that is in words. It is searched in many lines, so one that looks ahead is anchored. Without it
       the answer is the signature's mechanism, likely and no more, if it has one: its own in `mechanism`, or that of
       the failure which `shares` names as ``failure/signature``, beside which this one may be meant.
+    - `later`, for signatures that no run ends with, but a process that loads what the run left: what the run is found
+      to be, such as ``checkpoint-lacks``.
+    - `warns`: the pattern of a warning that is all that such a run prints where it raises nothing, and what it is told
+      apart by from a harmless one, in words.
     - `began` and `fixes`: the first releases with it and without it, where a search found them.
     - `found_by`: facts about a model (see `observe.Observer.facts`), of which the failure needs one.
     - `report`: a pattern of the cell that its upstream report shows, for one that is about a trainer's own code, or
@@ -177,6 +181,8 @@ class Failure:
     told_by: Mapping[str, str] = field(default_factory=dict)
     mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
     shares: Mapping[str, str] = field(default_factory=dict)
+    later: Mapping[str, str] = field(default_factory=dict)
+    warns: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
     began: tuple[Turn, ...] = ()
     fixes: tuple[Turn, ...] = ()

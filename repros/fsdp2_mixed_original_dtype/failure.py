@@ -62,6 +62,7 @@ FAILURE = Failure(
             checkpointing=OFF,
             strategies=("single", "ddp", "fsdp1-full", "fsdp2"),
             needs=("adapter",),
+            look="trainable weights of another dtype than the adapters' in one block",
         ),
     ),
     claims={

@@ -22,8 +22,11 @@ FAILURE = Failure(
     until="open with transformers 5.23: `save_model` has a branch for `FULL_STATE_DICT` and no other",
     report="sft-broken/*",
     signatures={
-        # FSDP2's tensors aren't plain ones, which safetensors finds out.
+        # Of a folder without weights, whoever left it so.
+        "no-weights": r"Error no file named .{1,200}found in directory",
     },
+    context={"no-weights": r"SHARDED_STATE_DICT|\.distcp\b|pytorch_model_fsdp"},
+    later={"no-weights": "checkpoint-lacks"},
     elsewhere=("no-storage",),  # zero3_save_pretrained_empty
     variants=(
         Variant(
