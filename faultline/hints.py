@@ -67,7 +67,7 @@ _LINE = re.compile(
     r"prepare_model|vision_(?:tower|model)|mm_projector|multi_?modal_?projector|did not receive grad|[gG]emma|"
     r"[lL]la[vV]a|LLaVA|target_parameters|tie_word_embeddings|tie_weights|[tT]ied (?:weights|embeddings)|"
     r"GatheredParameters|lm_head\.weight|static_graph|evaluation_mode|save_(?:state|model|pretrained|checkpoint)|"
-    r"ckpt: torch|_STATE_DICT|\.distcp\b|pytorch_model_fsdp"
+    r"ckpt: torch|with shape torch|_STATE_DICT|\.distcp\b|pytorch_model_fsdp"
 )
 TELLING = (
     r"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|"

@@ -245,7 +245,7 @@ NO_FILE_5 = NO_FILE.partition("OSError")[0] + (
 )
 
 
-@pytest.mark.parametrize("text", [MISMATCH, REPORT])
+@pytest.mark.parametrize("text", [MISMATCH, MISMATCH.partition("folder)\n")[2], REPORT])
 def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked, log):
     """Breaks when who loads what ZeRO-3 left hears only that shapes differ, or the loader's strategy decides."""
     empty = told("deepspeed config: zero_stage: 2\n" + text.format("torch.Size([0])", "torch.Size([32000, 4096])"))
@@ -269,19 +269,15 @@ def test_a_folder_without_weights_is_the_sharded_save_only_where_the_log_says_sh
         assert [match.failure.name for match in found.alike] == ["fsdp_sharded_save_model_writes_nothing"]
 
 
-def test_an_empty_name_is_a_model_without_a_path_and_no_more():
-    """Breaks when a bad name is taken for none, or none for the failure although nothing tells of a reference."""
+def test_an_empty_name_is_a_reference_model_only_where_one_is_loaded():
+    """Breaks when any empty name is taken for a policy without a path, or the failure isn't held out to who has one."""
     said = "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or end with '-' or '.' and "
-    said += "the maximum length is 96: '{}'.\n"
+    said += "the maximum length is 96: ''.\n"
     for kind in ("OSError", "huggingface_hub.errors.HFValidationError"):
-        found = told(f"{kind}: {said.format('')}")
-        assert found.answer == "ref_model_reloaded_from_path" and found.match.mechanism
-        assert told(f"{kind}: {said.format('my model')}").answer == UNKNOWN
-    frame = (
-        '  File "/x/trl/trainer/dpo_trainer.py", line 5, in __init__\n    ref_model = create_model_from_path(name)\n'
-    )
-    found = told(f"Traceback (most recent call last):\n{frame}OSError: {said.format('')}")
-    assert found.answer == "ref_model_reloaded_from_path" and not found.match.mechanism
+        bare = told(f"{kind}: {said}")
+        assert bare.answer == UNKNOWN and [m.failure.name for m in bare.alike] == ["ref_model_reloaded_from_path"]
+    frame = '  File "/x/trl/dpo_trainer.py", line 5, in __init__\n    ref_model = create_model_from_path(name)\n'
+    assert told(f"Traceback (most recent call last):\n{frame}OSError: {said}").answer == "ref_model_reloaded_from_path"
 
 
 def test_a_mode_that_was_never_run_speaks_against_nothing():

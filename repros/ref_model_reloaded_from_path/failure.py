@@ -4,7 +4,7 @@ import copy
 import math
 from pathlib import Path
 
-from faultline.catalogue import Claim, Failure, Mechanism, Variant
+from faultline.catalogue import Claim, Failure, Variant
 from faultline.errors import CheckFailed
 
 ISSUE = "https://github.com/huggingface/trl/issues/1340"
@@ -38,13 +38,6 @@ FAILURE = Failure(
     context={
         "no-path": r"ref_model|create_model_from_path",
         "no-default-adapter": r"peft_config\[.default.\]",
-    },
-    told_by={"no-path": "a trainer in the traceback that loads its reference model"},
-    mechanism={
-        "no-path": Mechanism(
-            "an empty name is looked up on the Hub, and a model that was built in code has no other",
-            r"Repo id must[^\n]*: ''",
-        ),
     },
     variants=(
         Variant("broken", checkpointing=OFF, needs=("reference model",), look=LOOK),

@@ -24,11 +24,10 @@ FAILURE = Failure(
         # FSDP2's tensors aren't plain ones, which safetensors finds out.
         "no-storage": r"Attempted to access the data pointer on an invalid python storage",
         # What the tensors are loaded with, by torch and by transformers 5.
-        "empty-weights": r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint",
-        "mismatched": r"You set `ignore_mismatched_sizes` to `False`",
+        "mismatched": r"Error\(s\) in loading state_dict|You set `ignore_mismatched_sizes` to `False`",
     },
-    context={"mismatched": r"ckpt: torch\.Size\(\[0\]\)"},
-    later={"empty-weights": "checkpoint-lacks", "mismatched": "checkpoint-lacks"},
+    context={"mismatched": r"param with shape torch\.Size\(\[0\]\) from checkpoint|ckpt: torch\.Size\(\[0\]\)"},
+    later={"mismatched": "checkpoint-lacks"},
     variants=(
         Variant("broken", checkpointing=OFF, look="`model.save_pretrained(folder)` in a loop of one's own"),
         Variant("torch_save", checkpointing=OFF, look="`torch.save(model.state_dict(), file)`"),
