@@ -156,7 +156,7 @@ def _measured(
         first = f"{began.version} is the first release with it, found by `{began.measured}`"
     if fix:
         return f"{fix.version} is the first release without it, found by `{fix.measured}`; {first}"
-    if not began and {sample.date for sample in samples if sample.shows} == {TODAY}:
+    if not began and {sample.stack for sample in samples if sample.shows} == {TODAY}:
         return f"only {name} {shown[-1]} was run, with today's other packages; of older and newer ones nothing is known"
     if len(shown) == 1:
         return f"only {name} {shown[0]} was run, with the other packages of many months; of others nothing is known"

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import advisories, conditions, history, known, report, setups, strategies
+from faultline import advisories, conditions, history, known, report, setups, stacks, strategies
 from faultline.catalogue import NEEDS, Failure, Turn
 from faultline.conditions import Case, Finding
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
@@ -21,13 +21,16 @@ from faultline.server import STACK
 from faultline.setups import Setup
 from faultline.stacks import TODAY
 
+MECHANISM = "the bare mechanism today"
+
 
 @dataclass(frozen=True)
 class Evidence:
     """What stands behind a case: cells that show it today, of how many; and on how many of the timeline's stacks,
-    the last of them as of `last`.
+    the last of them as of `last`; and which stacks of stacks/ showed it.
 
-    `remedies` are those that cells of the case tested; if it is `fixed` today, the bare mechanism's in the same places.
+    `remedies` are those that cells of the case tested, as `measured` says: today; or if these don't show it any more,
+    the bare mechanism's in the same places; or if that doesn't either, on the stack that the failure was reported on.
     """
 
     today: int
@@ -35,9 +38,10 @@ class Evidence:
     stacks: int
     of_stacks: int
     last: str
+    pinned: tuple[str, ...]
     outcomes: tuple[str, ...]
     remedies: tuple[Fate, ...]
-    fixed: bool
+    measured: str
     upgrade: tuple[str, ...]
     commands: tuple[str, ...]
 
@@ -61,22 +65,24 @@ def evidence(failure: Failure, case: Case) -> Evidence:
     """What was measured of a case."""
     told = known.outcomes(failure)
     today = [cell for cell in case.shown if history.shows(failure, *told[cell])]
-    past = [
-        sample for cell in case.shown for sample in history.samples(failure, cell) if sample.date not in (TODAY, "")
-    ]
-    dates = {sample.date for sample in past}
-    did = {sample.date for sample in past if sample.shows}
+    past = [sample for cell in case.shown for sample in history.samples(failure, cell)]
+    dates = {sample.stack for sample in past} & {moment.date for moment in known.over_time().moments} - {TODAY}
+    showed = {sample.stack for sample in past if sample.shows}
+    did = showed & dates
     seen = {told[cell] for cell in today} or _once(failure, case.shown)
     twins = [cell for cell in dict.fromkeys(map(_plain, today)) if history.shows(failure, *told[cell])]
+    mechanism = [] if twins else _mechanism(failure, case.shown)
+    reported = f"these cells on {known.shown_on(failure)}"
     return Evidence(
         len(today),
         len(case.among),
         len(did),
         len(dates),
         max(did, default=""),
+        tuple(sorted(showed & {*stacks.named()} - {TODAY})),
         tuple(sorted(report.named(*each) for each in seen)),
-        tuple(known.remedies(failure, twins or _mechanism(failure, case.shown))),
-        not twins,
+        tuple(known.remedies(failure, twins or mechanism or case.shown)),
+        "these cells today" if twins else MECHANISM if mechanism else reported,
         tuple(dict.fromkeys(_upgrade(fix) for cell in case.shown if (fix := history.fixed(failure, cell)))),
         commands(failure, case),
     )
@@ -91,6 +97,7 @@ def _once(failure: Failure, cells: Collection[Cell]) -> set[tuple[str, str]]:
     past = known.over_time().cells
     texts = {text for cell in cells for text in past.get(_plain(cell).id, ())}
     pairs = {(outcome, signature) for outcome, _, signature in (text.partition(" ") for text in texts)}
+    pairs |= {known.outcomes(failure, stack)[cell] for cell in cells for stack in history.pinned(failure, cell)}
     return {pair for pair in pairs if history.shows(failure, *pair)}
 
 
@@ -118,9 +125,10 @@ def commands(failure: Failure, case: Case) -> tuple[str, ...]:
     now = next((cell for cell in usual if history.shows(failure, *told[cell])), None)
     own = [report.command(now.id)] if now else []
     for cell in usual if not now else ():
-        dates = [sample.date for sample in history.samples(failure, cell) if sample.shows and sample.date]
-        if dates:
-            own = [report.command(_plain(cell).id, dates[-1])]
+        showed = [sample for sample in history.samples(failure, cell) if sample.shows and sample.stack]
+        if showed:
+            stack = showed[-1].stack
+            own = [report.command((cell if stack in stacks.named() else _plain(cell)).id, stack)]
             break
     return (*own, *([f"make reproduce FAILURE={failure.name}"] if failure.reported else []))
 
@@ -169,9 +177,9 @@ def _case(setup: Setup, failure: Failure, case: Case) -> dict[str, Any]:
         "if": [conditions.words(case, condition) for condition in case.open],
         "outcomes": list(shown.outcomes),
         "today": {"cells": shown.today, "of": shown.of},
-        "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last},
+        "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last, "pinned": list(shown.pinned)},
         "upgrade": list(shown.upgrade),
-        "measured": "the bare mechanism today" if shown.fixed else "these cells today",
+        "measured": shown.measured,
         "remedies": [known.as_json(fate) for fate in shown.remedies],
         "repeat": list(shown.commands),
     }

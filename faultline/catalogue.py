@@ -18,8 +18,17 @@ NEEDS = {
     "adapter": "an adapter, such as LoRA",
     "reference model": "a reference model, as `beta` above 0 makes one",
     "average_tokens_across_devices": "`average_tokens_across_devices`, which is on by default",
+    "accumulation": "`gradient_accumulation_steps` above 1",
+    "no gradient_clipping": "a DeepSpeed config without `gradient_clipping`",
+    "own max_grad_norm": "a `max_grad_norm` at which DeepSpeed doesn't clip by itself (1.0 since 0.19.3, never before)",
+    "sharded state dict": "`fsdp_state_dict_type: SHARDED_STATE_DICT`",
+    "precompute_ref_log_probs": "`precompute_ref_log_probs`",
+    "target_parameters": "an adapter with `target_parameters`",
+    "trained head": "an adapter with `modules_to_save=['lm_head']`",
 }
 """What a variant may need of a training beside its place in the matrix, where a project's files can say it."""
+BY_DEFAULT = frozenset(["average_tokens_across_devices"])
+"""Those of them that are there unless a file says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,10 @@ class Failure:
       `told_by`, what that is in words. It is searched in many lines, so one that looks ahead is anchored. Without it
       the answer is the signature's mechanism, likely and no more, if it has one: its own in `mechanism`, or that of
       the failure which `shares` names as ``failure/signature``, beside which this one may be meant.
+    - `later`, for signatures that no run ends with, but a process that loads what the run left: what the run is found
+      to be, such as ``checkpoint-lacks``.
+    - `warns`: the pattern of a warning that is all that such a run prints where it raises nothing, and what it is told
+      apart by from a harmless one, in words.
     - `began` and `fixes`: the first releases with it and without it, where a search found them.
     - `found_by`: facts about a model (see `observe.Observer.facts`), of which the failure needs one.
     - `report`: a pattern of the cell that its upstream report shows, for one that is about a trainer's own code, or
@@ -170,6 +183,8 @@ class Failure:
     told_by: Mapping[str, str] = field(default_factory=dict)
     mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
     shares: Mapping[str, str] = field(default_factory=dict)
+    later: Mapping[str, str] = field(default_factory=dict)
+    warns: Mapping[str, str] = field(default_factory=dict)
     reported: Reported | None = None
     began: tuple[Turn, ...] = ()
     fixes: tuple[Turn, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from faultline import history, known, matrix, report, strategies
-from faultline.catalogue import NEEDS, Failure, Variant, failures
+from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant, failures
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.setups import Setup
 
@@ -31,9 +31,11 @@ class Case:
 
     @property
     def applies(self) -> bool:
-        """Whether all holds, or the strategy and a trainer or need that the files name, and no code is asked for."""
+        """Whether all holds, or the strategy and a trainer or need that the files name, and neither code nor a setting
+        that somebody has to make is asked for."""
         named = "strategy" in self.holds and not {"trainer", *NEEDS}.isdisjoint(self.holds)
-        return not self.open or (named and not {v.look for v in self.variants if v.look} & {*self.open})
+        asked = {variant.look for variant in self.variants} | (NEEDS.keys() - BY_DEFAULT)
+        return not self.open or (named and asked.isdisjoint(self.open))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Which mode of checkpointing a training takes that doesn't name one, by its releases of transformers and TRL."""
+"""What a training takes where its files leave it to the libraries, by their releases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from packaging.version import Version
 
@@ -17,6 +17,12 @@ NON_REENTRANT = Version("5.0.0")
 TRL_BEFORE, TRL_SINCE = Version("0.27.0.dev0"), Version("0.27.1")
 TRL = frozenset(["sft", "dpo", "grpo", "rloo"])
 OWN = "another"
+
+NORM = "max_grad_norm"
+"""Another axis of settings alone: the norm at which gradients are meant to be clipped."""
+
+# DeepSpeed's gradient_clipping where its config has none: 0.0 up to 0.19.2, 1.0 from 0.19.3 on.
+CLIPS = Version("0.19.3")
 
 
 def mode(left: Mapping[str, frozenset[str]], versions: Mapping[str, Range]) -> tuple[str, str]:
@@ -37,3 +43,9 @@ def mode(left: Mapping[str, frozenset[str]], versions: Mapping[str, Range]) -> t
     zero3 = any(name.startswith("zero3") for name in left.get("strategy", ["zero3"]))
     forced = zero3 and trainer != frozenset([OWN]) and left.get("adapter") != frozenset(["no"])
     return ("", "") if forced else found
+
+
+def unlike(norms: Collection[str], deepspeed: Range) -> frozenset[str]:
+    """Whether DeepSpeed clips otherwise than at the norm that is meant, where its config doesn't say at which."""
+    own = {"1.0"} if deepspeed.reaches(CLIPS) else {"0.0"} if deepspeed.below(CLIPS) else {"0.0", "1.0"}
+    return frozenset({"yes" for norm in norms if {norm} != own} | {"no" for norm in norms if norm in own})

@@ -20,7 +20,7 @@ from faultline.logs import Line
 from faultline.matching import Match, commands, fitting, happens
 from faultline.matrix import CHECKPOINTING, matches
 from faultline.report import diagnosis, plain
-from faultline.silence import LOGGED, Silence, Steps, alike
+from faultline.silence import LOGGED, Silence, Steps, Warned, Warnings, alike, warnings
 from faultline.wording import normalised
 
 UNKNOWN = "unknown"
@@ -39,6 +39,8 @@ class Diagnosis:
     hints: Hints
     silence: Silence | None = None
     """Steps without a gradient, where the log tells no error."""
+    warned: tuple[Warned, ...] = ()
+    """Warnings that failures print, where the log tells no error."""
     empty: bool = False
 
     @property
@@ -56,6 +58,7 @@ class Intake:
 
     def __init__(self) -> None:
         self.reader, self.collector, self.steps, self.empty = tracebacks.Reader(), Collector(), Steps(), True
+        self.warnings = Warnings()
 
     def wanted(self) -> re.Pattern[bytes] | None:
         """The pattern of lines that can still change the answer; none while a traceback is open."""
@@ -64,7 +67,8 @@ class Intake:
             return None
         reader = self.reader
         errors = b"" if reader.full else clues.TRACEBACKS if reader.tired else clues.TELLING
-        return _pattern(errors, not self.collector.full, reader.waits and not reader.full, not self.steps.full)
+        losses, waited = reader.waits and not reader.full, not self.warnings.full
+        return _pattern(errors, not self.collector.full, losses, not self.steps.full, waited)
 
     def take(self, line: Line) -> None:
         if self.reader.stale(line):
@@ -72,11 +76,12 @@ class Intake:
         self.reader.take(line)
         self.collector.take(line)
         self.steps.take(line)
+        self.warnings.take(line)
 
 
 @functools.cache
-def _pattern(errors: bytes, hints: bool, losses: bool, steps: bool) -> re.Pattern[bytes]:
-    parts = errors, TELLING.encode() * hints, clues.LOSS * losses, LOGGED * steps
+def _pattern(errors: bytes, hints: bool, losses: bool, steps: bool, warned: bool) -> re.Pattern[bytes]:
+    parts = errors, TELLING.encode() * hints, clues.LOSS * losses, LOGGED * steps, warnings() * warned
     return re.compile(b"|".join(filter(None, parts)) or rb"(?!)")
 
 
@@ -105,10 +110,11 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
     told = [(event, match) for event in reversed(chain) if not event.follows for match in fitting(event.text, hints)]
     cause, best = next(((event, match) for event, match in told if match.sure), (cause, None))
     silence = None if cause else intake.steps.silence()
+    warned = () if cause else intake.warnings.warned(hints)
     others = {match.failure.name: match for _, match in told if not match.sure}
     whose = {match.failure.name: match for _, match in told if best and match.mechanism == best.mechanism != ""}
     either = tuple(match for match in whose.values() if best and match.failure != best.failure)
-    return Diagnosis(best, either, tuple(others.values()), cause, found, hints, silence, intake.empty)
+    return Diagnosis(best, either, tuple(others.values()), cause, found, hints, silence, warned, intake.empty)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -181,6 +187,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "cause": _event(told.cause) if told.cause else None,
         "followed": [_event(event) for event in told.found.events if event is not told.cause],
         "silence": vars(told.silence) | {"failures": alike(told.silence, hints)} if told.silence else None,
+        "warned": [vars(warned) for warned in told.warned],
         "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in told.alike],
         "seen": [{"cell": cell, "stack": on} for cell, on in known.seen(told.cause.text)] if told.cause else [],
         "strategies": sorted(hints.strategies, key=strategies.names().index),

@@ -14,10 +14,12 @@ from faultline.matrix import PRECISIONS, matches
 from faultline.projects import Document
 from faultline.report import one_line
 
+YES, NO = frozenset(["yes"]), frozenset(["no"])
+
 
 @dataclass(frozen=True)
 class Told:
-    """What one place says of one axis, which may be one of catalogue.NEEDS: the values that it leaves.
+    """What one place says of one axis, which may be one of catalogue.NEEDS with YES or NO: the values that it leaves.
 
     `note` says so where they are none that was measured.
     """
@@ -137,6 +139,10 @@ def fsdp(
     if truth(plain.get("offload_params", plain.get("cpu_offload", ("", False)))[1]):
         note = "FSDP with its parameters offloaded was not measured, only without"
     yield Told("strategy", frozenset(names), where, note)
+    key, saved = plain.get("state_dict_type", ("", ""))
+    if told := re.search(r"(SHARDED|FULL)_STATE_DICT", str(saved).upper()):
+        sharded = YES if told[1] == "SHARDED" else NO
+        yield Told("sharded state dict", sharded, source_of(document, *path, key, value=saved))
     key, wrapped = plain.get("activation_checkpointing", ("", None))
     if truth(wrapped):  # accelerate's wrapper is non-reentrant, always
         yield Told("checkpointing", frozenset(["non-reentrant"]), source_of(document, *path, key, value=wrapped))
@@ -153,6 +159,8 @@ def _deepspeed_plugin(document: Document, config: Mapping[str, Any], source: str
         offload = [part for part in ("optimizer", "param") if _offloaded(config.get(f"offload_{part}_device"))]
         where = source_of(document, "deepspeed_config", "zero_stage", value=stage)
         yield Told("strategy", _zero(int(stage), offload, None), where)
+        yield Told("no gradient_clipping", NO, where)  # accelerate writes it, or "auto"
+        yield from accumulation(document, config, ("deepspeed_config",))
     else:
         yield Told("strategy", family("zero*"), source)
 
@@ -197,9 +205,21 @@ def deepspeed(document: Document, data: Mapping[str, Any], path: tuple[str, ...]
         yield Told("strategy", _zero(int(stage), offload, bucket), source)
     else:
         yield Told("strategy", family("zero*"), source)
+    clips = "gradient_clipping" in data
+    where = source_of(document, *path, *(["gradient_clipping"] if clips else ["zero_optimization"]))
+    yield Told("no gradient_clipping", NO if clips else YES, where if clips else f"{where}, without gradient_clipping")
+    yield from accumulation(document, data, path)
     for name in ("bf16", "fp16"):
         if truth(table(data, name).get("enabled")):
             yield from precision(document, name, (*path, name, "enabled"), True)
+
+
+def accumulation(document: Document, data: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Told]:
+    """Whether gradients are added up over several batches; nothing of `auto`, which is what another file says."""
+    key = "gradient_accumulation_steps"
+    if re.fullmatch(r"[1-9]\d{0,8}", str(data.get(key))):
+        steps = int(data[key])
+        yield Told("accumulation", YES if steps > 1 else NO, source_of(document, *path, key, value=steps))
 
 
 def table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

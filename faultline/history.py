@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
-from faultline import bootstrap, known, ranges, stacks
+from faultline import bootstrap, expectations, known, ranges, runner, stacks
 from faultline.catalogue import Failure, Turn
 from faultline.matrix import Cell, matches
 from faultline.ranges import Range
@@ -22,9 +22,12 @@ NOT_BEFORE = "this strategy does what others did before the fix, which were meas
 
 @dataclass(frozen=True)
 class Sample:
-    """What a cell did on one stack: whether it showed the failure; None where it couldn't tell."""
+    """What a cell did on one stack: whether it showed the failure; None where it couldn't tell.
 
-    date: str
+    `stack` is what STACK takes: a month of the timeline, a file of stacks/, or `today`; empty where versions are all.
+    """
+
+    stack: str
     versions: Mapping[str, Version]
     shows: bool | None
 
@@ -60,7 +63,7 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     if later or older:
         return None, " and ".join(filter(None, (later, older)))
     pinned = bool(asked) and all(each.pinned for each in asked.values())
-    if [sample.date for sample in history] == [TODAY] and (
+    if [sample.stack for sample in history] == [TODAY] and (
         outside or not pinned or package(failure, cell) not in (*asked, "torch")
     ):
         return None, TODAY_ONLY
@@ -72,7 +75,7 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
         return None, f"your torch does what {measured} does"
     if told == {True}:
         return True, ""
-    some = " and ".join(dict.fromkeys(sample.date or _named(sample, asked) for sample in (did[0], did[-1])))
+    some = " and ".join(dict.fromkeys(sample.stack or _named(sample, asked) for sample in (did[0], did[-1])))
     return None, f"your releases do what those of {some} do, not what others did"
 
 
@@ -103,9 +106,9 @@ def turn(turns: Iterable[Turn], cell: Cell) -> Turn | None:
 def samples(failure: Failure, cell: Cell) -> list[Sample]:
     """What a cell did on each stack of the timeline, or only today where it isn't there, the oldest first.
 
-    Among them are those stacks that the failure's errors are recorded of, the one that it was reported on, where a run
-    of `reproduce` shows it, and the first release with it, where a search found that. A cell in bf16 that does today
-    what its twin in fp32 does has the twin's past.
+    Among them are the stacks of stacks/ that its rules were held against, and those that the failure's errors are
+    recorded of, the one that it was reported on, where a run of `reproduce` shows it, and the first release with it,
+    where a search found that. A cell in bf16 that does today what its twin in fp32 does has the twin's past.
     """
     plain = replace(cell, precision="fp32")
     told = known.outcomes(failure)
@@ -119,18 +122,37 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
         for moment, outcome in zip(moments, past or (), strict=past is not None)
         if moment.versions
     ] or [Sample(TODAY, _versions(known.pinned()), now)]
+    for stack in pinned(failure, cell):
+        if not any(_pins(stack).items() <= sample.versions.items() for sample in found):
+            found.append(Sample(stack, _pins(stack), shows(failure, *known.outcomes(failure, stack)[cell])))
     first = turn(failure.began, cell)
     others = [{first.package: Version(first.version)}] if first else []
     if reported_in(failure, cell) and failure.reported:
-        pins = bootstrap.pinned(stacks.named()[failure.reported.stack])
-        others.append(_versions({name: version for name, version in pins.items() if name in STACK}))
+        others.append(_pins(failure.reported.stack))
     for entry in known.recorded():
         if entry["failure"] == failure.name and shows(failure, entry["outcome"], entry["signature"]):
             others += [_stack(stack) for stack, names in entry["stacks"].items() if plain.id in names]
     have = [sample.versions for sample in found]
     found += [Sample("", versions, True) for versions in others if versions not in have]
     name, none = package(failure, cell), Version("0")
-    return sorted(found, key=lambda sample: (sample.versions.get(name, none), bool(sample.date)))
+    return sorted(found, key=lambda sample: (sample.versions.get(name, none), bool(sample.stack)))
+
+
+def pinned(failure: Failure, cell: Cell) -> list[str]:
+    """The stacks of stacks/ on which a run held a cell against its rules.
+
+    They are the ones that the failure names: for all cells where they are a pair, else for those that a rule with
+    versions is about.
+    """
+    upgrades = [claim.swap["stack"] for claim in failure.claims.values() if "stack" in claim.swap]
+    pair = [failure.reported.stack, failure.reported.good] if failure.reported else []
+    ruled = any(rule.versions and expectations.about(rule, cell) for rule in runner.rules(failure))
+    named = dict.fromkeys((*pair, *upgrades)) if ruled or all(pair) else {}
+    return [stack for stack in named if stack not in ("", TODAY)]
+
+
+def _pins(stack: str) -> dict[str, Version]:
+    return _versions({name: v for name, v in bootstrap.pinned(stacks.named()[stack]).items() if name in STACK})
 
 
 def reported_in(failure: Failure, cell: Cell) -> bool:

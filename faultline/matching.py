@@ -20,6 +20,8 @@ from faultline.report import one_line
 CERTAIN = "certain"
 LIKELY = "likely"  # the words are the failure's own, and nothing speaks against it; strategy or mode isn't known
 
+SHARED = "other mistakes have these words too, and nothing else in the log fits"
+
 
 @dataclass(frozen=True)
 class Match:
@@ -32,6 +34,8 @@ class Match:
     where: frozenset[Place] = frozenset()
     mechanism: str = ""
     """What happens to any such model, where nothing in the log says that it is the failure's own."""
+    later: bool = False
+    """Whether the log is of a process that loads what a run left: `signature` is what that run was found to be."""
 
     @property
     def told_by(self) -> str:
@@ -66,6 +70,8 @@ def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
 
 def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
     """How sure a failure is whose words were found: where runs ended so, against what is known of this one."""
+    if finding := failure.later.get(signature):
+        return _later(failure, signature, finding, hints)
     everywhere = known.places(failure, signature)
     # A mode in which none of this was run says nothing about it.
     asked = hints.modes if hints.modes <= _modes(failure, signature) else frozenset()
@@ -90,10 +96,16 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
     if same and not bears_out and re.search(same.context, hints.context):
         return Match(failure, signature, LIKELY, where=there, mechanism=same.text)
     if not bears_out and (same or not (hints.modes and needs_mode)):
-        return Match(
-            failure, signature, against="other mistakes have these words too, and nothing else in the log fits"
-        )
+        return Match(failure, signature, against=SHARED)
     return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
+
+
+def _later(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:
+    """How sure the words of a process are that loads what a run left: what is known of it says nothing of that run."""
+    context = failure.context.get(signature)
+    if context and not re.search(context, hints.context):
+        return Match(failure, finding, against=SHARED, later=True)
+    return Match(failure, finding, LIKELY, where=known.places(failure, finding), later=True)
 
 
 @functools.cache

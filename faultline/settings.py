@@ -8,12 +8,11 @@ from typing import Any
 
 from faultline import defaults, engines
 from faultline.catalogue import failures
-from faultline.engines import Told
+from faultline.engines import NO, YES, Told
 from faultline.matrix import CHECKPOINTING
 from faultline.projects import Document
 from faultline.report import one_line
 
-YES, NO = frozenset(["yes"]), frozenset(["no"])
 OWN = defaults.OWN  # a trainer that is none of those that the catalogue runs
 
 # Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.
@@ -29,6 +28,8 @@ ARGUMENTS = frozenset(
 DEEPSPEED = frozenset(
     ["zero_optimization", "train_micro_batch_size_per_gpu", "steps_per_print", "wall_clock_breakdown"]
 )
+PARAMETERS = "lora_target_parameters"
+SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")  # beside an adapter, whole
 LORA = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules", "lora_target", "peft_config")
 # Settings that only some of TRL's trainers have.
 TELLING = {
@@ -93,6 +94,7 @@ def _arguments(document: Document, data: Mapping[str, Any], path: tuple[str, ...
     elif engines.truth(data.get("bf16")) is False and "fp16" in data:
         yield Told("precision", frozenset(["fp32"]), place("bf16"))
     yield from _adapter(data, place)
+    yield from _adapted(data, place)
     found = [*_trainer(data, place)]
     found += [*_named_file(document, found)]
     yield from found
@@ -102,9 +104,13 @@ def _arguments(document: Document, data: Mapping[str, Any], path: tuple[str, ...
         yield Told("reference model", YES if beta else NO, place("beta"))
     elif left == {"sft"}:
         yield Told("reference model", NO, found[0].source)
-    key = "average_tokens_across_devices"
-    if engines.truth(data.get(key)) is not None:
-        yield Told(key, YES if engines.truth(data[key]) else NO, place(key))
+    for key in ("average_tokens_across_devices", "precompute_ref_log_probs"):
+        if (on := engines.truth(data.get(key))) is not None:
+            yield Told(key, YES if on else NO, place(key))
+    yield from engines.accumulation(document, data, path)
+    norm = data.get("max_grad_norm")
+    if isinstance(norm, (int, float)) and not isinstance(norm, bool):
+        yield Told(defaults.NORM, frozenset([str(float(norm))]), place("max_grad_norm"))
 
 
 def _distribution(document: Document, data: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Told]:
@@ -179,6 +185,14 @@ def _adapter(data: Mapping[str, Any], place: Any) -> Iterator[Told]:
         yield Told("adapter", YES if use else NO, place("use_peft"))
     elif key := next((key for key in LORA if data.get(key)), ""):
         yield Told("adapter", YES, place(key))
+
+
+def _adapted(data: Mapping[str, Any], place: Any) -> Iterator[Told]:
+    """What an adapter adapts beside the weights of modules."""
+    if PARAMETERS in data:
+        yield Told("target_parameters", YES if data[PARAMETERS] else NO, place(PARAMETERS))
+    if key := next((key for key in SAVED if key in data), ""):
+        yield Told("trained head", YES if "lm_head" in str(data[key]) else NO, place(key))
 
 
 def _trainer(data: Mapping[str, Any], place: Any) -> Iterator[Told]:

@@ -14,6 +14,7 @@ from faultline.pins import Pin
 from faultline.ranges import Range
 from faultline.report import one_line
 
+OTHER_NORM = "own max_grad_norm"
 MOST = 3  # files and places that are named where many are meant
 
 
@@ -127,6 +128,9 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
         left["checkpointing"] = frozenset([named])
         whose = tuple(f"{source}, {named} by default" for source in sources[package])
         sources["checkpointing"] = (*sources["checkpointing"], *whose)
+    if defaults.NORM in left:
+        left[OTHER_NORM] = defaults.unlike(left.pop(defaults.NORM), kept.get("deepspeed", Range()))
+        sources[OTHER_NORM] = sources.pop(defaults.NORM)
     torch = kept.get("torch")
     if torch and not torch.holds(ranges.public(known.pinned()["torch"])):
         notes.append(f"everything was measured with torch {known.pinned()['torch']}, not with torch{torch.text}")

@@ -1,14 +1,17 @@
-"""Logs of runs that end without an error and yet learn nothing: no step that they log has a gradient."""
+"""What logs without an error tell of runs that learn nothing: no step has a gradient, or a library only warned."""
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from faultline import known, strategies
 from faultline.catalogue import failures
 from faultline.hints import Hints
+from faultline.known import Place
 from faultline.logs import Line
 
 LOGGED = rb"grad_norm"  # what trainers log; transformers does so since 4.38
@@ -69,15 +72,70 @@ class Steps:
         return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number)
 
 
+@dataclass(frozen=True)
+class Warned:
+    """A warning that a failure prints and nothing else, the first in a log; `told_by` is when it is more than that."""
+
+    failure: str
+    told_by: str
+    text: str
+    file: str
+    line: int
+
+
+class Warnings:
+    """Takes the lines of a log, and keeps the first with the warning of each failure that has one."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Warned] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self._found) == len({name for name, _, _ in _warnings()})
+
+    def take(self, line: Line) -> None:
+        for name, pattern, told_by in _warnings():
+            if name not in self._found and pattern.search(line.text[:LONGEST]):
+                self._found[name] = Warned(name, told_by, line.text.strip()[:LONGEST], line.file, line.number)
+
+    def warned(self, hints: Hints) -> tuple[Warned, ...]:
+        """Those of failures that do so without an error where the hints leave it."""
+        return tuple(warned for warned in self._found.values() if silently(warned.failure, hints))
+
+
+@functools.cache
+def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    return tuple(
+        (name, re.compile(pattern), told_by)
+        for name, failure in failures().items()
+        for pattern, told_by in failure.warns.items()
+    )
+
+
+@functools.cache
+def warnings() -> bytes:
+    """The pattern of a line that has the warning of any failure."""
+    return "|".join(pattern.pattern for _, pattern, _ in _warnings()).encode()
+
+
+def silently(name: str, hints: Hints) -> list[str]:
+    """The strategies under which a failure's cells train wrongly without an error, as far as the hints leave them."""
+    places = known.silent(failures()[name], ("unmoved", "differs", "ranks-differ", "nan"))
+    return _left(places, hints)
+
+
+def _left(places: Iterable[Place], hints: Hints) -> list[str]:
+    """The strategies of places that are not known to be others than the log's."""
+    left = {
+        strategy
+        for strategy, mode in places
+        if (not hints.strategies or strategy in hints.strategies) and (not hints.modes or mode in hints.modes)
+    }
+    return sorted(left, key=strategies.names().index)
+
+
 def alike(silence: Silence, hints: Hints) -> dict[str, list[str]]:
     """The failures whose cells end so without an error, each with its strategies, as far as the hints leave them."""
     wanted = {{"0": "unmoved", "nan": "nan"}[norm] for norm in silence.norm.split(" or ")}
-    found = {
-        name: {
-            strategy
-            for strategy, mode in known.silent(failure, wanted)
-            if (not hints.strategies or strategy in hints.strategies) and (not hints.modes or mode in hints.modes)
-        }
-        for name, failure in failures().items()
-    }
-    return {name: sorted(own, key=strategies.names().index) for name, own in found.items() if own}
+    found = {name: _left(known.silent(failure, wanted), hints) for name, failure in failures().items()}
+    return {name: own for name, own in found.items() if own}

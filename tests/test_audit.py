@@ -12,7 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline import audit, catalogue, conditions, history, known, pins, ranges, setups, strategies
+from faultline import (
+    audit,
+    bootstrap,
+    catalogue,
+    conditions,
+    history,
+    known,
+    pins,
+    ranges,
+    server,
+    setups,
+    stacks,
+    strategies,
+)
 from faultline.catalogue import NEEDS
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
 from faultline.settings import OWN, trainers
@@ -65,7 +78,7 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     for told in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
         assert told in out
     [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
-    assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "2025-03-01"
+    assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "trl-0.15.2"
 
 
 def test_another_torch_than_was_run_is_a_condition(tmp_path, asked):
@@ -157,6 +170,7 @@ def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
     """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
     monkeypatch.setattr(audit, "_once", lambda *_: set())
     monkeypatch.setattr(history, "shows", lambda *_: False)
+    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)  # nothing of this is kept for other tests
     _, out, _ = asked("audit", project(tmp_path), "--all")
     assert not re.search(r"measured +:", out)
 
@@ -333,6 +347,126 @@ def test_cells_that_train_are_not_found(name):
         left = {axis: frozenset([getattr(cell, axis)]) for axis in ("strategy", "checkpointing", "precision")}
         left["trainer"] = frozenset([variant.trainer or OWN])
         assert not [c for c in cases(Setup(left, TODAY), name) if variant in c.variants], cell.id
+
+
+def pairs():
+    """Every failure that names stacks of stacks/, with each of them that its rules were held against."""
+    for failure in FAILURES.values():
+        yield from ((failure.name, stack) for stack in {s for c in own(failure) for s in history.pinned(failure, c)})
+
+
+def own(failure):
+    return [c for c in known.outcomes(failure) if c.broken and c.world_size == 2 and history.possible(failure, c)]
+
+
+@pytest.mark.parametrize(("name", "stack"), sorted(pairs()))
+def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
+    """Breaks when releases that a run showed the failure on are only said to do what others do, or the first release
+    without it is told of it."""
+    failure, versions = FAILURES[name], known.pinned() | bootstrap.pinned(stacks.named()[stack])
+    asked = {package: ranges.exactly(v) for package, v in versions.items() if package in server.STACK}
+    for cell in (cell for cell in own(failure) if stack in history.pinned(failure, cell)):
+        shows = history.shows(failure, *known.outcomes(failure, stack)[cell])
+        if shows is not None:
+            told = history.state(failure, cell, asked)
+            assert told == (shows, ""), f"{cell.id} {told}"
+
+
+def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
+    """Breaks when an audit knows the months and today alone, or can't say on what it stands or how to repeat it."""
+    pins = "".join(f"{name}=={version}\n" for name, version in known.pinned().items())
+    (tmp_path / "ds.json").write_text('{"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}')
+    (tmp_path / "train.yaml").write_text("output_dir: x\ngradient_accumulation_steps: 4\nbf16: false\nfp16: false\n")
+    for deepspeed, applies in (("0.17.5", False), ("0.18.2", True), ("0.18.3", False)):
+        (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
+        _, out, _ = asked("audit", str(tmp_path), "--json")
+        found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}
+        assert ("zero2_ga_wrong_gradient" in found) == applies, deepspeed
+        if applies:
+            [case] = found["zero2_ga_wrong_gradient"]["cases"]
+            assert found["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
+            assert case["outcomes"] == ["diverges (differs)"] and case["stacks"]["pinned"] == ["deepspeed-0.18.2"]
+            assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
+            assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
+
+
+ZERO = "trainer: sft\noutput_dir: x\ngradient_checkpointing: false\nbf16: false\nfp16: false\n"
+FSDP2 = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\nmixed_precision: 'no'\n"
+STATIC = "distributed_type: MULTI_GPU\nmixed_precision: 'no'\n"
+BY_FILE = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+DEEPSPEED = '{"zero_optimization": {"stage": 3}}'
+CLIPS = DEEPSPEED.replace("}}", '}, "gradient_clipping": "auto"}')
+SHARDS = "fsdp: true\nfsdp_config: {version: 2, state_dict_type: %s}"
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "train", "yes", "no"),
+    [
+        ("deepspeed_gradient_clipping_omitted", DEEPSPEED, "", "max_grad_norm: 0.5", "max_grad_norm: 1.0"),
+        ("deepspeed_gradient_clipping_omitted", BY_FILE, "max_grad_norm: 0.5\n", DEEPSPEED, CLIPS),
+        (
+            "ddp_static_graph_no_sync",
+            STATIC,
+            "ddp_static_graph: true\n",
+            "gradient_accumulation_steps: 2",
+            "gradient_accumulation_steps: 1",
+        ),
+        (
+            "fsdp_sharded_save_model_writes_nothing",
+            FSDP2,
+            "",
+            SHARDS % "SHARDED_STATE_DICT",
+            SHARDS % "FULL_STATE_DICT",
+        ),
+        (
+            "zero3_lora_target_parameters_no_checkpoint",
+            DEEPSPEED,
+            "use_peft: true\n",
+            "lora_target_parameters: [mlp.experts.gate_up_proj]",
+            "lora_target_parameters:",
+        ),
+    ],
+)
+def test_a_setting_is_read_and_asked_for_only_where_no_file_says_it(tmp_path, name, engine, train, yes, no):
+    """Breaks when an audit asks for what stands in a file, or doesn't fail by it, or fails by what nobody said."""
+    (tmp_path / "requirements.txt").write_text("".join(f"{name}=={v}\n" for name, v in known.pinned().items()))
+    (tmp_path / ("ds3.json" if engine.startswith("{") else "accelerate.yaml")).write_text(engine)
+
+    def told(more=""):
+        (tmp_path / "ds.json").unlink(missing_ok=True)
+        (tmp_path / "train.yaml").write_text(ZERO + train + more * (not more.startswith("{")))
+        if more.startswith("{"):
+            (tmp_path / "ds.json").write_text(more)
+        found = conditions.findings(setups.of([str(tmp_path)], environment=False))
+        return [finding for finding in found if finding.failure.name == name]
+
+    [asked] = told()
+    assert not asked.applies and NEEDS.keys() & {*asked.cases[0].open}
+    [found] = told(yes)
+    assert found.applies and found.sure
+    assert not told(no)
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "norm", "unlike"),
+    [
+        ("==0.19.3", 1.0, "no"),
+        (">=0.19.3", 1, "no"),
+        (">=0.19.3", 0, "yes"),
+        (">=0.19.3", 0.5, "yes"),
+        ("<0.19.3", 1.0, "yes"),
+        ("==0.18.2", 0.0, "no"),
+        (">=0.18", 1.0, "yes no"),
+        (">=0.18", 0.3, "yes"),
+    ],
+)
+def test_what_deepspeed_clips_at_by_itself_is_the_releases(tmp_path, deepspeed, norm, unlike):
+    """Breaks when a norm that is DeepSpeed's own is taken for another one, or an unknown release for any."""
+    (tmp_path / "requirements.txt").write_text(f"deepspeed{deepspeed}\n")
+    (tmp_path / "train.yaml").write_text(f"output_dir: x\nmax_grad_norm: {norm}\n")
+    found = setups.of([str(tmp_path)], environment=False)
+    assert found.left["own max_grad_norm"] == {*unlike.split()}
+    assert found.sources["own max_grad_norm"] == (f"train.yaml:2 max_grad_norm: {norm}",)
 
 
 def test_a_range_over_a_fix_is_an_if():

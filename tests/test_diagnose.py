@@ -213,6 +213,73 @@ def test_failures_that_share_a_mechanism_say_what_tells_them_apart():
             re.compile(same.context)
 
 
+MISMATCH = """\
+Traceback (most recent call last):
+  File "evaluate.py", line 7, in <module>
+    model = AutoModelForCausalLM.from_pretrained(folder)
+RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:
+\tsize mismatch for model.embed_tokens.weight: copying a param with shape {} from checkpoint, the shape in \
+current model is {}.
+\tYou may consider adding `ignore_mismatched_sizes=True` in the model `from_pretrained` method.
+"""
+REPORT = """\
+[transformers] Qwen2ForCausalLM LOAD REPORT from: out
+Key               | Status   |
+------------------+----------+
+model.norm.weight | MISMATCH | Reinit due to size mismatch - ckpt: {} vs model:{}
+
+Traceback (most recent call last):
+  File "evaluate.py", line 7, in <module>
+    model = AutoModelForCausalLM.from_pretrained(folder)
+RuntimeError: You set `ignore_mismatched_sizes` to `False`, thus raising an error. For details look at the above report!
+"""
+NO_FILE = """\
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    AutoModelForCausalLM.from_pretrained("out/final")
+OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, model.ckpt.index or flax_model.msgpack \
+found in directory out/final.
+"""
+NO_FILE_5 = NO_FILE.partition("OSError")[0] + (
+    "OSError: Error no file named model.safetensors, or pytorch_model.bin, found in directory out/final.\n"
+)
+
+
+@pytest.mark.parametrize("text", [MISMATCH, MISMATCH.partition("folder)\n")[2], REPORT])
+def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked, log):
+    """Breaks when who loads what ZeRO-3 left hears only that shapes differ, or the loader's strategy decides."""
+    empty = told("deepspeed config: zero_stage: 2\n" + text.format("torch.Size([0])", "torch.Size([32000, 4096])"))
+    assert empty.answer == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
+    assert {strategy for strategy, _ in empty.match.where} >= {"zero3", "zero3-offload"}
+    for shapes in (("torch.Size([32000, 4096])", "torch.Size([0])"), ("torch.Size([3, 4])", "torch.Size([4, 4])")):
+        assert told(text.format(*shapes)).answer == UNKNOWN
+    code, out, _ = asked("diagnose", log(text.format("torch.Size([0])", "torch.Size([32])")))
+    assert code == 0 and "such a run has left" in out and "refuted      `ignore_mismatched_sizes=True`" in out
+
+
+@pytest.mark.parametrize("text", [NO_FILE, NO_FILE_5])
+def test_a_folder_without_weights_is_the_sharded_save_only_where_the_log_says_sharded(text):
+    """Breaks when any wrong path is taken for FSDP's save, or that isn't known where the log has its settings."""
+    for line in ("fsdp_state_dict_type: SHARDED_STATE_DICT\n", "saved out/final/pytorch_model_fsdp_0/__0_0.distcp\n"):
+        found = told(line + text)
+        assert found.answer == "fsdp_sharded_save_model_writes_nothing" and found.match.sure == LIKELY
+    for line in ("", "fsdp_state_dict_type: FULL_STATE_DICT\n"):
+        found = told(line + text)
+        assert found.answer == UNKNOWN
+        assert [match.failure.name for match in found.alike] == ["fsdp_sharded_save_model_writes_nothing"]
+
+
+def test_an_empty_name_is_a_reference_model_only_where_one_is_loaded():
+    """Breaks when any empty name is taken for a policy without a path, or the failure isn't held out to who has one."""
+    said = "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or end with '-' or '.' and "
+    said += "the maximum length is 96: ''.\n"
+    for kind in ("OSError", "huggingface_hub.errors.HFValidationError"):
+        bare = told(f"{kind}: {said}")
+        assert bare.answer == UNKNOWN and [m.failure.name for m in bare.alike] == ["ref_model_reloaded_from_path"]
+    frame = '  File "/x/trl/dpo_trainer.py", line 5, in __init__\n    ref_model = create_model_from_path(name)\n'
+    assert told(f"Traceback (most recent call last):\n{frame}OSError: {said}").answer == "ref_model_reloaded_from_path"
+
+
 def test_a_mode_that_was_never_run_speaks_against_nothing():
     """Breaks when a failure that was measured without checkpointing, as that has no part in it, isn't known with it."""
     words = "RuntimeError: aten.mm.default got mixed torch.Tensor and DTensor\n"

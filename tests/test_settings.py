@@ -201,6 +201,40 @@ def test_beta_means_a_reference_model_only_where_it_does(tmp_path):
     assert "reference model" not in left(tmp_path, "output_dir: x\nbeta: 0.1")
 
 
+@pytest.mark.parametrize(
+    ("text", "need", "told"),
+    [
+        ("gradient_accumulation_steps: 4\noutput_dir: x", "accumulation", "yes"),
+        ("gradient_accumulation_steps: 1\noutput_dir: x", "accumulation", "no"),
+        ("gradient_accumulation_steps: auto\noutput_dir: x", "accumulation", None),
+        ('{"zero_optimization": {}, "gradient_accumulation_steps": 4}', "accumulation", "yes"),
+        ('{"zero_optimization": {}, "gradient_accumulation_steps": "auto"}', "accumulation", None),
+        ('{"zero_optimization": {}}', "no gradient_clipping", "yes"),
+        ('{"zero_optimization": {}, "gradient_clipping": 0.0}', "no gradient_clipping", "no"),
+        ("deepspeed: {zero_optimization: {stage: 2}}\noutput_dir: x", "no gradient_clipping", "yes"),
+        ("deepspeed: not_there_z2.json\noutput_dir: x", "no gradient_clipping", None),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", "no gradient_clipping", "no"),
+        (
+            "fsdp: full_shard\nfsdp_config: {fsdp_state_dict_type: SHARDED_STATE_DICT}",
+            "sharded state dict",
+            "yes",
+        ),
+        ("fsdp: full_shard\nfsdp_config: {state_dict_type: FULL_STATE_DICT}", "sharded state dict", "no"),
+        ("fsdp: full_shard\nfsdp_config: {state_dict_type: LOCAL_STATE_DICT}", "sharded state dict", None),
+        ("output_dir: x\nprecompute_ref_log_probs: true", "precompute_ref_log_probs", "yes"),
+        ("output_dir: x\nprecompute_ref_log_probs: false", "precompute_ref_log_probs", "no"),
+        ("use_peft: true\nlora_target_parameters: [x]", "target_parameters", "yes"),
+        ("use_peft: true\nlora_modules_to_save: [lm_head]", "trained head", "yes"),
+        ("use_peft: true\nlora_modules_to_save: [norm]", "trained head", "no"),
+        ("use_peft: true\nlora_r: 8", "trained head", None),
+    ],
+)
+def test_settings_that_a_failure_needs(tmp_path, text, need, told):
+    """Breaks when what a file says of a setting is asked for, or what it doesn't say is taken as said."""
+    name = "ds.json" if text.startswith("{") else "train.yaml"
+    assert left(tmp_path, text, name).get(need) == (frozenset([told]) if told else None)
+
+
 def configs():
     """The settings of each of TRL's configs by the trainer's name here, its own and inherited ones of TRL."""
     bases, fields = {}, {}

@@ -99,11 +99,28 @@ def test_what_is_known_narrows_which_failures_do_so():
     assert "fsdp_reference_model" in like(told(*[FORMS[0].format("nan")] * 4))
 
 
-def test_torchs_warning_is_told_only_beside_it():
-    """The warning alone is harmless where the part is frozen on purpose."""
-    warning = "checkpoint.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
-    assert "torch warned" in shown(told(warning, *[FORMS[0].format("0.0")] * 4))
-    assert "torch warned" not in shown(told(warning, *[FORMS[0].format("0.5")] * 4))
+WARNING = (
+    "/x/torch/utils/checkpoint.py:92: UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
+)
+
+
+@pytest.mark.parametrize("norm", ["0.0", "0.5", None])
+def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
+    """Breaks when a run that trains its head alone, and says so, is told that its log has nothing."""
+    answer = told("Loading", WARNING, "  warnings.warn(", *[FORMS[0].format(norm)] * 4 * bool(norm))
+    [warned] = answer.warned
+    assert (warned.failure, warned.line) == ("reentrant_frozen_embeddings_adapters", 2)
+    assert answer.answer == diagnose.UNKNOWN, "the warning alone is harmless where the part is frozen on purpose"
+    text = shown(answer)
+    assert "train.log:2" in text and "It is that if weights inside" in text and "fsdp2" in text
+
+
+def test_a_warning_is_not_named_beside_an_error_or_where_it_never_was_all():
+    """Breaks when a warning outranks an error, or is taken for another warning or strategy."""
+    assert not told(WARNING, "RuntimeError: CUDA error: device-side assert triggered").warned
+    assert not told("UserWarning: None of the inputs have names", "requires_grad=True").warned
+    plain = told("distributed_type: MULTI_GPU", WARNING)
+    assert plain.warned and "under ddp-*:" in shown(plain)
 
 
 def test_machines_are_told_as_well(asked, tmp_path):
@@ -111,10 +128,16 @@ def test_machines_are_told_as_well(asked, tmp_path):
     file.write_text(f"{FORMS[1].format('0')}\n" * 4)
     code, out, _ = asked("diagnose", str(file), "--json")
     silence = json.loads(out)["silence"]
+    file.write_text(f"{WARNING}\n")
+    assert json.loads(asked("diagnose", str(file), "--json")[1])["warned"][0]["line"] == 1
     assert code == 1 and silence["steps"] == 4 and "zero_double_reduction" in silence["failures"]
 
 
-@given(st.lists(st.sampled_from([form.format(n) for form in FORMS for n in ("0.0", "nan", "0.5")] + ["", "10%|#"])))
+@given(
+    st.lists(
+        st.sampled_from([form.format(n) for form in FORMS for n in ("0.0", "nan", "0.5")] + [WARNING, "", "10%|#"])
+    )
+)
 def test_law_lines_that_are_passed_over_change_no_answer(lines):
     """Breaks when the quick look at a log's bytes says otherwise than reading every line."""
     content = "\n".join(lines).encode()

@@ -87,7 +87,7 @@ def _finding(console: Console, setup: Setup, finding: Finding) -> None:
 
 def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> None:
     """One way in which a failure may arise; `told` are the remedies that stand there already."""
-    from faultline.audit import evidence
+    from faultline.audit import MECHANISM, evidence
 
     shown = evidence(failure, case)
     for condition in case.open:
@@ -95,12 +95,13 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
     today = f"{shown.today or 'none'} of {_cells(shown.of)} today"
     past = f", {shown.stacks} of {shown.of_stacks} monthly stacks" if shown.of_stacks else ""
     past += f", the last as of {shown.last}" if past and not shown.today else ""
+    past += f", {'and' if shown.today else 'but'} on {', '.join(shown.pinned)}" if shown.pinned else ""
     outcomes = ", ".join(shown.outcomes) or "nothing of it in these cells"
     _told(console, "  measured", f"{outcomes}: {today}{past}")
     for upgrade in shown.upgrade:
         _told(console, "  verified", f"{upgrade}  [first release with the fix]")
     for fate in sorted(shown.remedies, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps")):
-        whose = " of the bare mechanism" if shown.fixed else ""
+        whose = " of the bare mechanism" if shown.measured == MECHANISM else ""
         did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}{whose}", *fate.instead))
         what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
         if (line := f"{fate.word} {what}{fate.claim.text}") not in told:

@@ -14,13 +14,12 @@ from faultline.known import Fate
 from faultline.matching import CERTAIN, LIKELY, Match, commands, happens
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
-from faultline.silence import alike
+from faultline.silence import alike, silently
 
 if TYPE_CHECKING:
     from faultline.diagnose import Diagnosis
 
 SHOWN = 300  # characters of an error
-UNREACHED = "None of the inputs have requires_grad=True"  # torch's warning
 FOLLOWED = 4  # events that are shown of those that only followed
 
 
@@ -101,6 +100,8 @@ def _likely(told: Diagnosis, match: Match) -> str:
     if match.mechanism:
         which = "which of these it is, if any" if told.either else "whether it is this model too"
         return f"the error says that much; {which}, nothing in the log says"
+    if match.later:
+        return "this is what loads a checkpoint that such a run has left; under which strategy it ran, this can't tell"
     context = match.failure.context.get(match.signature)
     if context and not re.search(context, told.hints.context):
         return "only what you said bears it out: other mistakes have these words too, and nothing else in the log fits"
@@ -144,6 +145,7 @@ def _unknown(console: Console, told: Diagnosis) -> None:
         _followed(console, told)
     if told.silence:
         _silent(console, told)
+    _warned(console, told)
     for match in told.alike:
         _line(console, f"  It is not taken for {match.failure.name}: {match.against}.")
     if told.alike:
@@ -173,10 +175,6 @@ def _silent(console: Console, told: Diagnosis) -> None:
     assert told.silence
     lines = f"{one_line(told.silence.file)}:{told.silence.first}-{told.silence.last}"
     _line(console, f"  {lines}  {told.silence.steps} steps; many mistakes do that, so none is named")
-    if UNREACHED in told.hints.context:
-        _line(
-            console, "  torch warned that no input of a checkpointed part requires a gradient: reentrant, it gets none"
-        )
     kinds = told.silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
     for name, names in alike(told.silence, told.hints).items():
         where = report.grouped(names, strategies.names())
@@ -186,11 +184,21 @@ def _silent(console: Console, told: Diagnosis) -> None:
     _line(console, f"  To find the parameters and the module: {check}, or the model's folder")
 
 
+def _warned(console: Console, told: Diagnosis) -> None:
+    """Warnings that failures print and nothing else; none of them is sure by itself."""
+    for warned in told.warned:
+        _line(console, f"  {one_line(warned.file)}:{warned.line}  {one_line(warned.text)[:SHOWN]}")
+        where = report.grouped(silently(warned.failure, told.hints), strategies.names())
+        show = report.here(f"python -m faultline show {warned.failure}")
+        _line(console, f"  {warned.failure} says no more than that, under {where}: {show}")
+        _line(console, f"  It is that if {warned.told_by}.")
+
+
 def _no_answer(told: Diagnosis) -> str:
     if told.silence:
         return f"  no line of this log tells an error, and grad_norm is {told.silence.norm} in every step that it logs"
     if not told.cause:
-        return "  no line of this log tells an error"
+        return f"  no line of this log tells an error{', but a failure may hide behind a warning' * bool(told.warned)}"
     if told.cause.follows:
         where = "what other ranks wrote"
         waited = [event for event in told.found.events if event.type == TIMEOUT]

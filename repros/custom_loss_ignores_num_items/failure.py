@@ -10,6 +10,7 @@ DOCS = "https://huggingface.co/docs/transformers/main_classes/trainer"
 
 MICRO = 2  # micro-batches of a step; every second one has only short rows
 OFF = ("off",)  # checkpointing has no part in how a loss is scaled
+ACCUMULATED = ("accumulation",)
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
@@ -32,7 +33,7 @@ FAILURE = Failure(
     signatures={},
     elsewhere=("static-graph-no-sync",),
     variants=(
-        Variant("broken", checkpointing=OFF, package="transformers", look="a loss of one's own, and accumulation"),
+        Variant("broken", checkpointing=OFF, package="transformers", needs=ACCUMULATED, look="a loss of one's own"),
         Variant("num_items", checkpointing=OFF),
         Variant("divide", checkpointing=OFF),
         Variant(
@@ -41,7 +42,8 @@ FAILURE = Failure(
             strategies=("single", "ddp", "zero*", "fsdp1-full", "fsdp2"),
             checkpointing=OFF,
             package="transformers",
-            look="a `compute_loss` of one's own with `gradient_accumulation_steps` above 1",
+            needs=ACCUMULATED,
+            look="a `compute_loss` of one's own",
         ),
         *(
             Variant(remedy, "trainer", SOME, checkpointing=OFF)

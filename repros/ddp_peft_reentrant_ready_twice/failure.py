@@ -40,18 +40,14 @@ FAILURE = Failure(
     context={"marked-ready-twice": r"\bLo[Rr]A\b|\blora_|use_lora|[pP]eft|PEFT|base_model\.model"},
     elsewhere=("static-graph-no-sync",),  # ddp_static_graph_no_sync
     variants=(
-        Variant(
-            "broken",
-            needs=ADAPTER,
-            look="LoRA with reentrant checkpointing and `find_unused_parameters=True`",
-        ),
+        Variant("broken", needs=ADAPTER),
         Variant(
             "two_forwards_broken",
             strategies=DDP,
             checkpointing=CHECKPOINTED,
             look="two forward passes and one backward pass",
         ),
-        Variant("accumulation_broken", strategies=DDP, checkpointing=CHECKPOINTED),
+        Variant("accumulation_broken", strategies=DDP, checkpointing=CHECKPOINTED, needs=(*ADAPTER, "accumulation")),
         Variant("broken", trainer="sft", strategies=DDP, checkpointing=CHECKPOINTED, needs=ADAPTER, package="torch"),
         Variant("default_broken", trainer="sft", strategies=FIND_UNUSED, checkpointing=CHECKPOINTED, needs=ADAPTER),
     ),

@@ -12,6 +12,7 @@ BISECT = (
     "make bisect FAILURE=deepspeed_gradient_clipping_omitted PACKAGE=deepspeed OTHERS=fixed VARIANT=broken"
     " STRATEGY=zero3 CHECKPOINTING=off FROM=0.18.9 TO=0.19.3 DIRECTION=introduced"
 )
+UNSAID = ("no gradient_clipping", "own max_grad_norm")
 ZERO = ("zero0", "zero1", "zero2", "zero3")
 
 FAILURE = Failure(
@@ -32,7 +33,7 @@ FAILURE = Failure(
     began=(Turn("deepspeed", "0.19.3", {"variant": "broken", "strategy": "zero*"}, BISECT),),
     signatures={"check": r"CheckFailed: .*above max_grad_norm"},
     variants=(
-        Variant("broken", checkpointing=OFF, look="a DeepSpeed config without `gradient_clipping`"),
+        Variant("broken", checkpointing=OFF, needs=UNSAID),
         Variant("explicit", strategies=("zero*",), checkpointing=OFF),
         Variant(
             "broken",
@@ -40,7 +41,7 @@ FAILURE = Failure(
             strategies=("single", "ddp", "zero*", "fsdp1-full", "fsdp2"),
             checkpointing=OFF,
             package="deepspeed",
-            look="`max_grad_norm`, and a DeepSpeed config without `gradient_clipping`",
+            needs=UNSAID,
         ),
         *(Variant(remedy, "sft", ZERO, checkpointing=OFF) for remedy in ("auto", "explicit", "norm_0", "norm_1")),
         Variant("norm_in_log", "sft", ("ddp", *ZERO), checkpointing=OFF),

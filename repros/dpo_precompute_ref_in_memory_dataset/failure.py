@@ -4,7 +4,7 @@ from faultline.catalogue import Claim, Failure, Variant
 
 ISSUE = "https://github.com/huggingface/trl/issues/6291"
 FIX = "https://github.com/huggingface/trl/pull/6348"
-LOOK = "`precompute_ref_log_probs=True` with `Dataset.from_list` or `Dataset.from_dict`"
+LOOK = "a data set of `Dataset.from_list` or `Dataset.from_dict`"
 
 OFF = ("off",)  # checkpointing has no part in where a data set is cached
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
@@ -30,7 +30,7 @@ FAILURE = Failure(
             "broken", checkpointing=OFF, package="trl", look="a cache file of an in-memory data set, for all ranks"
         ),
         Variant("from_disk", strategies=SOME, checkpointing=OFF),
-        Variant("broken", "dpo", checkpointing=OFF, package="trl", look=LOOK),
+        Variant("broken", "dpo", checkpointing=OFF, package="trl", needs=("precompute_ref_log_probs",), look=LOOK),
         *(Variant(remedy, "dpo", SOME, checkpointing=OFF) for remedy in ("from_disk", "from_file", "not_precomputed")),
     ),
     claims={

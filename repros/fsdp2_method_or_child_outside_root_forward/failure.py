@@ -75,8 +75,7 @@ FAILURE = Failure(
             trainer="sft",
             checkpointing=OFF,
             strategies=("single", "ddp", "zero3", "fsdp2"),
-            needs=("adapter",),
-            look="an adapter with `modules_to_save=['lm_head']`",
+            needs=("adapter", "trained head"),
         ),
     ),
     claims={

@@ -52,12 +52,15 @@ FAILURE = Failure(
             checkpointing=OFF,
             look="trainable weights of two dtypes in one block, such as fp32 norms or adapters",
         ),
-        Variant("lora_broken", checkpointing=OFF, look="a frozen bf16 base with fp32 adapters"),
+        Variant(
+            "lora_broken", checkpointing=OFF, needs=("adapter",), look="a frozen base in bf16, and adapters in fp32"
+        ),
         Variant(
             "reported_broken",
             checkpointing=OFF,
             bf16=True,
             strategies=FSDP,
+            needs=("adapter",),
             look="bf16 weights with fp32 adapters in one block, all of them trained",
         ),
         Variant("cast", checkpointing=OFF, strategies=FSDP),
@@ -70,6 +73,7 @@ FAILURE = Failure(
             checkpointing=OFF,
             strategies=("single", "ddp", "fsdp1-full", "fsdp2"),
             needs=("adapter",),
+            look="trainable weights of another dtype than the adapters' in one block",
         ),
     ),
     claims={

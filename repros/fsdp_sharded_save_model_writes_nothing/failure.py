@@ -7,6 +7,7 @@ UNWRAPPED = "https://github.com/huggingface/transformers/issues/37519"
 
 OFF = ("off",)  # checkpointing has no part in what is saved
 FSDP = ("fsdp*",)
+SHARDED = ("sharded state dict",)
 
 FAILURE = Failure(
     title="`trainer.save_model` under FSDP with `SHARDED_STATE_DICT` writes nothing",
@@ -22,8 +23,11 @@ FAILURE = Failure(
     upstream="huggingface/transformers",
     report="sft-broken/*",
     signatures={
-        # FSDP2's tensors aren't plain ones, which safetensors finds out.
+        # Of a folder without weights, whoever left it so.
+        "no-weights": r"Error no file named .{1,200}found in directory",
     },
+    context={"no-weights": r"SHARDED_STATE_DICT|\.distcp\b|pytorch_model_fsdp"},
+    later={"no-weights": "checkpoint-lacks"},
     elsewhere=("no-storage",),  # zero3_save_pretrained_empty
     variants=(
         Variant(
@@ -31,7 +35,8 @@ FAILURE = Failure(
             strategies=("single", "ddp", "fsdp*"),
             checkpointing=OFF,
             package="accelerate",
-            look="`accelerator.save_state` under SHARDED_STATE_DICT, loaded with `from_pretrained`",
+            needs=SHARDED,
+            look="`accelerator.save_state`, loaded with `from_pretrained`",
         ),
         Variant("merge", strategies=FSDP, checkpointing=OFF),
         Variant(
@@ -40,7 +45,7 @@ FAILURE = Failure(
             ("single", "ddp", "zero2", "zero3", "fsdp*"),
             checkpointing=OFF,
             package="transformers",
-            look="`fsdp_state_dict_type: SHARDED_STATE_DICT`, and `trainer.save_model(folder)` at the end",
+            needs=SHARDED,
         ),
         *(Variant(remedy, "sft", FSDP, checkpointing=OFF) for remedy in ("full", "merge", "rank_0", "from_start")),
     ),

@@ -28,6 +28,10 @@ FAILURE = Failure(
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
     },
     context={"unfinished-reduction": r"None of the inputs have requires_grad"},
+    warns={
+        r"None of the inputs have requires_grad=True": "weights inside of the checkpointed part should be trained, such"
+        " as adapters; where all of it is frozen on purpose, or only evaluated, it is harmless",
+    },
     told_by={"unfinished-reduction": "torch's warning that no input of a checkpointed part requires a gradient"},
     shares={"unfinished-reduction": "ddp_unused_vision_tower/unfinished-reduction"},
     # ddp_peft_reentrant_ready_twice, and what fsdp2_method_or_child_outside_root_forward does to a head

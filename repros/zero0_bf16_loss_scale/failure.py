@@ -21,7 +21,7 @@ FAILURE = Failure(
     signatures={},
     reported=Reported("deepspeed-0.18.3", "broken", "zero0", precision="bf16", good="deepspeed-0.18.6"),
     fixes=(Turn("deepspeed", "0.18.6", BF16, BISECT),),
-    variants=(Variant("broken", checkpointing=OFF, bf16=True, look="bf16 with ZeRO stage 0"),),
+    variants=(Variant("broken", checkpointing=OFF, bf16=True),),
     claims={
         "a": Claim("deepspeed 0.18.6 or newer", swap={"stack": "deepspeed-0.18.6"}, where=BF16, source=PR),
         "b": Claim("ZeRO-1 instead of ZeRO-0", swap={"strategy": "zero1"}, where=BF16),

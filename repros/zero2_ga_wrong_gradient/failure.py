@@ -36,7 +36,7 @@ FAILURE = Failure(
         Turn("deepspeed", "0.18.3", where, f"{BISECT} FROM=0.18.0 TO=0.18.4 DIRECTION=fixed") for where in WRONG
     ),
     variants=(
-        Variant("broken", checkpointing=OFF, look="`gradient_accumulation_steps` above 1"),
+        Variant("broken", checkpointing=OFF, needs=("accumulation",)),
         Variant("no_overlap", checkpointing=OFF, strategies=("single", "zero2*")),
     ),
     claims={

@@ -7,7 +7,7 @@ INJECTION = "https://github.com/huggingface/peft/pull/3576"
 MODULES = {"lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
 MATRICES = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 EXPERTS = {"lora_dropout": 0.0, "target_modules": None, "target_parameters": MATRICES}
-LOOK = "a LoraConfig with `target_parameters`"
+NEEDS = ("adapter", "target_parameters")
 
 FAILURE = Failure(
     title="LoRA with `target_parameters` under ZeRO-3 ends in the backward pass unless checkpointing is on",
@@ -43,15 +43,14 @@ FAILURE = Failure(
         )
     },
     variants=(
-        Variant("broken", needs=("adapter",), look=LOOK, package="peft"),
+        Variant("broken", needs=NEEDS, package="peft"),
         Variant("target_modules", strategies=("single", "ddp", "zero2", "zero3", "fsdp2"), checkpointing=("off",)),
         Variant(
             "broken",
             "sft",
             ("single", "ddp", "zero2", "zero3", "fsdp2"),
             checkpointing=("off", "reentrant"),
-            needs=("adapter",),
-            look=LOOK,
+            needs=NEEDS,
             package="peft",
         ),
         Variant("aux_loss", "sft", ("single",)),

@@ -26,7 +26,7 @@ FAILURE = Failure(
     },
     elsewhere=("marked-ready-twice",),  # ddp_peft_reentrant_ready_twice
     variants=(
-        Variant("broken", needs=ADAPTER, look="non-reentrant checkpointing of a model with frozen parameters"),
+        Variant("broken", needs=ADAPTER),
         Variant("nothing_frozen", strategies=("zero*",), checkpointing=("non-reentrant",)),
         Variant(
             "broken",

@@ -25,7 +25,11 @@ FAILURE = Failure(
     signatures={
         # FSDP2's tensors aren't plain ones, which safetensors finds out.
         "no-storage": r"Attempted to access the data pointer on an invalid python storage",
+        # What the tensors are loaded with, by torch and by transformers 5.
+        "mismatched": r"Error\(s\) in loading state_dict|You set `ignore_mismatched_sizes` to `False`",
     },
+    context={"mismatched": r"param with shape torch\.Size\(\[0\]\) from checkpoint|ckpt: torch\.Size\(\[0\]\)"},
+    later={"mismatched": "checkpoint-lacks"},
     variants=(
         Variant("broken", checkpointing=OFF, look="`model.save_pretrained(folder)` in a loop of one's own"),
         Variant("torch_save", checkpointing=OFF, look="`torch.save(model.state_dict(), file)`"),
