@@ -44,7 +44,7 @@ def run(server, tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp1-full", "fsdp2"])
-@pytest.mark.parametrize("model", ["healthy", "nested_lists", "nested_sequences"])
+@pytest.mark.parametrize("model", ["healthy", "nested_lists", "nested_sequences", "one_number"])
 def test_a_healthy_model_trains(run, model, strategy):
     """A tool that finds faults where there are none is soon ignored."""
     found = run(model, strategy)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from faultline import matching, report
 from faultline.matrix import default_world
+from faultline.oracle import OWN
 from faultline.problems import Form, Group, agrees, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
@@ -72,13 +73,15 @@ def verdict(results: Sequence[Result]) -> str:
     if not ran(results):
         return f"No cell could be run: {one_line(results[0]['detail'])}."
     wrong = sum(not fine(result) and result["outcome"] != "invalid" for result in results)
-    unproven = sum(result["outcome"] == "invalid" for result in results)
-    if not wrong and not unproven:
+    own = sum(result["signature"] == OWN for result in results)
+    unproven = sum(result["outcome"] == "invalid" for result in results) - own
+    if not wrong and not unproven and not own:
         trained = sum(result["outcome"] == "trains" for result in results)
         who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
         return f"{who} what one process does: every gradient and weight agrees."
     told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
     told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
+    told += [f"{own} ended in a fault of Faultline's own, which says nothing of the model"] * bool(own)
     return "; ".join(told) + "."
 
 
