@@ -178,7 +178,7 @@ def apart(ended: Ended) -> list[list[str]]:
 
 def told(problem: str, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from what is known of a reference that could not be made."""
-    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible|Died): ((?s:.*))", problem, re.MULTILINE)
+    refused = re.search(r"^faultline\.\w+\.(?:Refused|NoBatch|Impossible|Died|Own): ((?s:.*))", problem, re.MULTILINE)
     # An error's message may have several lines, of which the first stands behind the last frame.
     error = re.findall(r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*(.+)", problem, re.MULTILINE)
     last = error[-1] if error else problem.strip().splitlines()[-1]

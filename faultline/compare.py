@@ -92,7 +92,9 @@ def digest(tensors: dict[str, Any]) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     for name in sorted(tensors):
         hashed.update(name.encode())
-        hashed.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+        # A tensor of one number counts as contiguous with any stride, and then has no view as bytes: hence the copy.
+        flat = tensors[name].reshape(-1).clone(memory_format=torch.contiguous_format)
+        hashed.update(flat.view(torch.uint8).numpy().tobytes())
     return hashed.hexdigest()
 
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from faultline import clues, known, logs, stacks, strategies, tracebacks
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
-from faultline.hints import TELLING, Collector, Hints
+from faultline.hints import SET, TELLING, Collector, Hints
 from faultline.logs import Line
-from faultline.matching import Match, commands, fitting, happens
+from faultline.matching import Match, commands, fitting, happens, sharing, worded
 from faultline.matrix import CHECKPOINTING, matches
 from faultline.report import diagnosis, plain
 from faultline.silence import LOGGED, Silence, Steps, Warned, Warnings, alike, warnings
@@ -104,7 +104,7 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
             strategies=asked.strategies or hints.strategies,
             modes=asked.modes or hints.modes,
             versions={**hints.versions, **asked.versions},
-            asked="\n".join(sorted(asked.strategies)),
+            asked="\n".join(sorted({*asked.strategies, *(SET[mode] for mode in asked.modes & SET.keys())})),
         )
     # Of errors that were raised while each other was handled the last may be the one with a name: it knows the most.
     told = [(event, match) for event in reversed(chain) if not event.follows for match in fitting(event.text, hints)]
@@ -112,8 +112,7 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
     silence = None if cause else intake.steps.silence()
     warned = () if cause else intake.warnings.warned(hints)
     others = {match.failure.name: match for _, match in told if not match.sure}
-    whose = {match.failure.name: match for _, match in told if best and match.mechanism == best.mechanism != ""}
-    either = tuple(match for match in whose.values() if best and match.failure != best.failure)
+    either = sharing(best, (match for _, match in told)) if best else ()
     return Diagnosis(best, either, tuple(others.values()), cause, found, hints, silence, warned, intake.empty)
 
 
@@ -193,7 +192,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "strategies": sorted(hints.strategies, key=strategies.names().index),
         "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
         "versions": hints.versions,
-        "claims": [known.as_json(fate) for fate in fates],
+        "claims": [known.as_json(fate) for fate in worded(fates, match.mechanism if match else "")],
         "measured": scope,
         "happens": happens(match) if match else [],
         "then": then(told),

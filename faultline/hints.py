@@ -66,15 +66,16 @@ _LINE = re.compile(
     r"\btrl/|[gG]radient[_ ]checkpointing|ref_model|teacher|[dD]istill|\bGKD|GOLD|LoRA|lora|[Pp]eft|generate\b|"
     r"prepare_model|vision_(?:tower|model)|mm_projector|multi_?modal_?projector|did not receive grad|[gG]emma|"
     r"[lL]la[vV]a|LLaVA|target_parameters|tie_word_embeddings|tie_weights|[tT]ied (?:weights|embeddings)|"
-    r"GatheredParameters|lm_head\.weight|static_graph|evaluation_mode|save_(?:state|model|pretrained|checkpoint)|"
-    r"ckpt: torch|with shape torch|_STATE_DICT|\.distcp\b|pytorch_model_fsdp"
+    r"GatheredParameters|lm_head\.weight|[uU]n_?fr(?:ee|o)z|requires_grad_?\(True|static_graph|evaluation_mode|"
+    r"save_(?:state|model|pretrained|checkpoint)|ckpt: torch|with shape torch|_STATE_DICT|\.distcp\b|pytorch_model_fsdp"
 )
 TELLING = (
     r"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\d_|FSDP|fsdp|DDP|ddp|Distributed|"
     r"distributed|Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|LoRA|lora|Lora|peft|PEFT|Peft|ref_model|"
     r"Teacher|teacher|generate|torch|Torch|transformers|Transformers|trl|TRL|accelerate|Accelerate|prepare_model|"
     r"vision_|projector|receive grad|emma|[lL]la[vV]a|LLaVA|find_unused|Distill|distill|GKD|gkd|GOLD|"
-    r"target_par|tie_w|[tT]ied |GatheredP|lm_head\.w|static_graph|evaluation_mode|save_[smpc]|distcp|STATE_D"
+    r"target_par|tie_w|[tT]ied |GatheredP|lm_head\.w|nfr[eo]|n_fr[eo]|static_graph|evaluation_mode|save_[smpc]|distcp|"
+    r"STATE_D"
 )
 """What a line has, in any of the usual spellings, if it is of interest."""
 _TELLS = re.compile(TELLING)
@@ -82,6 +83,10 @@ _NAME = re.compile(r"\b(py)?(torch|transformers|trl|peft|accelerate|deepspeed)\b
 _VERSION = re.compile(
     r"(?:_version)?[`'\"\])]{0,2}(?: info| version)?[ .=:@\"'v]{1,60}(?:version=)?(\d{1,3}\.\d{1,3}(?:\.\w{1,8}){0,3})"
 )
+
+
+SET = {"reentrant": "use_reentrant=True", "non-reentrant": "use_reentrant=False"}
+"""How settings word a checkpointing mode."""
 
 
 @dataclass(frozen=True)

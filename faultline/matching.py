@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faultline import known, report, strategies
 from faultline.catalogue import Failure, Mechanism, failures
 from faultline.hints import Hints
-from faultline.known import Place
+from faultline.known import Fate, Place
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.report import one_line
 
@@ -41,6 +41,28 @@ class Match:
     def told_by(self) -> str:
         """What would show that it is this failure, in words; empty where nobody wrote that down."""
         return self.failure.told_by.get(self.signature, "")
+
+
+def sharing(best: Match, among: Iterable[Match]) -> tuple[Match, ...]:
+    """The matches of other failures that have the mechanism of the best, where no more than that is known of it."""
+    same = {match.failure.name: match for match in among if match.mechanism == best.mechanism != ""}
+    return tuple(match for match in same.values() if match.failure != best.failure)
+
+
+def name_of(best: Match, either: Sequence[Match]) -> str:
+    return " or ".join(match.failure.name for match in (best, *either))
+
+
+def apart(best: Match, either: Sequence[Match]) -> list[str]:
+    """What would tell failures with one mechanism apart, a line for each; nothing for one alone."""
+    return [f"{match.failure.name} if there is {match.told_by}" for match in (best, *either) if either]
+
+
+def worded(fates: Iterable[Fate], mechanism: str) -> list[Fate]:
+    """Remedies as they are told: where only the mechanism is known, those that any model has, in words for any."""
+    if not mechanism:
+        return list(fates)
+    return [replace(fate, claim=replace(fate.claim, text=general)) for fate in fates if (general := fate.claim.general)]
 
 
 def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
@@ -87,15 +109,16 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
         return Match(failure, signature, against=f"no run ended so under {run}")
     context = failure.context.get(signature)
     in_log = not context or bool(re.search(context, hints.context))
-    bears_out = in_log or bool(context and re.search(context, f"{hints.context}\n{hints.asked}"))
+    all_known = f"{hints.context}\n{hints.asked}"
+    bears_out = in_log or bool(context and re.search(context, all_known))
     modes = {mode for _, mode in everywhere}
     needs_mode = modes == {"reentrant"}
     shown = bool(hints.strategies) and (bool(asked) or not (hints.modes or needs_mode))
     same = mechanism(failure, signature)
     bears_out = bears_out and bool(context or not same)
-    if same and not bears_out and re.search(same.context, hints.context):
+    if same and not bears_out and re.search(same.context, all_known):
         return Match(failure, signature, LIKELY, where=there, mechanism=same.text)
-    if not bears_out and (same or not (hints.modes and needs_mode)):
+    if not bears_out:
         return Match(failure, signature, against=SHARED)
     return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from faultline import strategies
+from faultline import blame, strategies
 from faultline.catalogue import Failure
 from faultline.matrix import STEPS, Cell
 from faultline.ranks import Ended, is_victim
@@ -17,6 +17,7 @@ from faultline.ranks import Ended, is_victim
 _LAST_WORDS = re.compile(r"what\(\):|[Ee]rror|ERROR|[Ff]ail|[Aa]bort|Assert|Fatal|[Oo]ut of memory")
 
 NO_REFERENCE = "reference"  # the signature of an invalid cell whose scenario raises in one process already
+OWN = "own-fault"  # the signature of an invalid cell that this suite's own code brought to its end
 
 
 class Outcome(StrEnum):
@@ -133,6 +134,8 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: dict[str, Any],
         text = f"{error['type']}: {last_line(error['traceback'])}"
     if error["type"] == "Impossible":
         return Judgement(Outcome.IMPOSSIBLE, "", error["message"], rank)
+    if error.get("own") and not is_victim(error):
+        return Judgement(Outcome.INVALID, OWN, blame.told(error["own"], text), rank)
     return _proven(cell, ended, Judgement(Outcome.RAISES, failure.signature(text), text, rank))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from faultline import known, matching
 from faultline.catalogue import Failure, failures
-from faultline.hints import Hints
+from faultline.hints import SET, Hints
 from faultline.known import Fate, Place
+from faultline.matching import Match
 from faultline.results import Result
 from faultline.wording import normalised
 
@@ -31,11 +32,20 @@ class Form:
 
 @dataclass(frozen=True)
 class Group:
-    """What is wrong, in all its forms; `failure` is the known one that it is, `sure` how sure that is."""
+    """What is wrong, in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
+    `either` those that have the same mechanism, where no more than that is known."""
 
     forms: tuple[Form, ...]
-    failure: Failure | None = None
-    sure: str = ""
+    match: Match | None = None
+    either: tuple[Match, ...] = ()
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.match.failure if self.match else None
+
+    @property
+    def sure(self) -> str:
+        return self.match.sure if self.match else ""
 
     @functools.cached_property
     def fates(self) -> list[Fate]:
@@ -45,7 +55,8 @@ class Group:
             for fate in known.fates(self.failure, form.signature, form.places)[0]:  # type: ignore[arg-type]
                 if fate.claim.kind == "helps":
                     by_key.setdefault(fate.key, []).append(fate)
-        return sorted(map(_together, by_key.values()), key=lambda fate: WORDS.index(fate.word))
+        fates = matching.worded(map(_together, by_key.values()), self.match.mechanism if self.match else "")
+        return sorted(fates, key=lambda fate: WORDS.index(fate.word))
 
 
 def _together(fates: Sequence[Fate]) -> Fate:
@@ -72,48 +83,60 @@ def ran(results: Collection[Result]) -> bool:
 def groups(results: Collection[Result]) -> list[Group]:
     """The cells that don't train, put together where they show one known failure, or else do the same."""
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
-    matches: dict[tuple[Any, ...], tuple[Failure | None, str]] = {}
+    known_as: dict[tuple[Any, ...], list[tuple[Match, tuple[Match, ...]]]] = {}
     for result in results:
         if fine(result):
             continue
-        failure, signature, sure = recognised(result)
+        match, either = recognised(result)
         at = (result["first"].get("phase"), result["first"].get("module"))
         words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
-        form = (result["outcome"], signature, "" if failure else words)
-        group = (failure.name, sure) if failure else form
+        form = (result["outcome"], match.signature if match else "", "" if match else words)
+        group = (matching.name_of(match, either),) if match else form
         found.setdefault(group, {}).setdefault(form, []).append(result)
-        matches[group] = failure, sure
+        known_as.setdefault(group, []).extend([(match, either)] if match else [])
     return [
-        Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *matches[group])
+        Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *_weakest(known_as[group]))
         for group, forms in found.items()
     ]
 
 
-def recognised(result: Result) -> tuple[Failure | None, str, str]:
-    """The known failure that a cell shows, its signature and how sure that is.
+def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> tuple[Match | None, tuple[Match, ...]]:
+    """What is known of all forms of a failure: it is as sure as the least sure of them.
+
+    One form that is more than its mechanism says that the others are too.
+    """
+    more = [match for match, _ in known_as if not match.mechanism] or [match for match, _ in known_as]
+    if not more:
+        return None, ()
+    sure = matching.LIKELY if any(match.sure == matching.LIKELY for match in more) else matching.CERTAIN
+    return replace(more[0], sure=sure), known_as[0][1]
+
+
+def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
+    """The known failure that a cell shows, and those that have its mechanism where no more than that is known of it.
 
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
     """
     facts, where = result["facts"], (result["strategy"], result["checkpointing"])
     if result["outcome"] == "raises":
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
-        context = f"{error.get('traceback', '')}\n{result['strategy']}"
+        context = f"{error.get('traceback', '')}\n{result['strategy']}\n{SET.get(result['checkpointing'], '')}"
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
         fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
         for match in fits:
             if fits_model(match.failure, facts):
-                return match.failure, match.signature, match.sure
+                return match, ()
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
         found = next(alone, None)
-        return (found.failure, found.signature, matching.LIKELY) if found else (None, "", "")
+        return (replace(found, sure=matching.LIKELY), matching.sharing(found, fits)) if found else (None, ())
     for failure in failures().values():
         if not fits_model(failure, facts):
             continue
         for cell, told in known.outcomes(failure).items():
             if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
-                return failure, told[1], matching.LIKELY
-    return None, "", ""
+                return Match(failure, told[1], matching.LIKELY, where=frozenset([where])), ()
+    return None, ()
 
 
 def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:

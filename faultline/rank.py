@@ -14,7 +14,18 @@ from typing import Any
 
 import torch
 
-from faultline import accelerated, catalogue, checkpointing, compare, roundtrip, scenario, strategies, targets, trainer
+from faultline import (
+    accelerated,
+    blame,
+    catalogue,
+    checkpointing,
+    compare,
+    roundtrip,
+    scenario,
+    strategies,
+    targets,
+    trainer,
+)
 from faultline.matrix import STEPS, Cell
 from faultline.run import Injection, Run, injection, show
 from faultline.scenario import to
@@ -41,6 +52,7 @@ def main(job: dict[str, Any], rank: int) -> dict[str, Any]:
                 "type": type(error).__name__,
                 "message": str(error),
                 "traceback": traceback.format_exc(),
+                "own": blame.own_fault(error),
                 "at": time.monotonic(),
             }
         report["seconds"] = time.monotonic() - started

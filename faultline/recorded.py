@@ -12,6 +12,7 @@ from typing import Any
 from faultline import known
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.matching import mechanism
 from faultline.report import plain
 from faultline.results import Result, RunFolder
 from faultline.wording import normalised
@@ -108,15 +109,19 @@ def excerpt(traceback: str) -> str:
     return "\n".join(lines if len(lines) <= FIRST + KEPT else [*lines[:FIRST], "  ...", *lines[-KEPT:]])
 
 
-def answer(failure: Failure, signature: str, text: str) -> str:
-    """The failure that `diagnose` has to name for a recorded error; nothing where the catalogue has no words for it.
+def answer(failure: Failure, signature: str, text: str) -> tuple[str, bool]:
+    """The failure that `diagnose` has to name for a recorded error, and whether for no more than its mechanism; nothing
+    where the catalogue has no words for it.
 
     Words that are another failure's are the one's of several whose context is in the error's traceback.
     """
     if signature not in failure.signatures:
-        return ""
+        return "", False
     if signature not in failure.elsewhere:
-        return failure.name
+        return failure.name, False
     owners = [f for f in failures().values() if signature in f.signatures and signature not in f.elsewhere]
     fitting = [f.name for f in owners if re.search(f.context.get(signature, ""), text)]
-    return next(iter(fitting), "")
+    if fitting:
+        return fitting[0], False
+    same = (f for f in owners if (found := mechanism(f, signature)) and re.search(found.context, text))
+    return next(((f.name, True) for f in same), ("", False))

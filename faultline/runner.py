@@ -17,11 +17,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from faultline import expectations, oracle, results
+from faultline import blame, expectations, oracle, results
 from faultline.catalogue import REPROS, Failure, failures
 from faultline.matrix import DEVICES, Cell, every_cell, possible
 from faultline.oracle import NO_REFERENCE, Judgement, Outcome
 from faultline.ranks import Ended, NeverReady, RankServer, ServerDied
+from faultline.report import one_line
 from faultline.server import STACK
 
 TRIES = 3  # for a reference whose rank dies
@@ -55,12 +56,20 @@ class References:
                 if report and "facts" in report:
                     path.with_suffix(".facts").write_text(json.dumps(report["facts"]))
                 if report and report["error"]:
-                    failed.write_text(report["error"]["traceback"])
+                    failed.write_text(_why(report["error"]))
                 elif target and not path.exists():
                     failed.write_text(f"faultline.runner.Died: the process that builds and trains it {_how(ended)}")
         if path.exists():
             return path, ""
         return path, failed.read_text() if failed.exists() else DIED
+
+
+def _why(error: Mapping[str, Any]) -> str:
+    """The traceback of a reference's error; where that is this suite's own fault, the last line says so."""
+    if not error.get("own"):
+        return str(error["traceback"])
+    own = blame.told(error["own"], one_line(f"{error['type']}: {error['message']}"))
+    return f"{error['traceback']}\nfaultline.blame.Own: {own}"
 
 
 def _how(ended: Ended) -> str:
@@ -140,6 +149,8 @@ def without_reference(problem: str) -> Judgement:
     kind, _, reason = last.partition(": ")
     if kind.endswith(".Impossible"):
         return Judgement(Outcome.IMPOSSIBLE, "", reason)
+    if kind.endswith("blame.Own"):
+        return Judgement(Outcome.INVALID, oracle.OWN, reason)
     return Judgement(Outcome.INVALID, NO_REFERENCE, f"{last} (in one process: there is no reference)")
 
 

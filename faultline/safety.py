@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
 from faultline.matrix import Cell, default_world
-from faultline.oracle import NO_REFERENCE, Outcome
+from faultline.oracle import NO_REFERENCE, OWN, Outcome
 from faultline.report import found, one_line
 from faultline.results import Result
 from faultline.wording import normalised, same_error
@@ -288,6 +288,8 @@ def _proven(side: Iterable[Result]) -> list[Result]:
 
 
 def _raised(entry: Result) -> bool:
+    if entry["signature"] == OWN:
+        return False
     return entry["signature"] == NO_REFERENCE or any(rank["error"] for rank in entry["ranks"])
 
 

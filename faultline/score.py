@@ -77,13 +77,13 @@ def _share(part: int, whole: int) -> str:
 def samples() -> Iterator[Sample]:
     """Every recorded error twice, with and without its cell's place, then every log of fixtures/."""
     for number, entry in enumerate(known.recorded(), 1):
-        answer = recorded.answer(failures()[entry["failure"]], entry["signature"], entry["traceback"]) or UNKNOWN
+        answer, same = recorded.answer(failures()[entry["failure"]], entry["signature"], entry["traceback"])
         log = (entry["traceback"] or entry["error"]).encode()
         cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
         name = f"errors.jsonl:{number}"
-        yield Sample(ALONE, name, answer, log)
+        yield Sample(ALONE, name, answer or UNKNOWN, log, mechanism=same)
         place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))
-        yield Sample(TOLD, name, answer, log, place)
+        yield Sample(TOLD, name, answer or UNKNOWN, log, place, same)
     for group, folder in ((PASTED, LOGS), (OTHERS, NEAR_MISSES)):
         for name, told in index(folder).items():
             log = (folder / f"{name}.log").read_bytes()

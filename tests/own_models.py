@@ -68,6 +68,13 @@ def unused():
     return model, loss, batch()
 
 
+def one_number():
+    """A parameter of one number, which FSDP2 hands back with a stride of its own."""
+    model = Model()
+    model.head = nn.Linear(8, 1)
+    return model, lambda model, batch: (model(batch["x"]) - batch["y"].float()[:, None]).square().mean(), batch()
+
+
 class Doubled(Model):
     """Its second layer does something else as soon as there are several ranks."""
 

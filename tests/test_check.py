@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline import check, oracle, problems, runner, runs
+from faultline import check, diagnose, logs, matching, oracle, problems, runner, runs, score
 from faultline.catalogue import ROOT, failures
 from faultline.environments import Environment
 from faultline.errors import UsageError
@@ -190,7 +190,7 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     words = "AssertionError: The parameter tower.weight has already been reduced."
     cell = "check/model/zero2/reentrant/fp32/w2/cpu"
     result = entry("raises", cell, detail=words, ranks=[{"error": {"traceback": words}}])
-    assert problems.recognised(result | TWICE)[0].name == "zero_double_reduction"
+    assert problems.recognised(result | TWICE)[0].failure.name == "zero_double_reduction"
     assert problems.recognised(result)[0] is None
 
 
@@ -201,13 +201,13 @@ def test_words_that_only_a_remedy_leads_to_name_no_failure():
     result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=[{"error": error}])
     assert problems.recognised(result)[0] is None
     unused = result | {"facts": FACTS | {"no_gradient": ["spare"]}}
-    assert problems.recognised(unused)[0].name == "ddp_unused_vision_tower"
+    assert problems.recognised(unused)[0].failure.name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
     found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
-    failure, signature, sure = problems.recognised(found | TWICE)
-    assert (failure.name, signature, sure) == ("zero_double_reduction", "differs", "likely")
+    match, _ = problems.recognised(found | TWICE)
+    assert (match.failure.name, match.signature, match.sure) == ("zero_double_reduction", "differs", "likely")
     elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
     assert problems.recognised(elsewhere | TWICE)[0] is None, "no cell was ever measured to diverge there"
     assert problems.recognised(found)[0] is None, "nothing in this model runs twice"
@@ -216,7 +216,7 @@ def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_
 def test_one_failure_is_told_once_whatever_its_forms():
     """A user with nine failing cells of one cause needs one answer, with the remedies of all forms together."""
     words = {
-        "zero2": "AssertionError: it has already been reduced",
+        "zero2": "AssertionError: The parameter tower.w has already been reduced",
         "ddp": 'File "torch/utils/checkpoint.py"\nExpected to mark a variable ready only once',
     }
     found = [
@@ -231,6 +231,40 @@ def test_one_failure_is_told_once_whatever_its_forms():
     fates = {fate.key: fate for fate in groups[0].fates}
     assert fates["a"].word == "verified" and fates["a"].cells == 2, "non-reentrant helps against both"
     assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=problems.WORDS.index)
+
+
+READY = (score.NEAR_MISSES / "made-full-fine-tune-that-looks-for-unused-parameters.log").read_text()
+
+
+def test_both_commands_give_one_answer_to_one_error():
+    """Breaks when a model without an adapter or a tower is told by `check` that it is LoRA, by `diagnose` a tower."""
+    words = READY[READY.index("RuntimeError: ") :]
+    cell = "check/model/ddp-find-unused/reentrant/fp32/w2/cpu"
+    told = entry("raises", cell, detail=words, ranks=[{"error": {"traceback": READY}}])
+    match, either = problems.recognised(told)
+    other = diagnose.diagnose(lambda wanted: logs.lines("log", [READY.encode()], wanted))
+    assert matching.name_of(match, either) == matching.name_of(other.match, other.either)
+    assert match.mechanism == other.match.mechanism != "" and (match.sure, other.match.sure) == ("likely", "likely")
+    text = shown([told])
+    assert f"likely: {matching.name_of(match, either)}  the same mechanism: {match.mechanism}" in text
+    assert all(f"{m.failure.name} if there is {m.told_by}" in text for m in (match, *either))
+    assert match.failure.title not in text, "this model has no adapter"
+    adapter = READY.replace("model.layers.1.mlp", "base_model.model.model.layers.1.mlp.down_proj.lora_B.default")
+    told = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=[{"error": {"traceback": adapter}}])
+    match, either = problems.recognised(told)
+    assert (match.failure.name, match.mechanism, either) == ("ddp_peft_reentrant_ready_twice", "", ())
+
+
+def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
+    """Breaks when a model of text is told to change what its vision tower does."""
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    found = entry("raises", "check/model/ddp/off/fp32/w2/cpu", detail=words, ranks=[{"error": {"traceback": words}}])
+    found |= {"facts": FACTS | {"no_gradient": ["experts.3.weight"]}}
+    text = shown([found])
+    assert "ddp_unused_vision_tower  the same mechanism: " in text and "every parameter always takes part" in text
+    assert "tower and projector" not in text
+    claims = checked.as_json([found])["problems"][0]["claims"]
+    assert claims and not [claim for claim in claims if "tower and projector" in claim["claim"]]
 
 
 def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():

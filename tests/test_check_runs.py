@@ -44,7 +44,7 @@ def run(server, tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp1-full", "fsdp2"])
-@pytest.mark.parametrize("model", ["healthy", "nested_lists", "nested_sequences"])
+@pytest.mark.parametrize("model", ["healthy", "nested_lists", "nested_sequences", "one_number"])
 def test_a_healthy_model_trains(run, model, strategy):
     """A tool that finds faults where there are none is soon ignored."""
     found = run(model, strategy)
@@ -113,8 +113,12 @@ def test_tied_weights_that_come_apart_are_named(run, strategy):
 def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
     found = run("unused")
     assert found["facts"]["no_gradient"] == ["spare.weight", "spare.bias"]
-    failure, signature, sure = problems.recognised(found)
-    assert (failure.name, signature, sure) == ("ddp_unused_vision_tower", "unfinished-reduction", "likely")
+    match, _ = problems.recognised(found)
+    assert (match.failure.name, match.signature, match.sure) == (
+        "ddp_unused_vision_tower",
+        "unfinished-reduction",
+        "likely",
+    )
 
 
 def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
@@ -125,7 +129,7 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
     assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
     assert run("experts", "ddp-find-unused")["outcome"] == "trains"
     died = run("experts", "ddp")
-    assert problems.recognised(died)[0].name == "ddp_unused_vision_tower"
+    assert problems.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_found_placed_and_recognised(run):
@@ -133,7 +137,7 @@ def test_a_silent_failure_is_found_placed_and_recognised(run):
     found = run("per_image", "zero3-small", "reentrant")
     assert (found["outcome"], found["first"]["phase"]) == ("diverges", "backward")
     assert found["first"]["module"].startswith("vpm.")
-    assert problems.recognised(found)[0].name == "zero_double_reduction"
+    assert problems.recognised(found)[0].failure.name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant")["outcome"] == "trains"
 
 
@@ -150,7 +154,7 @@ def test_an_adapter_that_never_moves_is_named(run):
     tower = "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj"
     assert found["facts"]["no_gradient"] == [f"{tower}.lora_A.default.weight", f"{tower}.lora_B.default.weight"]
     assert checked.remarks(found["facts"])[0].endswith("these adapters never move, not even in one process")
-    assert problems.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].name == "ddp_unused_vision_tower"
+    assert problems.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].failure.name == "ddp_unused_vision_tower"
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "fsdp2"])

@@ -53,7 +53,7 @@ def test_nothing_is_named_wrongly_and_most_is_named():
     answers = [(sample, score.said(score.answered(sample))) for sample in SAMPLES]
     assert not [(sample.name, said) for sample, said in answers if score.verdict(sample, said) == "wrong"]
     by_group = {scored.group: scored for scored in score.score(answers)}
-    for group, recall, named in ((score.TOLD, 0.9, 0.97), ("all", 0.89, 0.94)):
+    for group, recall, named in ((score.TOLD, 0.89, 0.97), ("all", 0.88, 0.94)):
         assert float(by_group[group].recall) >= recall, f"{group}: too few"
         assert float(by_group[group].named) >= named, f"{group}: too few"
     text = (score.FIXTURES / "README.md").read_text(encoding="utf-8")
@@ -379,6 +379,43 @@ def test_what_tells_a_failure_may_stand_anywhere_in_the_log(line, words, failure
     """Breaks when a line that bears an error's words out is only seen within its traceback."""
     match = told(f"{line}\nstep 1\nstep 2\n\n{words}").match
     assert match and (match.failure.name, match.mechanism) == (failure, "")
+
+
+# The line that raises is the defect itself: nothing else leads there.
+DEFECTS = {("ref_model_reloaded_from_path", "no-default-adapter")}
+
+
+def test_a_context_is_more_than_the_line_that_raises():
+    """Breaks when a library's line, which each such error comes from, is taken for what tells one cause from others.
+
+    Whoever gives DeepSpeed a group of frozen parameters ends in the line that a failure's remedy ends in.
+    """
+    for entry in known.recorded():
+        failure, signature = FAILURES[entry["failure"]], entry["signature"]
+        *_, last = entry["traceback"].split('  File "')
+        if last.startswith("site-packages") and signature in failure.context and signature not in failure.elsewhere:
+            raises = '  File "' + "\n".join(last.splitlines()[:2]) + "\n"
+            told_by_it = re.search(failure.context[signature], raises)
+            assert not told_by_it or (failure.name, signature) in DEFECTS, (failure.name, signature)
+
+
+@pytest.mark.parametrize("mode", [*CHECKPOINTING])
+def test_that_checkpointing_is_on_bears_nothing_out_that_isnt_about_it(mode):
+    """Breaks when a mode in the log, or in the options, stands for the frame that a failure is known by."""
+    log = (score.NEAR_MISSES / "made-vector-in-a-checkpointed-product.log").read_text()
+    assert told(log).answer == UNKNOWN
+    assert told(log, **place("fsdp1-full", mode)).answer == UNKNOWN
+
+
+def test_every_mechanism_has_a_remedy_in_words_for_any_model():
+    """Breaks when a failure's mechanism is named and nothing is said of what helps, or what its own model needs is."""
+    for failure in FAILURES.values():
+        for signature in (*failure.mechanism, *failure.shares):
+            fates = known.fates(failure, signature, known.places(failure, signature))[0]
+            general = {claim.general for claim in failure.claims.values()} - {""}
+            same = matching.mechanism(failure, signature)
+            assert general >= {fate.claim.text for fate in matching.worded(fates, same.text)}
+            assert matching.worded(fates, "") == fates and general, failure.name
 
 
 def test_contexts_are_of_signatures_that_there_are():

@@ -43,6 +43,10 @@ def test_a_digest_tells_zeros_apart_and_takes_any_layout():
     assert compare.digest({"w": table.t()}) != compare.digest({"w": table})
     assert compare.digest({"w": table.index_fill(1, torch.tensor([2]), 0)}) != compare.digest({"w": table})
     assert compare.digest({"w": table}) != compare.digest({"v": table})
+    for strided in (torch.arange(90.0)[::45][:1], torch.arange(90.0)[::45], torch.arange(90.0)[::45][:0], table[:, 1]):
+        assert compare.digest({"w": strided}) == compare.digest(
+            {"w": strided.clone(memory_format=torch.contiguous_format)}
+        )
     assert compare.digest({"a": nan, "b": zero}) != compare.digest({"a": zero, "b": nan})
 
 

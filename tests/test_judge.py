@@ -206,3 +206,14 @@ def test_a_trainer_that_cannot_be_built_proves_its_strategy_by_what_accelerate_w
         evidence = {**early, "prepared": {"distributed_type": "DEEPSPEED", "zero_stage": stage}}
         assert judge(zero3, FAILURE, raised(evidence, early)).outcome == outcome, stage
     assert judge(zero3, FAILURE, raised({**early, "prepared": {}}, early)).outcome == "invalid"
+
+
+def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
+    """Breaks when a crash in the comparison is taken for an error that somebody's model raises."""
+    ended = raised()
+    ended.ranks[1].report["error"] |= {"type": "Torn", "own": "compare.py:95 in digest"}
+    judged = judge(CELL, FAILURE, ended)
+    assert (judged.outcome, judged.signature) == ("invalid", oracle.OWN)
+    assert judged.detail == "a fault of Faultline's own, not of the model: compare.py:95 in digest: Torn: apart"
+    ended.ranks[1].report["error"] |= {"message": "Connection closed by peer"}
+    assert judge(CELL, FAILURE, ended).outcome == "raises", "a peer that is gone can meet anybody"

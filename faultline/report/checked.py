@@ -11,6 +11,7 @@ from rich.text import Text
 
 from faultline import matching, report
 from faultline.matrix import default_world
+from faultline.oracle import OWN
 from faultline.problems import Form, Group, agrees, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
@@ -72,13 +73,15 @@ def verdict(results: Sequence[Result]) -> str:
     if not ran(results):
         return f"No cell could be run: {one_line(results[0]['detail'])}."
     wrong = sum(not fine(result) and result["outcome"] != "invalid" for result in results)
-    unproven = sum(result["outcome"] == "invalid" for result in results)
-    if not wrong and not unproven:
+    own = sum(result["signature"] == OWN for result in results)
+    unproven = sum(result["outcome"] == "invalid" for result in results) - own
+    if not wrong and not unproven and not own:
         trained = sum(result["outcome"] == "trains" for result in results)
         who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
         return f"{who} what one process does: every gradient and weight agrees."
     told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
     told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
+    told += [f"{own} ended in a fault of Faultline's own, which says nothing of the model"] * bool(own)
     return "; ".join(told) + "."
 
 
@@ -114,15 +117,17 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
     for form in group.forms:
         _form(console, form, results)
     one = group.forms[0].results[0]
-    if group.failure:
+    if match := group.match:
         # No more than the mechanism is known of a model that isn't the one that was measured.
-        same = matching.mechanism(group.failure, group.forms[0].signature) if group.sure == matching.LIKELY else None
-        title = f"the same mechanism: {same.text}" if same else group.failure.title
-        _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {title}"))
+        title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
+        name = matching.name_of(match, group.either)
+        _line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
+        for words in matching.apart(match, group.either):
+            _line(console, f"    {words}")
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
-        _line(console, "    " + report.here(f"python -m faultline show {group.failure.name}"))
+        _line(console, "    " + report.here(f"python -m faultline show {match.failure.name}"))
     _line(console, f"  again: {command(target, options, one)}", "dim")
 
 
@@ -202,6 +207,8 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
             {
                 "failure": group.failure.name if group.failure else "",
                 "sure": group.sure,
+                "mechanism": group.match.mechanism if group.match else "",
+                "either": [match.failure.name for match in group.either],
                 "forms": [
                     {
                         "outcome": form.results[0]["outcome"],

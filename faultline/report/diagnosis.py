@@ -10,8 +10,7 @@ from rich.text import Text
 
 from faultline import known, report, strategies
 from faultline.events import TIMEOUT, Event
-from faultline.known import Fate
-from faultline.matching import CERTAIN, LIKELY, Match, commands, happens
+from faultline.matching import CERTAIN, LIKELY, Match, apart, commands, happens, name_of, worded
 from faultline.matrix import CHECKPOINTING
 from faultline.report import one_line
 from faultline.silence import alike, silently
@@ -35,10 +34,10 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     failure = match.failure
     style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else failure.title
-    name = " or ".join(dict.fromkeys(m.failure.name for m in (match, *told.either)))
+    name = name_of(match, told.either)
     _line(console, Text(name, style=style).append(f"  {title}", style="not bold default"))
-    for one in (match, *told.either) if told.either else ():
-        _line(console, f"  {one.failure.name} if there is {one.told_by}")
+    for telling in apart(match, told.either):
+        _line(console, f"  {telling}")
     console.print()
     _why(console, told, match)
     fates, scope = known.fates(failure, match.signature, match.where)
@@ -49,15 +48,15 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
         "other words": "measured in its other forms: no run here ended with these words",
     }
     for heading, words in (("What helps", ("verified", "conditional")), ("What doesn't", ("refuted",))):
-        chosen = [fate for fate in fates if fate.word in words]
+        chosen = [fate for fate in worded(fates, match.mechanism) if fate.word in words]
         if chosen:
             console.print()
             _line(console, Text(heading, style="bold").append(f"  ({place[scope]})", style="not bold dim"))
-        for fate in sorted(chosen, key=lambda fate: _rank(fate, words, match)):
+        for fate in sorted(chosen, key=lambda fate: (words.index(fate.word), fate.claim.kind != "helps")):
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             did = "; ".join((count, *fate.instead))
             what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
-            _line(console, f"  {fate.word:<11}  {what}{_text(fate, match)}  [{did}]")
+            _line(console, f"  {fate.word:<11}  {what}{fate.claim.text}  [{did}]")
     console.print()
     _told(console, "Fix", failure.until)
     _measured(console, told, match)
@@ -69,15 +68,6 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
     _told(console, "More", report.here(f"python -m faultline show {failure.name}"))
     for record in failure.records:
         _told(console, "", record)
-
-
-def _rank(fate: Fate, words: tuple[str, ...], match: Match) -> tuple[object, ...]:
-    """Where a remedy stands: where only the mechanism is known, those first that any model has."""
-    return bool(match.mechanism and not fate.claim.general), words.index(fate.word), fate.claim.kind != "helps"
-
-
-def _text(fate: Fate, match: Match) -> str:
-    return (match.mechanism and fate.claim.general) or fate.claim.text
 
 
 def _told(console: Console, word: str, text: str) -> None:

@@ -54,7 +54,7 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        "a": Claim("call the wrapper", swap={"remedy": "wrapper"}),
+        "a": Claim("call the wrapper", swap={"remedy": "wrapper"}, general="call the wrapper"),
         "b": Claim("TRL's `_ForwardRedirection`", swap={"remedy": "redirected"}),
         "c": Claim("`all_reduce` the gradients after each backward pass", swap={"remedy": "reduced_by_hand"}),
         "d": Claim("`all_reduce` the loss", swap={"remedy": "reduced_loss"}, source=OPENVLA),

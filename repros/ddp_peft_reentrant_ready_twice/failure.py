@@ -1,6 +1,6 @@
 """LoRA with reentrant checkpointing under DDP: a parameter is marked as ready twice."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
 ISSUE = "https://github.com/huggingface/transformers/issues/23018"
 PEFT = "https://github.com/huggingface/peft/issues/313"
@@ -36,8 +36,18 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once",
         # What `static_graph` ends in with gradient accumulation.
     },
-    # Without an adapter it is a module that is used several times.
-    context={"marked-ready-twice": r"\bLo[Rr]A\b|\blora_|use_lora|[pP]eft|PEFT|base_model\.model"},
+    # An adapter's parameter, or an adapter where DDP was told to look for unused ones.
+    context={
+        "marked-ready-twice": r"(?s)\A(?=.*(?:\bLo[Rr]A\b|\blora_|use_lora|[pP]eft|PEFT|base_model\.model))"
+        r"(?=.*(?:with name [\w.]*\blora_(?:[AB]|embedding|magnitude)|find_unused_parameters['\"]?[=: ]{1,3}True(?!`)))"
+    },
+    told_by={"marked-ready-twice": "an adapter, such as LoRA, and `find_unused_parameters=True`, a trainer's default"},
+    mechanism={
+        "marked-ready-twice": Mechanism(
+            "reentrant checkpointing, whose own backward passes DDP doesn't foresee, makes a parameter ready once more",
+            r"utils[./]checkpoint|[gG]radient[_ ]checkpointing|use_reentrant",
+        )
+    },
     elsewhere=("static-graph-no-sync",),  # ddp_static_graph_no_sync
     variants=(
         Variant("broken", needs=ADAPTER),
@@ -56,13 +66,20 @@ FAILURE = Failure(
             '`gradient_checkpointing_kwargs={"use_reentrant": False}`',
             swap={"checkpointing": "non-reentrant"},
             source=DEFAULT,
+            general='`gradient_checkpointing_kwargs={"use_reentrant": False}`',
         ),
         "b": Claim(
             "`ddp_find_unused_parameters=False`",
             swap={"strategy": "ddp"},
             where={"strategy": "ddp-find-unused"},
+            general="`ddp_find_unused_parameters=False`, where it is True",
         ),
-        "c": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp*"}),
+        "c": Claim(
+            "`static_graph=True`",
+            swap={"strategy": "ddp-static-graph"},
+            where={"strategy": "ddp*"},
+            general="`static_graph=True`, where every step uses the same parameters",
+        ),
         "d": Claim(
             "`find_unused_parameters=True`, the advice of the opposite error",
             swap={"strategy": "ddp-find-unused"},

@@ -30,6 +30,7 @@ TRAINERS = {
 }
 ON = dict.fromkeys(TRAINERS, ("fsdp1-full", "fsdp2", "zero3"))
 ON |= {"a2po": ("ddp", *ON["a2po"])}
+DISTILLS = r"teacher|[dD]istill|\bGKD|\bgkd|GOLD|A2PO|a2po|IWOPD|iw_opd"
 # Where the second model stays whole and a remedy can be seen to work: under FSDP1, three of them end in sampling.
 WHOLE = {"a2po": ("fsdp2",), "gkd_on_policy": ("fsdp2",), "iw_opd": ("fsdp2",)}
 WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), ("fsdp1-full", "fsdp2"))
@@ -47,15 +48,19 @@ FAILURE = Failure(
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
     signatures={
-        "two-devices": r"Expected all tensors to be on the same device",
+        # The other device is the CPU: two accelerators are another mistake.
+        "two-devices": r"Expected all tensors to be on the same device"
+        r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
         "sharded-embedding": r"'weight' must be 2-D",
         # The chunked loss reads the teacher's head outside of its forward pass: FSDP1, and FSDP2 in backward.
         "sharded-head": r"mat2 must be a matrix|'Tensor' object has no attribute '_local_tensor'",
     },
-    context=dict.fromkeys(
-        ("two-devices", "sharded-embedding", "sharded-head"),
-        r"teacher|[dD]istill|\bGKD|\bgkd|GOLD|A2PO|a2po|IWOPD|iw_opd",
-    ),
+    context={
+        "two-devices": r"(?s)\A(?:.*(?:Distillation|GKD|GOLD|A2PO|IWOPD)(?:Config|Trainer)|"
+        rf"(?=.*[fF][sS][dD][pP])(?=.*(?:{DISTILLS})))",
+        "sharded-embedding": DISTILLS,
+        "sharded-head": DISTILLS,
+    },
     variants=(
         *(Variant("broken", name, ON[name], second=second) for name, (_, second, *_) in TRAINERS.items()),
         *(Variant("prepare_fsdp", name, where, second=TRAINERS[name][1]) for name, where in WHOLE.items()),

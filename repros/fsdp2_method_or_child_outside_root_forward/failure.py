@@ -42,7 +42,7 @@ FAILURE = Failure(
         r"(?=.*aten\.(?:addmm|mm|linear|t)\.default)",
         # A head's weight in a loss of one's own, a method of what is wrapped, or a part of it; or a head or embedding
         # that something other than its model calls, and no wrapper's forward pass above.
-        "sharded-weight": r"(?s)\A(?:.*(?:lm_head\.weight|\.module\.|\.score\()|"
+        "sharded-weight": r"(?s)\A(?:.*(?:[\w)]\.lm_head\.weight\b(?!['\":])|\.module\.|\.score\()|"
         r"(?!.*(?:fully_sharded_data_parallel|runtime/engine)\.py\", line \d{1,6}, in forward)"
         r"(?=.*(?<!self)\.(?:lm_head|embed_tokens)\())",
     },
@@ -83,6 +83,7 @@ FAILURE = Failure(
             "redirect the root's `forward` to the method (`_ForwardRedirection`)",
             swap={"remedy": "redirected"},
             where={"variant": "broken"},
+            general="call the wrapper, and do in its forward pass all that reads its weights (`_ForwardRedirection`)",
         ),
         "b": Claim(
             "`register_fsdp_forward_method(model, name)`",

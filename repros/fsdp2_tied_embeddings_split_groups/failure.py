@@ -42,7 +42,8 @@ FAILURE = Failure(
     },
     # Or the head, called by its model within FSDP1's forward pass, where weights of other units alone are in shards.
     context={
-        "flat-weight": r"(?s)\A(?:.*(?:tie_word_embeddings|tie_weights|[tT]ied (?:weights|embeddings))|"
+        "flat-weight": r"(?s)\A(?:.*(?:tie_word_embeddings['\"]?[=: ]{1,3}[tT]rue|tie_weights|"
+        r"[tT]ied (?:weights|embeddings))|"
         r"(?=.*fully_sharded_data_parallel\.py\", line \d{1,6}, in forward)"
         r"(?=.*, in forward\n *logits = self\.lm_head\())"
     },

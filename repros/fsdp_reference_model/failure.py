@@ -30,13 +30,17 @@ FAILURE = Failure(
         ),
     ),
     signatures={
-        "two-devices": r"Expected all tensors to be on the same device",
+        # The other device is the CPU: two accelerators are another mistake.
+        "two-devices": r"Expected all tensors to be on the same device"
+        r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
         # Accelerate and DeepSpeed refuse, in three wordings, to prepare a model that has no optimizer.
-        "needs-optimizer": r"requires an optimizer|must be passed together|requires a model and an optimizer",
+        "needs-optimizer": r"zero stage \d requires an optimizer|model and optimizer must be passed together"
+        r"|requires a model and an optimizer",
     },
     context={
         "two-devices": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:ref_model|ref_per_token_logps|reference model))",
-        "needs-optimizer": r"ref_model|evaluation_mode|\bprepare(?:_model)?\([\w.]*[rR]ef",
+        "needs-optimizer": r"(?s)\A(?:.*(?:evaluation_mode|\bprepare(?:_model)?\([\w.]*[rR]ef)|"
+        r"(?!.*'NoneType' object)(?=.*ref_model))",
     },
     elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(

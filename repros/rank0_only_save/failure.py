@@ -19,7 +19,7 @@ FAILURE = Failure(
         "other-collective": r"Received data size doesn't match expected size",
     },
     elsewhere=("SIGSEGV",),  # on the CPU, FSDP1's save_state() of what is sharded dies whoever calls it
-    context={"other-collective": r"save_(?:state|model|pretrained|checkpoint)"},
+    context={"other-collective": r"[.]save_(?:state|model|pretrained|checkpoint)\(|, in _?save"},
     variants=(
         Variant("broken", checkpointing=OFF, look="`if accelerator.is_main_process: accelerator.save_state(...)`"),
         Variant("all_ranks", checkpointing=OFF),

@@ -60,6 +60,7 @@ FAILURE = Failure(
             "`find_unused_parameters=True`, as DDP's error says",
             swap={"strategy": "ddp-find-unused"},
             where={"strategy": "ddp"},
+            general="`find_unused_parameters=True`",
         ),
         "d": Claim(
             "transformers' own checkpointing, 5.23",

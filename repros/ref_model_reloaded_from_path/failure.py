@@ -37,7 +37,7 @@ FAILURE = Failure(
         "check": r"CheckFailed: .*not ln 2",
     },
     context={
-        "no-path": r"ref_model|create_model_from_path",
+        "no-path": r"trl/trainer/\w+\.py\", line \d{1,6}, in __init__\n *self\.ref_model = ",
         "no-default-adapter": r"peft_config\[.default.\]",
     },
     variants=(

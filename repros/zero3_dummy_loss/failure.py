@@ -26,7 +26,7 @@ FAILURE = Failure(
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
     },
     context={
-        "freed-before-backward": r"GatheredParameters",
+        "freed-before-backward": r"(?s)\A(?=.*GatheredParameters)(?=.*run_backward\()",
         "mixed-dtensor": r"nll_loss_backward|SumBackward",
     },
     told_by={
@@ -86,7 +86,13 @@ FAILURE = Failure(
             where={"variant": "no_dummy", "strategy": "zero3*"},
             source=ISSUE,
         ),
-        "e": Claim("use ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}, source=ISSUE),
+        "e": Claim(
+            "use ZeRO-2",
+            swap={"strategy": "zero2"},
+            where={"strategy": "zero3*"},
+            source=ISSUE,
+            general="ZeRO-2, which releases no weights",
+        ),
     },
 )
 

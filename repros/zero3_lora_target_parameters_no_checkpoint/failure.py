@@ -32,7 +32,7 @@ FAILURE = Failure(
     },
     context=dict.fromkeys(
         ("released-weight", "view-modified", "flat-shard"),
-        r"target_parameters|ParamWrapper|_LoraParameterProxy|_activate_lora",
+        r"target_parameters|ParamWrapper|_LoraParameterProxy|layer\.py\", line \d{1,6}, in _activate_lora",
     ),
     told_by={"released-weight": "adapters by `target_parameters`"},
     mechanism={

@@ -26,7 +26,7 @@ FAILURE = Failure(
     ),
     found_by=("several_calls",),
     signatures={
-        "reduced-twice": r"has already been reduced",
+        "reduced-twice": r"The parameter [\w.]{1,200} has already been reduced",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
         "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?params_in_(ipg_)?bucket\)\)",
         # FSDP1 frees a unit's parameters after its first backward pass; which rank says so first varies.
@@ -34,9 +34,13 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",
     },
     context={
-        "freed-too-early": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing",
-        "marked-ready-twice": r"utils[./]checkpoint|[gG]radient[_ ]checkpointing|use_reentrant",
+        # Where its layer is computed anew: in the forward pass it would be a weight of that shape.
+        "freed-too-early": r"checkpoint(?:ing)?\.py\", line \d{1,6}, in backward",
+        # DDP names the parameter where TORCH_DISTRIBUTED_DEBUG asks for it.
+        "marked-ready-twice": r"with name [\w.]*(?:\bvpm\b|vision|visual|vit\b|image_encoder|resampler)",
     },
+    told_by={"marked-ready-twice": "a module that one forward pass calls several times, such as once for each image"},
+    shares={"marked-ready-twice": "ddp_peft_reentrant_ready_twice/marked-ready-twice"},
     variants=(
         Variant("broken", look="a module that one forward pass calls several times, such as once for each image"),
         Variant("two_calls"),
@@ -48,6 +52,7 @@ FAILURE = Failure(
             '`gradient_checkpointing_kwargs={"use_reentrant": False}`',
             swap={"checkpointing": "non-reentrant"},
             source=ISSUE,
+            general='`gradient_checkpointing_kwargs={"use_reentrant": False}`',
         ),
         "b": Claim(
             "a smaller per-device batch lowers the odds (one image per rank: one call)",
@@ -55,8 +60,18 @@ FAILURE = Failure(
             source=ISSUE,
         ),
         "b2": Claim("half as many calls lower the odds", swap={"remedy": "two_calls"}, source=ISSUE),
-        "c": Claim("no gradient checkpointing", swap={"checkpointing": "off"}, source=ISSUE),
-        "d": Claim("one call for all slices, as the earlier model did", swap={"remedy": "one_call"}, source=ISSUE),
+        "c": Claim(
+            "no gradient checkpointing",
+            swap={"checkpointing": "off"},
+            source=ISSUE,
+            general="no gradient checkpointing",
+        ),
+        "d": Claim(
+            "one call for all slices, as the earlier model did",
+            swap={"remedy": "one_call"},
+            source=ISSUE,
+            general="one call of a module that a forward pass calls several times",
+        ),
         "e": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where={"strategy": "zero2*"}, source=ISSUE),
         "f1": Claim(
             "it comes back in another form at ZeRO-3",

@@ -2,12 +2,13 @@
 
 from contextlib import nullcontext
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
 ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/5639"
 CRASH = "https://github.com/deepspeedai/DeepSpeed/issues/4055"
 
 OFF = ("off",)  # checkpointing has no part in what an optimizer holds
+UNFREEZES = r"requires_grad_?\(True\)|\.requires_grad = True|[uU]n_?fr(?:ee|o)z"
 UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
 
 FAILURE = Failure(
@@ -27,7 +28,21 @@ FAILURE = Failure(
         # FSDP2 takes the dtype of a group's gradients from what requires them at first.
         "unreduced-dtype": r"attempting to assign a gradient with dtype '[\w:]+' to a tensor with grad_dtype",
     },
-    context={"group-without-weights": r"bit16_groups", "unreduced-dtype": r"foreach_reduce"},
+    # The frame that raises is the same whyever a group has no trained parameter, or a gradient has another dtype.
+    context={"group-without-weights": UNFREEZES, "unreduced-dtype": UNFREEZES},
+    told_by={
+        "group-without-weights": "a parameter that is frozen when the engine is made, and unfrozen later",
+        "unreduced-dtype": "a parameter that is frozen when it is wrapped, and unfrozen later",
+    },
+    mechanism={
+        "group-without-weights": Mechanism(
+            "a group of the optimizer in which no parameter requires gradients, of which ZeRO makes no flat weights",
+            r"stage_1_and_2\.py\", line \d{1,6}, in __init__\n[^\n]*bit16_groups\[",
+        ),
+        "unreduced-dtype": Mechanism(
+            "a gradient that FSDP2 reduced in another dtype than its parameter's", r", in foreach_reduce\n"
+        ),
+    },
     variants=(
         Variant("broken", look="`requires_grad_(True)` after `deepspeed.initialize`, as gradual unfreezing does it"),
         Variant("lr_zero", checkpointing=OFF),
@@ -40,6 +55,7 @@ FAILURE = Failure(
         "a": Claim(
             "everything trainable from the start, in groups with a learning rate of 0 that is raised later",
             swap={"remedy": "lr_zero"},
+            general="let all of it require gradients from the start, with a learning rate of 0 until it is to move",
         ),
         "b": Claim(
             "make the engine anew, once the parameters are unfrozen",
