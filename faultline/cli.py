@@ -132,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
         "--env", action="store_true", help="what is installed in the active environment, as without any file"
     )
     project.add_argument("--python", default="", metavar="PATH", help="what is installed for that interpreter instead")
-    project.add_argument("--all", action="store_true", help="the details of what only could apply, too")
+    project.add_argument("--all", action="store_true", help="what only could apply, too, and on what it hangs")
     project.add_argument("--json", action="store_true", help="for machines")
     project.add_argument("--advisories", action="store_true", help="write advisories/, a file in OSV for each failure")
 

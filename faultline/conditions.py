@@ -138,13 +138,16 @@ def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
 
 
 def _places(failure: Failure, variant: Variant, setup: Setup) -> list[Cell]:
-    """A variant's cells at the default world size where the setup leaves them; in bf16 where that was measured."""
+    """A variant's cells at the default world size where the setup leaves them; in bf16 where that was measured.
+
+    A mode of checkpointing in which none of it was run, as that has no part in it, says nothing about it.
+    """
     mine = [c for c in known.outcomes(failure) if c.variant == variant.name and c.world_size == matrix.default_world(c)]
+    modes = setup.left.get("checkpointing", frozenset(CHECKPOINTING)) & {cell.checkpointing for cell in mine}
     cells = {
         cell
         for cell in mine
-        if cell.strategy in setup.left.get("strategy", (cell.strategy,))
-        and cell.checkpointing in setup.left.get("checkpointing", (cell.checkpointing,))
+        if cell.strategy in setup.left.get("strategy", (cell.strategy,)) and (cell.checkpointing in modes or not modes)
     }
     precision = setup.left.get("precision")
     if precision == frozenset(["bf16"]):

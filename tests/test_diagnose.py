@@ -276,7 +276,8 @@ def test_an_empty_name_is_a_reference_model_only_where_one_is_loaded():
     for kind in ("OSError", "huggingface_hub.errors.HFValidationError"):
         bare = told(f"{kind}: {said}")
         assert bare.answer == UNKNOWN and [m.failure.name for m in bare.alike] == ["ref_model_reloaded_from_path"]
-    frame = '  File "/x/trl/trainer/dpo_trainer.py", line 5, in __init__\n    self.ref_model = create_model_from_path(name)\n'
+    frame = '  File "/x/trl/trainer/dpo_trainer.py", line 5, in __init__\n'
+    frame += "    self.ref_model = create_model_from_path(name)\n"
     assert told(f"Traceback (most recent call last):\n{frame}OSError: {said}").answer == "ref_model_reloaded_from_path"
 
 

@@ -40,7 +40,7 @@ def show(console: Console, setup: Setup, found: list[Finding], everything: bool 
     sure = [finding for finding in found if finding.sure]
     near = [finding for finding in found if finding.applies and not finding.sure]
     could = [finding for finding in found if not finding.applies]
-    if not found:
+    if not (sure or near or everything and could):
         _line(console, Text("No failure of the catalogue has its recorded conditions here.", style="bold green"))
     for heading, own in (
         ("Every recorded condition holds", sure),
@@ -54,17 +54,8 @@ def show(console: Console, setup: Setup, found: list[Finding], everything: bool 
             _finding(console, setup, finding)
             console.print()
     if could and not everything:
-        _line(console, Text(f"Could apply, if: {len(could)}", style="bold").append("  (--all: in full)", style="dim"))
-        for finding in could:
-            _could(console, finding)
-
-
-def _could(console: Console, finding: Finding) -> None:
-    """A failure in a line: on what it hangs in the way that takes least."""
-    first, *others = finding.cases
-    hangs = "; and ".join(conditions.words(first, condition) for condition in first.open)
-    ways = f" (or in {len(others)} other {'way' if len(others) == 1 else 'ways'})" if others else ""
-    _line(console, Text(f"  {finding.failure.name}  ", style="yellow").append(one_line(f"{hangs}{ways}"), "default"))
+        more = "1 failure" if len(could) == 1 else f"{len(could)} failures"
+        _line(console, Text(f"{more} could apply, depending on what isn't said here; --all tells on what", style="dim"))
 
 
 def _finding(console: Console, setup: Setup, finding: Finding) -> None:
