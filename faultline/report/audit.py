@@ -40,7 +40,7 @@ def show(console: Console, setup: Setup, found: list[Finding], everything: bool 
     sure = [finding for finding in found if finding.sure]
     near = [finding for finding in found if finding.applies and not finding.sure]
     could = [finding for finding in found if not finding.applies]
-    if not (sure or near or everything and could):
+    if not (sure or near or (everything and could)):
         _line(console, Text("No failure of the catalogue has its recorded conditions here.", style="bold green"))
     for heading, own in (
         ("Every recorded condition holds", sure),
