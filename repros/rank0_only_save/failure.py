@@ -7,6 +7,7 @@ STUCK = "https://github.com/ibrahimethemhamamci/CT-CLIP/issues/16"
 DOCS = "https://huggingface.co/docs/transformers/deepspeed"
 
 OFF = ("off",)  # checkpointing has no part in what is saved
+DDP = ("ddp*",)
 
 FAILURE = Failure(
     title="Saving on the main process only hangs where saving takes all ranks",
@@ -24,6 +25,8 @@ FAILURE = Failure(
         Variant("broken", checkpointing=OFF, look="`if accelerator.is_main_process: accelerator.save_state(...)`"),
         Variant("all_ranks", checkpointing=OFF),
         Variant("barrier", checkpointing=OFF),
+        Variant("resumed", checkpointing=OFF, strategies=DDP),
+        Variant("resumed_all_ranks", checkpointing=OFF, strategies=DDP),
         Variant(
             "broken",
             checkpointing=OFF,
@@ -35,6 +38,16 @@ FAILURE = Failure(
     claims={
         "a": Claim("save on all ranks", swap={"remedy": "all_ranks"}),
         "b": Claim("wait for the main process (`accelerator.wait_for_everyone()`)", swap={"remedy": "barrier"}),
+        "c": Claim(
+            "under DDP, where the model is whole on each rank, the main process saves all that rank 1 resumes from",
+            kind="trains",
+            where={"variant": "resumed"},
+        ),
+        "d": Claim(
+            "under DDP, `save_state()` on all ranks has the random generators of both",
+            kind="trains",
+            where={"variant": "resumed_all_ranks"},
+        ),
     },
 )
 
@@ -63,13 +76,18 @@ def trainer(variant, arguments, setup):
 
 def save(variant, trained, folder):
     write = trained.save_model if variant.trainer else trained.accelerator.save_state
-    if variant.remedy == "all_ranks" or trained.accelerator.is_main_process:
+    if variant.remedy.endswith("all_ranks") or trained.accelerator.is_main_process:
         write(str(folder))
     if variant.remedy == "barrier":
         trained.accelerator.wait_for_everyone()
 
 
 def load(variant, folder):
+    """What was saved of the model; of `resumed*` also what `load_state()` reads on rank 1, or silently passes over."""
+    import torch
+
     from tiny_models.checkpoints import state_dict
 
+    if variant.remedy.startswith("resumed"):
+        torch.load(folder / "random_states_1.pkl", weights_only=False)
     return state_dict(folder)
