@@ -19,11 +19,12 @@ TELLING = (
 )
 TRACEBACKS = re.escape(TRACEBACK).encode()
 LOSS = rb"'loss'|\"loss\""
-TELLS = re.compile(
-    r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|[Ww]atchdog|exit ?code|return code|"
-    r"SIG[A-Z]|[Ss]ignal|^ *File \"|Killed|Aborted|Bus error|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|"
-    r"^ *(?:rank|time) +:|^ *During handling of|^ *The above exception|'loss'|\"loss\""
+_TELLS = re.compile(
+    r"Traceback \(|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
+    r"SIG[A-Z]|Signal|signal|Killed|Aborted|Bus error|core dumped|ut of memory|oom[-_]kill|OOMKilled|Root Cause|"
+    r"'loss'|\"loss\""
 )
+_BEGINS = re.compile(r"File \"|(?:rank|time) {1,60}:|During handling of|The above exception")
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")
@@ -33,12 +34,22 @@ _SHELL = re.compile(r"(?:^|\d |python3? ?)(Killed|Aborted|Segmentation fault|Bus
 _SHELL_SIGNALS = {"Killed": "SIGKILL", "Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS"}
 _OUT_OF_MEMORY = re.compile(r"Out of memory: Kill|oom[-_]kill|OOMKilled")
 _FATAL = re.compile(r"Fatal Python error: (.*)")
+_ENDED = re.compile(r"SIG|Signal|signal|exit|return code|Killed|Aborted|Segm|Bus error|Fatal P|memory|oom|OOM")
+_CODE_OF_SOURCE = re.compile(r"\b(?:except|raise) [\w.]*$")
+_LAST_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$")
 _RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
+
+
+def telling(text: str) -> bool:
+    """Whether a line may tell of a failure."""
+    return bool(_BEGINS.match(text.lstrip(" ")) or _TELLS.search(text))
 
 
 def ended(text: str) -> str:
     """The signal that ended a process, as shells, kernels and launchers word it; empty where a line tells none."""
     text = text[:LONGEST]
+    if not _ENDED.search(text):
+        return ""
     if match := _SIGNAL.search(text):
         return match[1] or match[2] or match[3]
     if match := _CODE.search(text):
@@ -91,9 +102,9 @@ def error_within(text: str) -> tuple[str, str] | None:
         at = text.find(word)
         name = at + len(word.rstrip(" :('\""))
         before = text[max(0, name - 120) : name]
-        if at < 0 or "Exception ignored in" in text or re.search(r"\b(?:except|raise) [\w.]*$", before):
+        if at < 0 or "Exception ignored in" in text or _CODE_OF_SOURCE.search(before):
             continue
-        match = re.search(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$", before)
+        match = _LAST_NAME.search(before)
         said = text[at + len(word) :]
         if match and (word[-1] != ":" or said[:1] in ("", " ")):
             return match[0], said.strip().removesuffix(")").rstrip("'\"") if word[-1] in "'\"" else said.strip()

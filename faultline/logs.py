@@ -15,7 +15,8 @@ from faultline.errors import UsageError
 from faultline.report import plain
 
 CHUNK = 1 << 18  # bytes that are read at a time
-WIDTH = 1 << 16  # bytes of a line that are kept; the rest is read and dropped
+WIDTH = 1 << 16  # bytes of a line of JSON that are kept; the rest is read and dropped
+PLAIN = 1 << 13  # bytes of any other, of which nobody reads more
 LAYERS = 6  # prefixes that may stand before a line, one behind the other
 
 WINDOW = 1 << 15  # bytes of lines that are looked at together, one of each kind
@@ -178,8 +179,8 @@ def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers and without their ends: the first `WIDTH` bytes of what each showed last, where carriage
-    returns overwrite. Lines without what is `wanted` at that moment are passed over as fast as they are read."""
+    """Lines with their numbers and without their ends: the first bytes of what each showed last, where carriage returns
+    overwrite: `WIDTH` of what may be JSON, else `PLAIN`. Lines without what is `wanted` at that moment are passed over as fast as they are read."""
     kept, returned, number = b"", False, 0
     for part in content:
         at = stop = 0  # where the next line begins, and where the stretch ends that has wanted lines
@@ -200,7 +201,7 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
                 if returned or again:
                     kept = b""
                 if len(kept) < WIDTH:
-                    kept = (kept + shown)[:WIDTH]
+                    kept = _beginning(kept + shown[:WIDTH])
                 returned = False
             returned = returned or len(body) < len(piece)
             if end < 0:
@@ -211,6 +212,10 @@ def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tup
             kept, returned = b"", False
     if kept and (not (pattern := wanted()) or pattern.search(_STEERS.sub(b"", kept))):
         yield number + 1, kept
+
+
+def _beginning(line: bytes) -> bytes:
+    return line[: WIDTH if line.lstrip()[:1] in (b"{", b'"') else PLAIN]
 
 
 def _telling(pattern: re.Pattern[bytes], part: bytes, at: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ _ENDS_MESSAGE = re.compile(
 # Lines that begin something, or that say something of other lines.
 _MORE_THAN_ITSELF = re.compile(
     r"Traceback|File \"|During handling|The above exception|terminate called|what\(\):|Root Cause|rank +:|time +:|"
-    r"[Ww]atchdog|loss['\"]|grad_norm"
+    r"Watchdog|watchdog|loss['\"]|grad_norm"
 )
 _ONE_DIGIT = str.maketrans("123456789", "000000000")
 _PROGRESS = re.compile(r"['\"]loss['\"]: ")
@@ -128,7 +128,7 @@ class Reader:
 
     def _tells(self, line: Line) -> bool:
         """Whether a line may begin an event, or say that others were survived."""
-        if not clues.TELLS.search(line.text):
+        if not clues.telling(line.text):
             return False
         if _PROGRESS.search(line.text):
             return (line.file, line.stream) in self._kept.live

@@ -98,7 +98,16 @@ PIECES = {
     "quotes": b'{"log": "\\n',
     "brackets": b'{"message": [',
     "boxes": "│".encode(),
+    "letters": b"x",
 }
+BREAKS = {
+    "indented": b" " * 60_000 + b"rank : x\n",
+    "parameters of a colour": b"\x1b[" + b";" * 60_000 + b"\n",
+    "nested": b'{"message":' + b"[" * 30_000 + b"]" * 30_000 + b"}\n",
+    "nested without an end": b'{"message":' + b"[" * 60_000 + b"\n",
+    "letters": b"x" * 60_000 + b"\n",
+}
+"""Lines of nearly the length that is kept."""
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -109,8 +118,28 @@ def test_long_lines_that_patterns_choke_on_come_to_an_end(name):
     assert code in (0, 1)
 
 
+@pytest.mark.parametrize("name", BREAKS)
+def test_long_lines_take_no_longer_than_short_ones(name):
+    """Breaks when a whole line is searched for words that only its beginning may have, or letter by letter.
+
+    Twice what as many bytes of an ordinary log take leaves room for slow machines; it was ten to twenty times as much.
+    """
+
+    def seconds(piece):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        code, out, errors = diagnosed(content=repeated(piece, 32 * MIB))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        harmless(out, errors)
+        assert code == 1
+        return after.ru_utime - before.ru_utime
+
+    ordinary = seconds(b"".join(b"{'learning_rate': %d, 'epoch': 0.%d}\n" % (n, n) for n in range(9_000)))
+    assert seconds(BREAKS[name]) < 2 * ordinary + 1
+
+
 LINES = {
     "errors that are survived": b"ValueError: x\n{'loss': 0.1}\n",
+    "errors without a loss that all differ": b"".join(b"RuntimeError: %x\n" % n**9 for n in range(50_000)),
     "errors that all differ": b"".join(b"ValueError: %d\n{'loss': 0.1}\n" % n for n in range(50_000)),
     "consequences that all differ": b"".join(b"OSError: Connection closed by peer %d\n" % n for n in range(50_000)),
     "writers that all differ": b"".join(b"[rank%d]: Traceback (most recent call last):\n" % n for n in range(50_000)),
