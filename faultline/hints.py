@@ -74,8 +74,8 @@ TELLING = (
     r"distributed|Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|LoRA|lora|Lora|peft|PEFT|Peft|ref_model|"
     r"Teacher|teacher|generate|torch|Torch|transformers|Transformers|trl|TRL|accelerate|Accelerate|prepare_model|"
     r"vision_|projector|receive grad|emma|lla[vV]a|Lla[vV]a|LLaVA|find_unused|Distill|distill|GKD|gkd|GOLD|"
-    r"target_par|tie_w|tied |Tied |GatheredP|lm_head\.w|nfr[eo]|n_fr[eo]|static_graph|evaluation_mode|save_[smpc]|distcp|"
-    r"STATE_D"
+    r"target_par|tie_w|tied |Tied |GatheredP|lm_head\.w|nfr[eo]|n_fr[eo]|static_graph|evaluation_mode|save_[smpc]|"
+    r"distcp|STATE_D"
 )
 """What a line has, in any of the usual spellings, if it is of interest. Each begins with a letter of its own, which is
 what makes the search fast: so does every pattern here that is looked for in whole logs."""

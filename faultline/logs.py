@@ -180,7 +180,8 @@ def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 
 def split(content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers and without their ends: the first bytes of what each showed last, where carriage returns
-    overwrite: `WIDTH` of what may be JSON, else `PLAIN`. Lines without what is `wanted` at that moment are passed over as fast as they are read."""
+    overwrite: `WIDTH` of what may be JSON, else `PLAIN`. Lines without what is `wanted` at that moment are passed over
+    as fast as they are read."""
     kept, returned, number = b"", False, 0
     for part in content:
         at = stop = 0  # where the next line begins, and where the stretch ends that has wanted lines
