@@ -119,12 +119,12 @@ def diagnose(files: Callable[[logs.Wanted], Iterable[Line]], asked: Hints | None
 def command(args: argparse.Namespace) -> int:
     """Answer a log: exit code 0 if its failure is known, 1 if not."""
     asked = options(args)
-    told = diagnose(lambda wanted: logs.read(args.logs, wanted), asked)
+    binary: list[str] = []
+    told = diagnose(lambda wanted: logs.read(args.logs, wanted, binary), asked)
     if told.empty:
         raise UsageError("there is nothing in that: give a log file, several, or - for standard input")
-    for name in args.logs if not told.cause else ():
-        if name != logs.STDIN and logs.binary(name):
-            raise UsageError(f"{plain(name)} is not text; unpack it, if it is packed with anything but gzip")
+    for name in binary if not told.cause else ():
+        raise UsageError(f"{plain(name)} is not text; unpack it, if it is packed with anything but gzip")
     if args.json:
         print(json.dumps(as_json(told), indent=2))
     else:

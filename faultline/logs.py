@@ -22,6 +22,7 @@ LAYERS = 6  # prefixes that may stand before a line, one behind the other
 WINDOW = 1 << 15  # bytes of lines that are looked at together, one of each kind
 
 GZIP = b"\x1f\x8b"
+HEAD = 1 << 10  # bytes that tell the encoding
 STDIN = "-"
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -91,15 +92,18 @@ def everything() -> None:
     return None
 
 
-def read(files: Sequence[str], wanted: Wanted = everything) -> Iterator[Line]:
-    """The lines of files, one behind the other; ``-`` is standard input. Raises UsageError for what can't be read."""
+def read(files: Sequence[str], wanted: Wanted = everything, binary: list[str] | None = None) -> Iterator[Line]:
+    """The lines of files, one behind the other; ``-`` is standard input. Raises UsageError for what can't be read.
+
+    `binary` gets the names of those that are no text, see `lines`.
+    """
     for name in files:
         if name == STDIN:
-            yield from lines("standard input", chunks(sys.stdin.buffer), wanted)
+            yield from lines("standard input", chunks(sys.stdin.buffer), wanted, binary)
             continue
         try:
             with open(name, "rb") as stream:
-                yield from lines(name, chunks(stream), wanted)
+                yield from lines(name, chunks(stream), wanted, binary)
         except OSError as error:
             raise UsageError(f"{plain(name)} can't be read: {error.strerror or error}") from None
 
@@ -109,16 +113,19 @@ def chunks(stream: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def binary(name: str) -> bool:
-    """Whether a file begins with what no log has: many control characters, in whichever encoding."""
-    with open(name, "rb") as stream:
-        first = next(utf8(unzipped(chunks(stream))), b"")[:CHUNK]
-    return len(first) > 10 * len(first.translate(None, _CONTROLS)) // 9
+def lines(
+    name: str, content: Iterable[bytes], wanted: Wanted = everything, binary: list[str] | None = None
+) -> Iterator[Line]:
+    """The lines of one log, the same however its bytes are cut into pieces.
 
-
-def lines(name: str, content: Iterable[bytes], wanted: Wanted = everything) -> Iterator[Line]:
-    """The lines of one log, the same however its bytes are cut into pieces."""
-    for number, raw in split(utf8(unzipped(content)), wanted):
+    Its name is added to `binary` where it begins with what no log has: many control characters, in whichever encoding.
+    """
+    parts = utf8(unzipped(content))
+    first = next(parts, b"")
+    head = first[:CHUNK]
+    if binary is not None and len(head) > 10 * len(head.translate(None, _CONTROLS)) // 9:
+        binary.append(name)
+    for number, raw in split(_chain(first, parts), wanted):
         for text in unwrapped(decoded(raw)):
             yield Line(name, number, *bare(text))
 
@@ -146,17 +153,26 @@ def unzipped(content: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def utf8(content: Iterable[bytes]) -> Iterator[bytes]:
-    """UTF-16 with its mark as UTF-8, and UTF-8 without one; the rest is left for `decoded`."""
-    parts = _with_head(content, len(codecs.BOM_UTF8))
+    """UTF-16 as UTF-8, and UTF-8 without its mark; the rest is left for `decoded`."""
+    parts = _with_head(content, HEAD)
     first = next(parts, b"")
-    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
-        if first.startswith(mark):
-            decoder = codecs.getincrementaldecoder(encoding)("replace")
-            for part in _chain(first[len(mark) :], parts):
-                yield decoder.decode(part).encode("utf-8", "replace")
-            return
+    if encoding := _utf16(first[:HEAD]):
+        decoder = codecs.getincrementaldecoder(encoding)("replace")
+        for part in _chain(first.removeprefix(codecs.BOM_UTF16_LE).removeprefix(codecs.BOM_UTF16_BE), parts):
+            yield decoder.decode(part).encode("utf-8", "replace")
+        return
     yield first.removeprefix(codecs.BOM_UTF8)
     yield from parts
+
+
+def _utf16(head: bytes) -> str:
+    """The form of UTF-16 in which a text begins, by its mark or as every second byte is zero; empty if it doesn't."""
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    if head.startswith(codecs.BOM_UTF16_LE) or 10 * even < odd > len(head) // 4:
+        return "utf-16-le"
+    if head.startswith(codecs.BOM_UTF16_BE) or 10 * odd < even > len(head) // 4:
+        return "utf-16-be"
+    return ""
 
 
 def _with_head(content: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -63,6 +63,14 @@ def test_line_ends_encodings_and_gzip_change_nothing(lines):
         assert texts(same) == expected
 
 
+@pytest.mark.parametrize("form", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_known_without_its_mark(form):
+    """Breaks when what PowerShell's pipes leave is taken for rubbish."""
+    text = "epoch 1: mémoire 99 %\nRuntimeError: CUDA out of memory 终\n"
+    assert texts(text.encode(form)) == text.splitlines()
+    assert len(texts(bytes(range(256)) * 99)) > 1, "zeros now and then are another thing"
+
+
 def test_latin_1_is_what_is_left():
     assert texts("Erreur: mémoire\n".encode("latin-1")) == ["Erreur: mémoire"]
 
