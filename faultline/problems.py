@@ -14,6 +14,12 @@ from faultline.known import Fate, Place
 from faultline.results import Result
 from faultline.wording import normalised
 
+# What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
+COMPARED = {
+    "over_ranks": "every weight moves as far as it should divided by the number of ranks: an average is taken twice",
+    "bypassed": "the loss never calls the wrapper that the strategy put around the model, only what is inside of it",
+}
+UNRECOGNISED = (None, "", "", ())
 WORDS = ("verified", "conditional", "refuted")
 
 
@@ -31,11 +37,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Group:
-    """What is wrong, in all its forms; `failure` is the known one that it is, `sure` how sure that is."""
+    """What is wrong, in all its forms; `failure` is the known one that it is, `sure` how sure that is, and `either`
+    are others that show the same."""
 
     forms: tuple[Form, ...]
     failure: Failure | None = None
     sure: str = ""
+    either: tuple[Failure, ...] = ()
 
     @functools.cached_property
     def fates(self) -> list[Fate]:
@@ -72,27 +80,29 @@ def ran(results: Collection[Result]) -> bool:
 def groups(results: Collection[Result]) -> list[Group]:
     """The cells that don't train, put together where they show one known failure, or else do the same."""
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
-    matches: dict[tuple[Any, ...], tuple[Failure | None, str]] = {}
+    matches: dict[tuple[Any, ...], tuple[Failure | None, str, tuple[Failure, ...]]] = {}
     for result in results:
         if fine(result):
             continue
-        failure, signature, sure = recognised(result)
+        failure, signature, sure, others = recognised(result)
         at = (result["first"].get("phase"), result["first"].get("module"))
         words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
         form = (result["outcome"], signature, "" if failure else words)
         group = (failure.name, sure) if failure else form
         found.setdefault(group, {}).setdefault(form, []).append(result)
-        matches[group] = failure, sure
+        before = matches[group][2] if group in matches else ()
+        matches[group] = failure, sure, tuple(dict.fromkeys((*before, *others)))
     return [
         Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *matches[group])
         for group, forms in found.items()
     ]
 
 
-def recognised(result: Result) -> tuple[Failure | None, str, str]:
-    """The known failure that a cell shows, its signature and how sure that is.
+def recognised(result: Result) -> tuple[Failure | None, str, str, tuple[Failure, ...]]:
+    """The known failure that a cell shows, or None, its signature and how sure that is, then failures that fit as well.
 
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
+    What its comparison shows decides before what the model is like.
     """
     facts, where = result["facts"], (result["strategy"], result["checkpointing"])
     if result["outcome"] == "raises":
@@ -101,19 +111,34 @@ def recognised(result: Result) -> tuple[Failure | None, str, str]:
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
         fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
         for match in fits:
-            if fits_model(match.failure, facts):
-                return match.failure, match.signature, match.sure
+            if fits_model(match.failure, facts | dict.fromkeys(result["shows"], True)):
+                return match.failure, match.signature, match.sure, ()
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
         found = next(alone, None)
-        return (found.failure, found.signature, matching.LIKELY) if found else (None, "", "")
-    for failure in failures().values():
-        if not fits_model(failure, facts):
-            continue
-        for cell, told in known.outcomes(failure).items():
-            if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
-                return failure, told[1], matching.LIKELY
-    return None, "", ""
+        return (found.failure, found.signature, matching.LIKELY, ()) if found else UNRECOGNISED
+    did = result["outcome"], result["signature"]
+    for seen in (dict.fromkeys(result["shows"], True), facts):
+        fitting = [f for f in failures().values() if fits_model(f, seen) and _measured(f, did, where)]
+        fitting.sort(key=_in_trainers)  # a model that is checked has none
+        if fitting:
+            return fitting[0], did[1], matching.LIKELY, () if seen is facts else tuple(fitting[1:])
+    return UNRECOGNISED
+
+
+def _in_trainers(failure: Failure) -> bool:
+    """Whether a failure is that of trainers alone."""
+    return all(variant.trainer for variant in failure.variants if variant.broken)
+
+
+def _measured(failure: Failure, did: tuple[str, str], where: Place) -> bool:
+    """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
+    of its cells was run says nothing."""
+    cells = known.outcomes(failure)
+    strategy, mode = where
+    modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
+    there = (told for cell, told in cells.items() if cell.strategy == strategy and cell.checkpointing in modes)
+    return did[1] not in failure.elsewhere and did in there
 
 
 def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:

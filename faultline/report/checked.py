@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline import matching, report
+from faultline.catalogue import Failure
 from faultline.matrix import default_world
-from faultline.problems import Form, Group, agrees, facts_of, fine, groups, ran
+from faultline.problems import COMPARED, Form, Group, agrees, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
 
@@ -24,6 +25,7 @@ FACTS = {
     "zero_gradient": "get gradients of zeros only",
     "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
     "frozen_input": "get inputs without a graph: in reentrant checkpoints such layers were seen to get no gradient",
+    "unfrozen": "require gradients only once training has begun: a wrapper made before that may not know of them",
     "unequal": "run for some ranks' rows only: ranks use different parameters",
 }
 
@@ -119,11 +121,20 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
         same = matching.mechanism(group.failure, group.forms[0].signature) if group.sure == matching.LIKELY else None
         title = f"the same mechanism: {same.text}" if same else group.failure.title
         _line(console, Text(f"  {group.sure}: ").append(group.failure.name, "bold").append(f"  {title}"))
+        for other in group.either:
+            _line(console, Text("  or: ").append(other.name, "bold").append(f"  {other.title}"))
+        for either in (group.failure, *group.either) if group.either else ():
+            _line(console, f"    {either.name} if there is {_told_by(either, one)}")
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
         _line(console, "    " + report.here(f"python -m faultline show {group.failure.name}"))
     _line(console, f"  again: {command(target, options, one)}", "dim")
+
+
+def _told_by(failure: Failure, result: Result) -> str:
+    """What tells a failure from others that a cell shows as well."""
+    return next((failure.told_by[fact] for fact in result["shows"] if fact in failure.told_by), failure.title)
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -136,6 +147,8 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         _line(console, f"    {one_line(parameter)}: {kind} off by {_number(error)} in step {step} on rank {rank}")
     if one["raised_in"] is not None:
         _line(console, f"  arises in: {one_line(one['raised_in']) or 'the model itself'}")
+    for fact in one["shows"]:
+        _line(console, f"  {COMPARED[fact]}")
     if first_words := first(one):
         _line(console, f"  first differs: {first_words}")
     for names in one["apart"]:
@@ -190,18 +203,20 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
         "first",
         "raised_in",
         "apart",
+        "shows",
         "errors",
         "worst_parameter",
         "relative_error",
     )
     return {
         "agrees": agrees(results),
-        "model": {key: value for key, value in facts_of(results).items() if key not in ("order", "inside")},
+        "model": {key: value for key, value in facts_of(results).items() if key not in ("order", "inside", "entered")},
         "cells": [{key: result[key] for key in kept} for result in results],
         "problems": [
             {
                 "failure": group.failure.name if group.failure else "",
                 "sure": group.sure,
+                "either": [failure.name for failure in group.either],
                 "forms": [
                     {
                         "outcome": form.results[0]["outcome"],

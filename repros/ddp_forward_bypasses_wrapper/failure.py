@@ -23,6 +23,7 @@ FAILURE = Failure(
     ),
     since="torch's first DistributedDataParallel; trl until 1.13 with use_liger_kernel=True",
     until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
+    found_by=("bypassed",),
     signatures={
         # FSDP1's root gathers its own parameters in its own forward.
         "not-gathered": r"'weight' must be 2-D",
