@@ -163,6 +163,8 @@ def distance(one: Tensors, other: Tensors) -> float:
 
 def factor(mine: Tensors, theirs: Tensors, tolerance: float) -> float | None:
     """How many times another run's tensors all of these are; None where they are no multiple of them."""
+    if mine.keys() != theirs.keys() or not theirs:
+        return None
     one, other = (torch.cat([tensors[name].double().flatten() for name in theirs]) for tensors in (mine, theirs))
     square = float(other.dot(other))
     found = float(one.dot(other)) / square if square else 0.0
