@@ -162,7 +162,8 @@ class Failure:
     - `warns`: the pattern of a warning that is all that such a run prints where it raises nothing, and what it is told
       apart by from a harmless one, in words.
     - `began` and `fixes`: the first releases with it and without it, where a search found them.
-    - `found_by`: facts about a model (see `observe.Observer.facts`), of which the failure needs one.
+    - `found_by`: facts about a model (see `observe.Observer.facts`), or of a cell beside its reference (see
+      `problems.COMPARED`), of which the failure needs one; `told_by` has words for those that several failures show.
     - `report`: a pattern of the cell that its upstream report shows, for one that is about a trainer's own code, or
       happens in several forms or under strategies of which one is what people meet.
     - `upstream`: the repository whose code would have to change, as owner/name. Empty where the mistake is in one's

@@ -29,6 +29,7 @@ NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
 LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
 OWN = str(ROOT / "faultline")
+WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
 CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 
 
@@ -100,8 +101,8 @@ def options(args: argparse.Namespace) -> list[str]:
 
 def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
     """One cell's result, with `first` (where it first differs, if it diverges), `raised_in` (the module whose forward
-    pass ended in its error), `apart` (weights that were tied) and `facts` (what was seen in one process, on the rows
-    of as many ranks).
+    pass ended in its error), `apart` (weights that were tied), `shows` (see `shows`) and `facts` (what was seen in one
+    process, on the rows of as many ranks).
 
     Raises TargetFailed where one process can't train the target.
     """
@@ -135,7 +136,8 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
     # What a rank that raised had computed until then differs for no other reason.
     differs = first(ended, facts.get("order", ())) if judged.outcome == oracle.Outcome.DIVERGES else {}
     raised = raised_in(ended, judged) if judged.outcome == oracle.Outcome.RAISES else None
-    return entry | {"first": differs, "raised_in": raised, "apart": apart(ended), "facts": facts}
+    more = {"raised_in": raised, "apart": apart(ended), "shows": shows(ended), "facts": facts}
+    return entry | {"first": differs, **more}
 
 
 def first(ended: Ended, order: Sequence[str]) -> dict[str, Any]:
@@ -168,6 +170,21 @@ def raised_in(ended: Ended, judged: oracle.Judgement) -> str | None:
     report = ended.ranks[judged.rank or 0].report or {}
     inside: str | None = report.get("facts", {}).get("inside")
     return inside
+
+
+def shows(ended: Ended) -> list[str]:
+    """Which of problems.COMPARED the ranks of a cell show beside the reference."""
+    reports = [end.report for end in ended.ranks if end.report]
+    found = []
+    factors = [report["steps"][0].get("factor") for report in reports if report.get("steps")]
+    world = len(ended.ranks)
+    if world > 1 and len(factors) == world and all(f and abs(f * world - 1) < WITHIN for f in factors):
+        found.append("over_ranks")
+    entered = [report["facts"]["entered"] for report in reports if report.get("facts")]
+    wrappers = [report["evidence"].get("wrapper", "") for report in reports if report.get("facts")]
+    if any(names and wrapper not in names for names, wrapper in zip(entered, wrappers, strict=True)):
+        found.append("bypassed")
+    return found
 
 
 def apart(ended: Ended) -> list[list[str]]:

@@ -108,7 +108,7 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     is. A weight can't show a movement below its own last place, so that much is
     rounding whatever the noise is. Gradients that were not read are not compared.
     A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
-    observed: those that are bad, in the order of their calls.
+    observed: those that are bad, in the order of their calls. `factor` is there where the first step is wrong.
     """
     tolerance, margin = TOLERANCE[precision], MARGIN[precision]
     size = dict(zip(reference.initial, _sizes(list(reference.initial.values())), strict=True))
@@ -138,6 +138,8 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
                 elif error > tolerance:
                     found["rounding"][f"{kind}:{name}"] = difference / rounding
                 found[kind][name] = error
+        if not index and found["bad"]:
+            found["factor"] = factor(moved["weights"][0], moved["weights"][1], tolerance)
         if trace.outputs and trace.outputs[index]:
             seen = [run.outputs[index] for run in (trace, reference, noise)]
             found["outputs"] = _bad_outputs(seen[0], seen[1], seen[2], tolerance, margin)
@@ -159,6 +161,17 @@ def distance(one: Tensors, other: Tensors) -> float:
     """How far two runs are apart in all tensors together, relative to the larger of them; some may be in one only."""
     sizes = torch.tensor(list(_norms(sorted({*one, *other}), one, other, other))).reshape(-1, 4).norm(dim=0)
     return float(sizes[2] / sizes[:2].max()) if sizes[:2].any() else 0.0
+
+
+def factor(mine: Tensors, theirs: Tensors, tolerance: float) -> float | None:
+    """How many times another run's tensors all of these are; None where they are no multiple of them."""
+    if mine.keys() != theirs.keys() or not theirs:
+        return None
+    one, other = (torch.cat([tensors[name].double().flatten() for name in theirs]) for tensors in (mine, theirs))
+    square = float(other.dot(other))
+    found = float(one.dot(other)) / square if square else 0.0
+    apart = float((one - found * other).norm())
+    return found if found and apart <= tolerance * float(one.norm()) else None
 
 
 def movement(trace: Trace, index: int) -> Tensors:

@@ -34,13 +34,15 @@ class Match:
     where: frozenset[Place] = frozenset()
     mechanism: str = ""
     """What happens to any such model, where nothing in the log says that it is the failure's own."""
+    by: str = ""
+    """The fact that it is found by, where no words were: see `Failure.found_by`."""
     later: bool = False
     """Whether the log is of a process that loads what a run left: `signature` is what that run was found to be."""
 
     @property
     def told_by(self) -> str:
         """What would show that it is this failure, in words; empty where nobody wrote that down."""
-        return self.failure.told_by.get(self.signature, "")
+        return self.failure.told_by.get(self.by or self.signature, "")
 
 
 def sharing(best: Match, among: Iterable[Match]) -> tuple[Match, ...]:
@@ -54,8 +56,9 @@ def name_of(best: Match, either: Sequence[Match]) -> str:
 
 
 def apart(best: Match, either: Sequence[Match]) -> list[str]:
-    """What would tell failures with one mechanism apart, a line for each; nothing for one alone."""
-    return [f"{match.failure.name} if there is {match.told_by}" for match in (best, *either) if either]
+    """What would tell failures apart that have one mechanism or show the same, a line for each; nothing for one."""
+    every = (best, *either) if either else ()
+    return [f"{match.failure.name} if there is {match.told_by or match.failure.title}" for match in every]
 
 
 def worded(fates: Iterable[Fate], mechanism: str) -> list[Fate]:

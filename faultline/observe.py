@@ -38,6 +38,9 @@ class Observer:
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
         self._inside: list[str] = []
+        self._entered: dict[str, None] = {}
+        self._at_first = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        self._unfrozen: dict[str, None] = {}
         register_module_forward_pre_hook(self._before_forward)
         register_module_forward_hook(self._on_forward, with_kwargs=True)
 
@@ -52,6 +55,8 @@ class Observer:
         finally:
             self._on = False
         for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and name in self._at_first:
+                self._unfrozen.setdefault(name)
             if parameter.requires_grad and self._gradients.get(name) != "some":
                 gradient = parameter.grad
                 self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
@@ -64,6 +69,8 @@ class Observer:
         name = self._seen(module)
         if name is not None:
             self._inside.append(name)
+        if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
+            self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
 
     def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
         name = self._seen(module)
@@ -86,13 +93,15 @@ class Observer:
                 self._frozen.setdefault(name)
 
     def facts(self) -> dict[str, Any]:
-        """What was seen, by name: of a run in one process all, under a strategy `apart` and `inside` hold.
+        """What was seen, by name: of a run in one process all, under a strategy `apart`, `inside` and `entered` hold.
 
         `no_gradient` and `zero_gradient` are trainable parameters in no step of which one came, `several_calls` modules
         that run more than once in a forward pass, `frozen_input` blocks that train on inputs without a graph,
-        `unequal` modules that run for some ranks' rows only, `tied` the names of one parameter, `apart` those of them
-        that aren't one any more, `order` all modules as they run, `inside` the innermost module whose forward pass did
-        not end, `not_fed` what a made-up batch leaves out, and why, `cast` the types of weights that were made fp32.
+        `unfrozen` parameters that require gradients only since a step, `unequal` modules that run for some ranks' rows
+        only, `tied` the names of one parameter, `apart` those of them that aren't one any more, `order` all modules as
+        they run, `inside` the innermost module whose forward pass did not end, `entered` the classes of the model and
+        of what is around it whose forward passes ran, `not_fed` what a made-up batch leaves out, and why, `cast` the
+        types of weights that were made fp32.
         """
         everywhere = set.intersection(*self._used.values()) if self._used else set()
         return {
@@ -103,6 +112,8 @@ class Observer:
             "zero_gradient": [name for name, found in self._gradients.items() if found == "zero"],
             "several_calls": [name for name, calls in self._several.items() if calls > 1],
             "frozen_input": list(self._frozen),
+            "unfrozen": list(self._unfrozen),
+            "entered": list(self._entered),
             "unequal": sorted(set().union(*self._used.values()) - everywhere),
             "tied": self._tied,
             "apart": [names for names in self._tied if not one(self._model, names)],

@@ -15,6 +15,11 @@ from faultline.matching import Match
 from faultline.results import Result
 from faultline.wording import normalised
 
+# What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
+COMPARED = {
+    "over_ranks": "every weight moves as far as it should divided by the number of ranks: an average is taken twice",
+    "bypassed": "the loss never calls the wrapper that the strategy put around the model, only what is inside of it",
+}
 WORDS = ("verified", "conditional", "refuted")
 
 
@@ -33,7 +38,7 @@ class Form:
 @dataclass(frozen=True)
 class Group:
     """What is wrong, in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
-    `either` those that have the same mechanism, where no more than that is known."""
+    `either` those that have the same mechanism or show the same, where no more than that is known."""
 
     forms: tuple[Form, ...]
     match: Match | None = None
@@ -109,34 +114,59 @@ def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> tuple[Match
     if not more:
         return None, ()
     sure = matching.LIKELY if any(match.sure == matching.LIKELY for match in more) else matching.CERTAIN
-    return replace(more[0], sure=sure), known_as[0][1]
+    either = {match.failure.name: match for _, others in known_as for match in others}
+    return replace(more[0], sure=sure), tuple(either.values())
 
 
 def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
-    """The known failure that a cell shows, and those that have its mechanism where no more than that is known of it.
+    """The known failure that a cell shows, and those with its mechanism, or that show the same, where no more is known.
 
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
+    What its comparison shows decides before what the model is like.
     """
     facts, where = result["facts"], (result["strategy"], result["checkpointing"])
+    shown = dict.fromkeys(result["shows"], True)
     if result["outcome"] == "raises":
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
         context = f"{error.get('traceback', '')}\n{result['strategy']}\n{SET.get(result['checkpointing'], '')}"
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
         fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
         for match in fits:
-            if fits_model(match.failure, facts):
+            if fits_model(match.failure, facts | shown):
                 return match, ()
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
         found = next(alone, None)
         return (replace(found, sure=matching.LIKELY), matching.sharing(found, fits)) if found else (None, ())
-    for failure in failures().values():
-        if not fits_model(failure, facts):
-            continue
-        for cell, told in known.outcomes(failure).items():
-            if told == (result["outcome"], result["signature"]) and (cell.strategy, cell.checkpointing) == where:
-                return Match(failure, told[1], matching.LIKELY, where=frozenset([where])), ()
+    for facts_seen in (shown, facts):
+        fitting = _showing(result, facts_seen)
+        if fitting:  # what a model is like tells no more than one
+            return fitting[0], () if facts_seen is facts else fitting[1:]
     return None, ()
+
+
+def _showing(result: Result, facts: dict[str, Any]) -> tuple[Match, ...]:
+    """The failures that need one of these facts, and of which a cell in the same place does the same."""
+    did, where = (result["outcome"], result["signature"]), (result["strategy"], result["checkpointing"])
+    fitting = [f for f in failures().values() if fits_model(f, facts) and _measured(f, did, where)]
+    fitting.sort(key=_in_trainers)  # a model that is checked has none
+    by = {f.name: next(fact for fact in f.found_by if facts.get(fact)) for f in fitting}
+    return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
+
+
+def _in_trainers(failure: Failure) -> bool:
+    """Whether a failure is that of trainers alone."""
+    return all(variant.trainer for variant in failure.variants if variant.broken)
+
+
+def _measured(failure: Failure, did: tuple[str, str], where: Place) -> bool:
+    """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
+    of its cells was run says nothing."""
+    cells = known.outcomes(failure)
+    strategy, mode = where
+    modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
+    there = (told for cell, told in cells.items() if cell.strategy == strategy and cell.checkpointing in modes)
+    return did[1] not in failure.elsewhere and did in there
 
 
 def fits_model(failure: Failure, facts: dict[str, Any]) -> bool:

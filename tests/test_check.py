@@ -49,6 +49,7 @@ def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
         "first": {},
         "raised_in": None,
         "apart": [],
+        "shows": [],
         "ranks": [{"error": None}],
         "stack": "",
     }
@@ -269,7 +270,49 @@ def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
 
 def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
     """A misspelt fact would never be there, and its failure never be recognised."""
-    assert {fact for failure in failures().values() for fact in failure.found_by} <= {*checked.FACTS}
+    looked_for = {*checked.FACTS, *problems.COMPARED}
+    assert {fact for failure in failures().values() for fact in failure.found_by} <= looked_for
+
+
+def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_what_does():
+    """Breaks when a guess is forced, when the same fault is told twice, or what the model is like decides before."""
+    halved = {"signature": "differs", "shows": ["over_ranks"]}
+    places = ("ddp", "zero2", "fsdp2")
+    found = [entry("diverges", f"check/model/{name}/off/fp32/w2/cpu", **halved) for name in places]
+    [group] = problems.groups(found)
+    assert group.failure.name == "global_count_without_world_size" and len(group.forms[0].results) == 3
+    assert [other.failure.name for other in group.either] == ["distillation_loss_over_ranks"]
+    text = shown(found)
+    assert (
+        "distillation_loss_over_ranks if there is a loss of TRL's" in text and "divided by the number of ranks" in text
+    )
+    twice = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", **halved) | TWICE
+    assert problems.recognised(twice)[0].failure.name != "zero_double_reduction"
+    assert problems.recognised(entry("diverges", signature="differs"))[0] is None
+
+
+def test_what_ranks_show_beside_the_reference():
+    """Breaks when another factor than the ranks', or one rank's alone, is taken for an average that is taken twice, or
+    a wrapper that ran for one that didn't."""
+
+    def seen(*factors, wrapper="DistributedDataParallel", entered=("DistributedDataParallel", "Module")):
+        ends = [
+            RankEnd(
+                {
+                    "steps": [{"factor": factor} if factor else {}],
+                    "evidence": {"wrapper": wrapper},
+                    "facts": {"entered": list(entered)},
+                }
+            )
+            for factor in factors
+        ]
+        return check.shows(Ended(ends))
+
+    assert seen(0.5, 0.5) == seen(*[0.25] * 4) == seen(0.49, 0.5) == ["over_ranks"]
+    for others in ((0.33, 0.33), (0.5, None), (None, None), (0.5, 1.0), (1.0,), (-0.5, -0.5), (2.0, 2.0)):
+        assert seen(*others) == [], others
+    assert seen(None, None, entered=("Inner", "Module")) == ["bypassed"]
+    assert seen(None, None, entered=()) == [], "nothing ran"
 
 
 def shown(results, target="train.py:build", options=()):

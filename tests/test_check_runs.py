@@ -30,13 +30,14 @@ def server():
 
 @pytest.fixture(scope="module")
 def run(server, tmp_path_factory):
-    """Check a function of own_models.py, or a config, in one cell."""
+    """Check a function of own_models.py or of another file, or a config, in one cell."""
 
     def run(what, strategy="ddp", mode="off", precision="fp32", world=2, lora=""):
         folder = tmp_path_factory.mktemp("references")
         if isinstance(what, dict):
             (folder / "config.json").write_text(json.dumps(what))
-        target = check.parse(str(folder) if isinstance(what, dict) else f"{OWN}:{what}", lora)
+        own = what if ":" in what else f"{OWN}:{what}"
+        target = check.parse(str(folder) if isinstance(what, dict) else own, lora)
         cell = Cell("check", "model", strategy, mode, precision, world)
         return check.run_one(target, server, References(folder), cell)
 
@@ -139,6 +140,66 @@ def test_a_silent_failure_is_found_placed_and_recognised(run):
     assert found["first"]["module"].startswith("vpm.")
     assert problems.recognised(found)[0].failure.name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant")["outcome"] == "trains"
+
+
+WRITTEN = """
+import torch
+from torch import distributed
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+def batch(step, rank, world):
+    generator = torch.Generator().manual_seed(step)
+    x, y = torch.randn(4, 8, generator=generator), torch.randn(4, 4, generator=generator)
+    rows = 4 // world
+    return {"x": x[rank * rows : (rank + 1) * rows], "y": y[rank * rows : (rank + 1) * rows]}
+
+def error(model, batch):
+    return (model(batch["x"]) - batch["y"]) ** 2
+
+def build():
+    model = net()
+    BEFORE
+    def loss(model, batch):
+        LOSS
+    return model, loss, batch
+"""
+COUNTED = """count = torch.tensor(float(batch["y"].numel()))
+        if distributed.is_initialized():
+            distributed.all_reduce(count)
+        return error(model, batch).sum() / count"""
+TIMES = COUNTED.replace("sum() /", "sum() * (distributed.get_world_size() if distributed.is_initialized() else 1) /")
+THIRD = "return error(model, batch).mean() / (3 if distributed.is_initialized() else 1)"
+INSIDE = 'return error(getattr(model, "module", model), batch).mean()'
+UNFROZEN = """for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        return error(model, batch).mean()"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "before", "loss", "named"),
+    [
+        ("ddp", "", COUNTED, "global_count_without_world_size"),
+        ("zero2", "", COUNTED, "global_count_without_world_size"),
+        ("fsdp2", "", COUNTED, "global_count_without_world_size"),
+        ("ddp", "", TIMES, ""),
+        ("ddp", "", THIRD, None),
+        ("ddp", "", INSIDE, "ddp_forward_bypasses_wrapper"),
+        ("zero2", "", INSIDE, ""),
+        ("ddp", "", "return error(model, batch).mean()", ""),
+        ("ddp", "model[0].requires_grad_(False)", UNFROZEN, "ddp_unfreeze_after_wrap"),
+        ("ddp", "", UNFROZEN, ""),
+    ],
+)
+def test_a_loss_that_goes_wrong_over_ranks_is_named_by_what_it_does(run, tmp_path, strategy, before, loss, named):
+    """Breaks when a silent fault has no name, or another one has its name; an empty one means that it trains."""
+    file = tmp_path / "train.py"
+    file.write_text(WRITTEN.replace("BEFORE", before or "pass").replace("LOSS", loss))
+    found = run(f"{file}:build", strategy)
+    failure = problems.recognised(found)[0]
+    assert (found["outcome"] == "trains") == (named == ""), found["detail"]
+    assert (failure and failure.name) == (named or None) or named == ""
 
 
 def test_a_config_with_an_adapter_is_checked(run):

@@ -266,3 +266,16 @@ def test_law_a_saved_run_comes_back_bit_by_bit(tmp_path_factory, seed, gradients
         {k: v.shape for k, v in part.items()} for part in run.weights
     ]
     assert compare.digest(loaded["noise"].initial) == compare.digest(a_run(seed + 1).initial)
+
+
+def test_a_run_that_is_a_multiple_of_its_reference_says_of_what():
+    """Breaks when half of every gradient is told as any error of a half, or one that is no multiple as one."""
+    theirs = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[-3.0]])}
+
+    def of(**mine):
+        return compare.factor({name: torch.tensor(values) for name, values in mine.items()}, theirs, 1e-3)
+
+    assert of(a=[0.5, 1.0], b=[[-1.5]]) == pytest.approx(0.5)
+    assert of(a=[-2.0, -4.0], b=[[6.0]]) == pytest.approx(-2)
+    assert of(a=[0.5, 1.0], b=[[-3.0]]) is None and of(a=[1.5, 1.0], b=[[-1.5]]) is None
+    assert of(a=[0.0, 0.0], b=[[0.0]]) is None

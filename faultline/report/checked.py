@@ -12,7 +12,7 @@ from rich.text import Text
 from faultline import matching, report
 from faultline.matrix import default_world
 from faultline.oracle import OWN
-from faultline.problems import Form, Group, agrees, facts_of, fine, groups, ran
+from faultline.problems import COMPARED, Form, Group, agrees, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
 
@@ -25,6 +25,7 @@ FACTS = {
     "zero_gradient": "get gradients of zeros only",
     "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
     "frozen_input": "get inputs without a graph: in reentrant checkpoints such layers were seen to get no gradient",
+    "unfrozen": "require gradients only once training has begun: a wrapper made before that may not know of them",
     "unequal": "run for some ranks' rows only: ranks use different parameters",
 }
 
@@ -119,7 +120,9 @@ def _group(console: Console, target: str, options: Sequence[str], group: Group, 
     one = group.forms[0].results[0]
     if match := group.match:
         # No more than the mechanism is known of a model that isn't the one that was measured.
-        title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
+        title = (
+            f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title * (not group.either)
+        )
         name = matching.name_of(match, group.either)
         _line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
         for words in matching.apart(match, group.either):
@@ -141,6 +144,8 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         _line(console, f"    {one_line(parameter)}: {kind} off by {_number(error)} in step {step} on rank {rank}")
     if one["raised_in"] is not None:
         _line(console, f"  arises in: {one_line(one['raised_in']) or 'the model itself'}")
+    for fact in one["shows"]:
+        _line(console, f"  {COMPARED[fact]}")
     if first_words := first(one):
         _line(console, f"  first differs: {first_words}")
     for names in one["apart"]:
@@ -195,13 +200,14 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
         "first",
         "raised_in",
         "apart",
+        "shows",
         "errors",
         "worst_parameter",
         "relative_error",
     )
     return {
         "agrees": agrees(results),
-        "model": {key: value for key, value in facts_of(results).items() if key not in ("order", "inside")},
+        "model": {key: value for key, value in facts_of(results).items() if key not in ("order", "inside", "entered")},
         "cells": [{key: result[key] for key in kept} for result in results],
         "problems": [
             {

@@ -26,6 +26,7 @@ FAILURE = Failure(
     until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
     reported=Reported("trl-1.13.0", "dpo-broken", "ddp", good="trl-1.14.0"),
     fixes=(Turn("trl", "1.14.0", LIGER, "make reproduce FAILURE=ddp_forward_bypasses_wrapper"),),
+    found_by=("bypassed",),
     signatures={
         # FSDP1's root gathers its own parameters in its own forward.
         "not-gathered": r"'weight' must be 2-D",

@@ -18,6 +18,7 @@ FAILURE = Failure(
     ),
     since="torch's first DistributedDataParallel (reported in 2018)",
     until="not fixed: DDP's hooks are for what requires gradients when it is made",
+    found_by=("unfrozen",),
     signatures={
         # FSDP2 takes the dtype of a group's gradients from what requires them at first.
         # To ZeRO-3's optimizer a parameter outside of its groups is empty.

@@ -26,6 +26,8 @@ FAILURE = Failure(
             " PACKAGE=trl DIRECTION=introduced FROM=1.4.0 TO=1.9.2",
         ),
     ),
+    found_by=("over_ranks",),
+    told_by={"over_ranks": "a loss of TRL's distillation trainers, with `average_tokens_across_devices`"},
     signatures={},
     variants=(
         *(Variant("broken", name, ("ddp", "zero3"), needs=("average_tokens_across_devices",)) for name in TRAINERS),

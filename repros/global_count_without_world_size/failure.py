@@ -18,6 +18,8 @@ FAILURE = Failure(
     ),
     since="whenever losses were first divided by a count of all ranks (transformers: 2024-11)",
     until="not fixed: a mistake in one's own loss, which no library can see",
+    found_by=("over_ranks",),
+    told_by={"over_ranks": "a loss divided by a count that `all_reduce` summed"},
     signatures={},
     variants=(
         Variant(
