@@ -15,6 +15,7 @@ RUN = ("checkpointing", "rank", "roundtrip", "strategies")
 # They call the model, or take what it or its trainer returns, be it no loss or no model: any error there may be theirs.
 TAKE = ("accelerated", "inputs", "releases", "scenario", "targets", "trainer")
 # Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)\n(?:    (.*))?', re.MULTILINE)
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")
 
 
@@ -40,6 +41,16 @@ def own_fault(error: BaseException) -> str:
         module = file.relative_to(FOLDER).parts[0].removesuffix(".py")
         return "" if module in TAKE or (within and module in RUN) else f"{file.name}:{frame.lineno} in {frame.name}"
     return ""
+
+
+def places(trace: str, folder: Path) -> list[str]:
+    """The frames of a printed traceback that are in a folder's own files: ``train.py:12 in forward: return x @ w``."""
+    found = []
+    for file, line, name, source in _FRAME.findall(trace):
+        path = Path(file)
+        if folder in path.parents and FOLDER not in path.parents and "site-packages" not in path.parts:
+            found.append(f"{path.relative_to(folder)}:{line} in {name}" + (f": {source.strip()}" if source else ""))
+    return found
 
 
 def told(place: str, error: str) -> str:

@@ -15,7 +15,19 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import commands, environments, expectations, matrix, oracle, problems, results, runner, runs, stacks
+from faultline import (
+    blame,
+    commands,
+    environments,
+    expectations,
+    matrix,
+    oracle,
+    problems,
+    results,
+    runner,
+    runs,
+    stacks,
+)
 from faultline.catalogue import ROOT, Failure, Variant
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
@@ -101,8 +113,8 @@ def options(args: argparse.Namespace) -> list[str]:
 
 def run_one(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
     """One cell's result, with `first` (where it first differs, if it diverges), `raised_in` (the module whose forward
-    pass ended in its error), `apart` (weights that were tied), `shows` (see `shows`) and `facts` (what was seen in one
-    process, on the rows of as many ranks).
+    pass ended in its error), `at` (the lines of its files that the error came through), `apart` (weights that were
+    tied), `shows` (see `shows`) and `facts` (what was seen in one process, on the rows of as many ranks).
 
     Raises TargetFailed where one process can't train the target.
     """
@@ -136,7 +148,8 @@ def run_one(target: Target, server: RankServer, references: References, cell: Ce
     # What a rank that raised had computed until then differs for no other reason.
     differs = first(ended, facts.get("order", ())) if judged.outcome == oracle.Outcome.DIVERGES else {}
     raised = raised_in(ended, judged) if judged.outcome == oracle.Outcome.RAISES else None
-    more = {"raised_in": raised, "apart": apart(ended), "shows": shows(ended), "facts": facts}
+    own = raised_at(ended, judged, target.file.parent) if judged.outcome == oracle.Outcome.RAISES else []
+    more = {"raised_in": raised, "at": own, "apart": apart(ended), "shows": shows(ended), "facts": facts}
     return entry | {"first": differs, **more}
 
 
@@ -187,6 +200,12 @@ def shows(ended: Ended) -> list[str]:
     return found
 
 
+def raised_at(ended: Ended, judged: oracle.Judgement, folder: Path) -> list[str]:
+    """The lines of the target's own files that a cell's error came through, the outermost first."""
+    error = (ended.ranks[judged.rank or 0].report or {}).get("error") or {}
+    return blame.places(error.get("traceback", ""), folder)
+
+
 def apart(ended: Ended) -> list[list[str]]:
     """Tied weights that some rank has in several tensors after training."""
     found = [names for end in ended.ranks for names in (end.report or {}).get("facts", {}).get("apart", ())]
@@ -200,9 +219,13 @@ def told(problem: str, folder: Path) -> tuple[str, str]:
     error = re.findall(r"^Traceback \(most recent call last\):\n(?:[ ].*\n|\n)*(.+)", problem, re.MULTILINE)
     last = error[-1] if error else problem.strip().splitlines()[-1]
     told = one_line(refused[1] if refused else last)
-    if told.startswith(LACKS):
-        told += "; --stack makes an environment that has it, --python names one"
-    return told, frames(problem, folder)
+    own, other = frames(problem, folder), "--stack makes an environment that has it, --python names one"
+    if own and told.startswith(f"{LACKS}No module named"):
+        missing = told.removeprefix(LACKS)
+        told = f"{missing}: if that is a file of yours, put its folder on PYTHONPATH; if a package, {other}"
+    elif told.startswith(LACKS):
+        told += f"; {other}"
+    return told, own
 
 
 def frames(traceback: str, folder: Path) -> str:
@@ -257,8 +280,10 @@ def parse(text: str, lora: str) -> Target:
 def _function(path: Path, name: str, function: str) -> str:
     """The function of a file that is meant: there has to be one, and it must be able to run without arguments."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=name)
+    except SyntaxError as error:
+        raise UsageError(f"{plain(name)}:{error.lineno}: {one_line(error.msg)}") from None
+    except ValueError as error:
         raise UsageError(f"{plain(name)}: {one_line(error)}") from None
     known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if not function:

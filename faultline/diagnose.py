@@ -21,7 +21,7 @@ from faultline.matching import Match, commands, fitting, happens, sharing, worde
 from faultline.matrix import CHECKPOINTING, matches
 from faultline.report import diagnosis, plain
 from faultline.silence import LOGGED, Silence, Steps, Warned, Warnings, alike, warnings
-from faultline.wording import normalised
+from faultline.wording import searchable
 
 UNKNOWN = "unknown"
 
@@ -49,8 +49,8 @@ class Diagnosis:
 
     @property
     def search(self) -> str:
-        """The first cause without what differs from run to run: what to look for elsewhere."""
-        return normalised(known.beginning(self.cause.headline)) if self.cause else ""
+        """The words of the first cause that don't differ from run to run: what to look for elsewhere."""
+        return searchable(known.beginning(self.cause.headline)) if self.cause else ""
 
 
 class Intake:

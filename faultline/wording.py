@@ -19,6 +19,12 @@ _VARIABLE = (
     (re.compile(r"#(?:[\s,x]*#)+"), "#"),
 )
 
+# Of what looks variable, that which a library's source has as it stands.
+_CONSTANT = r"\b\d-D\b|\btorch\.[A-Z]\w*\b"
+_SPLIT = re.compile("|".join([f"({_CONSTANT})", '"', *(pattern.pattern for pattern, _ in _VARIABLE[:4])]))
+_SEVERAL = re.compile(r"\w\W+\w")  # words: one alone finds everything
+STRETCHES = 2  # of a message, that are searched for together
+
 
 @functools.lru_cache(4096)  # the same error comes from many cells
 def normalised(text: str) -> str:
@@ -31,6 +37,21 @@ def normalised(text: str) -> str:
         if found == before:
             break
     return found
+
+
+def searchable(text: str) -> str:
+    """What finds an error elsewhere: its type, and its longest stretches of words that are in every such message."""
+    kind, _, said = one_line(text).partition(": ")
+    signs, stretches, at = " ,:;([{)]}<>='`", [], 0
+    for match in _SPLIT.finditer(said):
+        if not match[1]:
+            stretch = said[at : match.start()].rstrip(signs)
+            stretches.append(stretch.lstrip(signs if at else " "))
+            at = match.end()
+    stretches.append(said[at:].strip().lstrip(signs if at else " "))
+    told = [stretch for stretch in stretches if _SEVERAL.search(stretch) or (stretch and not at)]
+    longest = sorted(told, key=len, reverse=True)[:STRETCHES]
+    return " ".join([kind, *(f'"{stretch}"' for stretch in told if stretch in longest)])
 
 
 def same_error(one: str, other: str) -> bool:

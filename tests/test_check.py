@@ -64,7 +64,7 @@ def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
         ("Qwen/Qwen2-0.5B", "nothing is downloaded"),
         ("empty", "no config.json"),
         ("train.py", "name the function that builds the model, as {}/train.py:build"),
-        ("broken.py:build", "invalid syntax"),
+        ("broken.py:build", "broken.py:1: invalid syntax"),
         ("list.json", "neither"),
         ("binary.json", "neither"),
         ("config.json:build", "a config, which has no function"),
@@ -150,6 +150,35 @@ def test_a_refusal_is_one_line_with_the_cause_alone():
     message, traceback = check.told(problem, Path("/home/me"))
     assert message == "train.py exits (code 3)"
     assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
+
+
+def test_a_module_that_is_missing_is_not_blamed_on_the_stack():
+    """Breaks when somebody whose own helpers.py lies elsewhere is told to choose another release of torch."""
+    problem = (
+        TRACEBACK
+        + "ModuleNotFoundError: No module named 'helpers'\n"
+        + check.CAUSE
+        + f'Traceback (most recent call last):\n  File "{ROOT}/faultline/scenario.py", line 9, in building\n    raise\n'
+        + "faultline.scenario.Impossible: this stack lacks it: No module named 'helpers'\n"
+    )
+    message, traceback = check.told(problem, Path("/home/me"))
+    assert message.startswith("No module named 'helpers': if that is a file of yours") and "--stack" in message
+    assert "/home/me/train.py" in traceback
+    library = "faultline.scenario.Impossible: this stack lacks it: cannot import name 'Gemma3' from 'transformers'\n"
+    assert check.told(library, Path("/home/me"))[0].startswith("this stack lacks it: cannot import name 'Gemma3'")
+
+
+def test_an_error_in_ones_own_code_is_told_with_its_lines():
+    """Breaks when nine cells raise and nobody says at which line, or all nine tell the same lines."""
+    trace = TRACEBACK + "ValueError: no\n"
+    report = {"rank": 0, "steps": [], "error": {"traceback": trace}}
+    raised = oracle.Judgement(oracle.Outcome.RAISES, "", "ValueError: no", 0)
+    at = check.raised_at(Ended([RankEnd(report)]), raised, Path("/home/me"))
+    assert at and all(place.startswith("train.py:") and " in " in place for place in at)
+    cells = [f"check/model/{name}/off/fp32/w2/cpu" for name in ("zero2", "fsdp2")]
+    told = shown([entry("raises", cell, detail=f"ValueError: {cell}", at=at) for cell in cells])
+    assert told.count(at[-1]) == 1
+    assert not check.raised_at(Ended([RankEnd(report)]), raised, Path("/home/you"))
 
 
 def test_a_refusal_from_nowhere_has_no_traceback():

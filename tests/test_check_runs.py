@@ -94,6 +94,7 @@ def test_the_module_of_an_error_is_named(run, strategy, module):
     found = run("fails_on_ranks", strategy)
     assert found["outcome"] == "raises" and "only for one" in found["detail"]
     assert (found["raised_in"], found["first"]) == (module, {})
+    assert found["at"][-1].startswith("own_models.py:") and "raise" in found["at"][-1]
 
 
 @pytest.mark.parametrize("strategy", [name for name in strategies.names() if name != "single"])

@@ -521,7 +521,7 @@ def test_json_has_it_all(asked, log):
     keys = [row.split(" | ")[0] for row in section.splitlines()]
     assert {key for row in keys for key in re.findall("`(\\w+)`", row)} == {*answer}, "the README's keys are others"
     code, out, _ = asked("diagnose", log("ValueError: 12 of /a/b\n"), "--json")
-    assert json.loads(out)["answer"] == UNKNOWN and json.loads(out)["search"] == "ValueError: # of <path>"
+    assert json.loads(out)["answer"] == UNKNOWN and json.loads(out)["search"] == "ValueError"
 
 
 def test_versions_come_from_the_log_or_from_a_stack(asked, log):
@@ -652,14 +652,14 @@ def test_of_chained_errors_the_last_that_is_known_is_the_answer():
         answer = told(text)
         assert answer.answer == "zero_double_reduction" and "already been reduced" in answer.cause.text
     neither = told(frames + "KeyError: 'x'\n" + link + frames + "ValueError: y\n")
-    assert neither.answer == UNKNOWN and neither.search == "KeyError: 'x'"
+    assert neither.answer == UNKNOWN and neither.search == "KeyError \"'x'\""
     known_later = told(frames + "KeyError: 'x'\n\n" + frames + TWICE)
     assert known_later.answer == UNKNOWN, "an error that only came later is of no chain"
 
 
 def test_words_to_search_for_are_the_errors_own():
     frames = 'Traceback (most recent call last):\n  File "x", line 1, in f\n'
-    assert told(frames + "ValueError: x of 3\nSaving the model\n").search == "ValueError: x of #"
+    assert told(frames + "ValueError: x of 3\nSaving the model\n").search == 'ValueError "x of"'
 
 
 def test_timeouts_alone_are_unknown_and_told(asked, log):

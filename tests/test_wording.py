@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.wording import normalised, same_error
+from faultline.wording import normalised, same_error, searchable
 
 NUMBERS = st.one_of(st.integers(0, 10**9).map(str), st.floats(0, 1e9, allow_nan=False).map(repr))
 PATHS = st.lists(st.from_regex(r"[a-z][\w-]{0,8}", fullmatch=True), min_size=2, max_size=5).map(
@@ -50,6 +50,42 @@ def test_what_differs_from_run_to_run_makes_no_difference(values, text):
         assert re.sub(r"\W", "", text.split("{")[0]) in re.sub(r"\W", "", normalised(text.format(one)))
 
     same()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            "RuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, need to convert all",
+            'RuntimeError "got mixed torch.Tensor and DTensor, need to convert all"',
+        ),
+        ("RuntimeError: 'weight' must be 2-D", "RuntimeError \"'weight' must be 2-D\""),
+        (
+            "RuntimeError: The size of tensor a (0) must match the size of tensor b (64) at dimension 1",
+            'RuntimeError "The size of tensor a" "must match the size of tensor b"',
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/a/b'",
+            'FileNotFoundError "No such file or directory',
+        ),
+        ("KeyError: 'lr'", "KeyError \"'lr'\""),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_words_to_search_for_stand_in_the_message(error, words):
+    """Breaks when somebody is told to search for signs in place of numbers and names, which no page has."""
+    found = searchable(error)
+    assert found.startswith(words)
+    assert all(stretch in error for stretch in re.findall('"([^"]+)"', found))
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_words_to_search_for_are_the_messages_own_whatever_it_is(text):
+    from faultline.report import one_line
+
+    kind, *stretches = searchable(f"E: {text}").split(' "')
+    assert kind.startswith("E") and all(stretch.removesuffix('"') in one_line(text) for stretch in stretches)
 
 
 REDUCED = "AssertionError: The parameter 657 has already been reduced. Gradient computed twice for this partition. "

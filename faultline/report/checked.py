@@ -17,6 +17,7 @@ from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
 
 SHOWN = 3  # names of each kind
+LINES = 5  # of one's own code, of an error's traceback
 DETAIL = 240  # characters of an error
 
 # What a model shows in one process, before any strategy, and what follows from it.
@@ -47,9 +48,10 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
     terminal.tables(console, results, terminal.UNLIKE_ALONE)
     for text in impossible(results):
         _line(console, text, "dim")
+    shown = next((result for result in results if result.get("at")), None)  # one error's lines are enough
     for group in groups(results):
         console.print()
-        _group(console, target, options, group, results)
+        _group(console, target, options, group, results, shown)
     console.print()
     _line(console, verdict(results))
 
@@ -114,9 +116,13 @@ def _names(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
 
 
-def _group(console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result]) -> None:
+def _group(
+    console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result], shown: Result | None
+) -> None:
     for form in group.forms:
         _form(console, form, results)
+        for place in shown["at"][-LINES:] if shown and any(result is shown for result in form.results) else ():
+            _line(console, f"    {one_line(place)[:DETAIL]}", "dim")
     one = group.forms[0].results[0]
     if match := group.match:
         # No more than the mechanism is known of a model that isn't the one that was measured.
@@ -199,6 +205,7 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
         "detail",
         "first",
         "raised_in",
+        "at",
         "apart",
         "shows",
         "errors",
@@ -208,7 +215,7 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "agrees": agrees(results),
         "model": {key: value for key, value in facts_of(results).items() if key not in ("order", "inside", "entered")},
-        "cells": [{key: result[key] for key in kept} for result in results],
+        "cells": [{key: result.get(key) for key in kept} for result in results],
         "problems": [
             {
                 "failure": group.failure.name if group.failure else "",
