@@ -96,7 +96,7 @@ def groups(results: Collection[Result]) -> list[Group]:
         at = (result["first"].get("phase"), result["first"].get("module"))
         words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
         form = (result["outcome"], match.signature if match else "", "" if match else words)
-        group = (matching.name_of(match, either),) if match else form
+        group = (match.failure.name,) if match else form
         found.setdefault(group, {}).setdefault(form, []).append(result)
         known_as.setdefault(group, []).extend([(match, either)] if match else [])
     return [
@@ -110,12 +110,12 @@ def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> tuple[Match
 
     One form that is more than its mechanism says that the others are too.
     """
-    more = [match for match, _ in known_as if not match.mechanism] or [match for match, _ in known_as]
+    more = [each for each in known_as if not each[0].mechanism] or list(known_as)
     if not more:
         return None, ()
-    sure = matching.LIKELY if any(match.sure == matching.LIKELY for match in more) else matching.CERTAIN
-    either = {match.failure.name: match for _, others in known_as for match in others}
-    return replace(more[0], sure=sure), tuple(either.values())
+    sure = matching.LIKELY if any(match.sure == matching.LIKELY for match, _ in more) else matching.CERTAIN
+    either = {match.failure.name: match for _, others in more for match in others}
+    return replace(more[0][0], sure=sure), tuple(either.values())
 
 
 def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
