@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from faultline.ranks import RankServer
 README = ROOT / "bench" / "README.md"
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
 REPEATS = 20
+LOG = 64 << 20  # bytes of a log
 # As their smallest public models have them; what isn't said is transformers' default.
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_hidden_layers": 24},
@@ -46,6 +48,7 @@ def main() -> int:
         rows.append(memory(ranks, references))
     rows += linear(say)
     rows += checks(say)
+    rows += logs(say)
     rows += claims(say)
     table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
     cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
@@ -182,6 +185,24 @@ def checks(say: Callable[[str], None]) -> list[Row]:
         say(f"check of {kind}: {cells} cells in {seconds:.0f} s")
         rows.append((f"check of a {kind} config ({cells} cells)", f"{seconds:.0f} s", "under 60 s on 2 cores"))
     return rows
+
+
+def logs(say: Callable[[str], None]) -> list[Row]:
+    """What `diagnose` takes for lines that its patterns might choke on, against as much of an ordinary log."""
+    ordinary = b"".join(b"{'learning_rate': %d, 'epoch': 0.%d}\n" % (n, n) for n in range(9_000))
+    seconds = {}
+    for name, piece in (
+        ("ordinary", ordinary),
+        ("long", b" " * 60_000 + b"rank : x\n" + b"\x1b[" + b";" * 60_000 + b"\n"),
+    ):
+        content = piece * (LOG // len(piece))
+        command = [sys.executable, "-m", "faultline", "diagnose", "-"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=ROOT, input=content, stdout=subprocess.DEVNULL, check=False)
+        seconds[name] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
+        say(f"a log of {name} lines: {seconds[name]:.1f} s")
+    told = f"{seconds['long'] / seconds['ordinary']:.1f} ({seconds['long']:.1f} s / {seconds['ordinary']:.1f} s)"
+    return [(f"diagnose: {LOG >> 20} MB of long lines / of an ordinary log", told, "at most 3")]
 
 
 def claims(say: Callable[[str], None]) -> list[Row]:
