@@ -41,11 +41,10 @@ def put(file: Path, content: Callable[[], str], markers: tuple[str, str] = (BEGI
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} can't be read: {error}") from None
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+    parts = re.split(rf"(?m)^(?:{re.escape(begin)}|{re.escape(end)})$", text)  # a text may speak of them
+    if len(parts) != 3 or not text.startswith(begin, len(parts[0])):
         raise UsageError(f"{name} must have the lines {begin} and {end}, once each, around its measured part")
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    new = f"{before}{begin}\n\n{content()}\n\n{end}{after}"
+    new = f"{parts[0]}{begin}\n\n{content()}\n\n{end}{parts[2]}"
     if new == text:
         return f"{name}: unchanged"
     file.write_text(new, encoding="utf-8")

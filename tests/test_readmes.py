@@ -66,6 +66,14 @@ def test_only_what_stands_between_the_markers_changes(write):
     assert file.read_text(encoding="utf-8") == text
 
 
+def test_a_text_may_speak_of_the_markers(write):
+    """Breaks when a README that explains its lines can't be rewritten."""
+    said = f"Write `{readmes.BEGIN}` and `{readmes.END}`.\n\n"
+    file = write(said + PAGE)
+    assert readmes.rewrite(file, FAILURE, run()).endswith("rewritten")
+    assert file.read_text(encoding="utf-8").startswith(said) and "old" not in file.read_text(encoding="utf-8")
+
+
 def test_the_order_of_results_changes_nothing(write):
     file, results = write(PAGE), run()
     readmes.rewrite(file, FAILURE, results)
