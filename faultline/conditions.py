@@ -140,14 +140,15 @@ def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
 def _places(failure: Failure, variant: Variant, setup: Setup) -> list[Cell]:
     """A variant's cells at the default world size where the setup leaves them; in bf16 where that was measured.
 
-    A mode of checkpointing in which none of it was run, as that has no part in it, says nothing about it.
+    What was run with checkpointing off alone has nothing to do with it, and holds in any mode.
     """
     mine = [c for c in known.outcomes(failure) if c.variant == variant.name and c.world_size == matrix.default_world(c)]
-    modes = setup.left.get("checkpointing", frozenset(CHECKPOINTING)) & {cell.checkpointing for cell in mine}
+    measured = {cell.checkpointing for cell in mine}
+    modes = measured if measured == {"off"} else setup.left.get("checkpointing", measured)
     cells = {
         cell
         for cell in mine
-        if cell.strategy in setup.left.get("strategy", (cell.strategy,)) and (cell.checkpointing in modes or not modes)
+        if cell.strategy in setup.left.get("strategy", (cell.strategy,)) and cell.checkpointing in modes
     }
     precision = setup.left.get("precision")
     if precision == frozenset(["bf16"]):

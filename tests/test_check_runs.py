@@ -198,9 +198,9 @@ def test_a_loss_that_goes_wrong_over_ranks_is_named_by_what_it_does(run, tmp_pat
     file = tmp_path / "train.py"
     file.write_text(WRITTEN.replace("BEFORE", before or "pass").replace("LOSS", loss))
     found = run(f"{file}:build", strategy)
-    failure = problems.recognised(found)[0]
+    match, _ = problems.recognised(found)
     assert (found["outcome"] == "trains") == (named == ""), found["detail"]
-    assert (failure and failure.name) == (named or None) or named == ""
+    assert (match and match.failure.name) == (named or None) or named == ""
 
 
 def test_a_config_with_an_adapter_is_checked(run):
