@@ -25,6 +25,7 @@ from faultline.ranks import Ended, NeverReady, RankServer, ServerDied
 from faultline.report import one_line
 from faultline.server import STACK
 
+LOOK = 0.5  # seconds after which a wait for results is begun anew
 TRIES = 3  # for a reference whose rank dies
 DIED = f"its rank died or hung {TRIES} times"
 
@@ -202,7 +203,7 @@ def run_all(
         try:
             running = len(threads)
             while running:
-                item = finished.get()
+                item = _next(finished)
                 if item is None:
                     running -= 1
                 elif isinstance(item, BaseException):
@@ -222,6 +223,13 @@ def run_all(
                 item = finished.get()
                 if isinstance(item, dict):
                     done(item)
+
+
+def _next(finished: queue.SimpleQueue[results.Result | BaseException | None]) -> results.Result | BaseException | None:
+    """The next item. A signal that comes as the wait begins doesn't end it, and is only seen between two waits."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return finished.get(timeout=LOOK)
 
 
 def _work(
