@@ -14,8 +14,8 @@ LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "pu
 RUN = ("checkpointing", "rank", "roundtrip", "strategies")
 # They call the model, or take what it or its trainer returns, be it no loss or no model: any error there may be theirs.
 TAKE = ("accelerated", "inputs", "releases", "scenario", "targets", "trainer")
-# Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)\n(?:    (.*))?', re.MULTILINE)
+# Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")
 
 

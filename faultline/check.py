@@ -28,7 +28,7 @@ from faultline import (
     runs,
     stacks,
 )
-from faultline.catalogue import ROOT, Failure, Variant
+from faultline.catalogue import Failure, Variant
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.expectations import Expectation
 from faultline.matrix import Cell
@@ -40,7 +40,6 @@ from faultline.runner import References
 NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
 LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
-OWN = str(ROOT / "faultline")
 WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
 CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 
@@ -240,7 +239,7 @@ def _foreign(traceback: str) -> str:
     for line in traceback.splitlines(keepends=True):
         if named := re.match(r'  File "([^"]+)"', line):
             # Each call of a module has three of torch's own, which say nothing.
-            ours = named[1].startswith((OWN, "<")) or named[1].endswith("/torch/nn/modules/module.py")
+            ours = named[1].startswith((str(blame.FOLDER), "<")) or named[1].endswith("/torch/nn/modules/module.py")
         elif not line.startswith("    "):
             ours = line.startswith("faultline.")
         if not ours:

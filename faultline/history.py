@@ -151,6 +151,7 @@ def pinned(failure: Failure, cell: Cell) -> list[str]:
     return [stack for stack in named if stack not in ("", TODAY)]
 
 
+@functools.cache
 def _pins(stack: str) -> dict[str, Version]:
     return _versions({name: v for name, v in bootstrap.pinned(stacks.named()[stack]).items() if name in STACK})
 

@@ -91,7 +91,7 @@ class Warnings:
 
     @property
     def full(self) -> bool:
-        return len(self._found) == len({name for name, _, _ in _warnings()})
+        return all(name in self._found for name, _, _ in _warnings())
 
     def take(self, line: Line) -> None:
         for name, pattern, told_by in _warnings():

@@ -145,23 +145,20 @@ def seen(where: Place) -> list[str]:
     """The errors that the cell ended with on its stack, in its failure's words; those of any cell where it isn't
     recorded itself."""
     stack = stack_name({name: where.pins[name] for name in STACK if name in where.pins})
-    there = [
-        entry
-        for entry in known.recorded()
-        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature) and stack in entry["stacks"]
-    ]
+    there = [entry for entry in _recorded(where) if stack in entry["stacks"]]
     own = [entry for entry in there if where.cell.id in entry["stacks"][stack]]
     return [entry["error"] for entry in own or there]
 
 
 def shown(where: Place) -> str:
     """The error to show of a cell: of its own stack if one was recorded there, else of another; empty if of none."""
-    recorded = [
-        entry["error"]
-        for entry in known.recorded()
-        if (entry["failure"], entry["signature"]) == (where.cell.failure, where.signature)
-    ]
-    return next(iter([*seen(where), *reversed(recorded)]), "")
+    return next(iter([*seen(where), *(entry["error"] for entry in reversed(_recorded(where)))]), "")
+
+
+def _recorded(where: Place) -> list[dict[str, Any]]:
+    """What is recorded of the cell's failure under its signature, on any stack."""
+    wanted = where.cell.failure, where.signature
+    return [entry for entry in known.recorded() if (entry["failure"], entry["signature"]) == wanted]
 
 
 def beginning(error: str) -> str:
