@@ -154,9 +154,10 @@ def _showing(result: Result, facts: dict[str, Any]) -> tuple[Match, ...]:
     return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
 
 
-def _in_trainers(failure: Failure) -> bool:
-    """Whether a failure is that of trainers alone."""
-    return all(variant.trainer for variant in failure.variants if variant.broken)
+def _in_trainers(failure: Failure) -> float:
+    """The share of a failure's broken variants that are trainers'."""
+    broken = [variant for variant in failure.variants if variant.broken]
+    return sum(bool(variant.trainer) for variant in broken) / len(broken)
 
 
 def _measured(failure: Failure, did: tuple[str, str], where: Place) -> bool:

@@ -215,7 +215,7 @@ def test_the_table_of_keys_is_the_answers(tmp_path, asked):
         ({"accelerate": PROJECT["accelerate.yaml"].replace("zero_stage: 2", "zero_stage: 1")}, "zero_double_reduction"),
         ({}, "ddp_unused_vision_tower"),
         ({}, "fsdp_reference_model"),
-        ({}, "distillation_loss_over_ranks"),
+        ({"grpo": PROJECT["grpo.yaml"] + "average_tokens_across_devices: false\n"}, "distillation_loss_over_ranks"),
     ],
 )
 def test_what_is_known_not_to_hold_leaves_a_failure_out(tmp_path, asked, changes, left_out):

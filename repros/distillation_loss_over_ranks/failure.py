@@ -4,6 +4,10 @@ from faultline.catalogue import Claim, Failure, Turn, Variant
 
 CAUSE = "https://github.com/huggingface/trl/pull/6006"
 
+OFF = ("off",)  # checkpointing has no part in what a loss is divided by
+TOLD = ("average_tokens_across_devices",)
+LOOK = "a `compute_loss` of one's own that divides by `num_items_in_batch`, and isn't times the world size"
+
 TRAINERS = {  # their names in TRL, and their settings; SFT's own loss is the control
     "sft": ("SFT", {}),
     "gkd": ("GKD", {"lmbda": 0.0}),
@@ -17,6 +21,7 @@ FAILURE = Failure(
     since="trl 1.7.0 (2026-06-25), which has pull request 6006",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
+    report="gkd-broken/ddp/*",
     began=(
         Turn(
             "trl",
@@ -30,7 +35,9 @@ FAILURE = Failure(
     told_by={"over_ranks": "a loss of TRL's distillation trainers, with `average_tokens_across_devices`"},
     signatures={},
     variants=(
-        *(Variant("broken", name, ("ddp", "zero3"), needs=("average_tokens_across_devices",)) for name in TRAINERS),
+        Variant("broken", checkpointing=OFF, needs=TOLD, look=LOOK),
+        Variant("times_ranks", checkpointing=OFF),
+        *(Variant("broken", name, ("ddp", "zero3"), needs=TOLD) for name in TRAINERS),
         *(Variant("times_ranks", name, ("ddp", "zero3")) for name in ("gkd", "gold", "iw_opd")),
     ),
     claims={
@@ -47,6 +54,32 @@ FAILURE = Failure(
         ),
     },
 )
+
+
+def scenario(remedy, setup):
+    """What these trainers do, without them: a divergence from a teacher, divided by the tokens of all ranks."""
+    import torch
+    from torch import distributed
+
+    from faultline.scenario import Scenario, divergence
+    from tiny_models.data import text_batch
+    from tiny_models.qwen2 import qwen2
+
+    teacher = qwen2(seed=1).to(setup.device)
+
+    def loss(model, batch):
+        logits = model(input_ids=batch["input_ids"]).logits
+        with torch.no_grad():
+            wanted = teacher(input_ids=batch["input_ids"]).logits
+        total = divergence(logits, wanted, {**batch, "scale": 1.0})
+        num_items_in_batch = batch["attention_mask"].sum()
+        if distributed.is_initialized():
+            distributed.all_reduce(num_items_in_batch)
+            if remedy == "times_ranks":
+                total = total * distributed.get_world_size()
+        return total / num_items_in_batch
+
+    return Scenario(qwen2(), loss, text_batch)
 
 
 def trainer(variant, arguments, setup):

@@ -6,6 +6,7 @@ ISSUE = "https://github.com/huggingface/trl/issues/2580"
 FIX = "https://github.com/huggingface/trl/pull/6573"
 DPO = "https://github.com/huggingface/trl/pull/2539"
 
+OFF = ("off",)  # where the second model is has nothing to do with checkpointing
 FOUR = {"max_completion_length": 4}
 TOP_8 = {**FOUR, "distillation_topk": 8}
 UNFILTERED = {**FOUR, "filter_all_incorrect": False}  # the filter pickles the whole trainer, at times too deep
@@ -47,6 +48,7 @@ FAILURE = Failure(
     since="January 2025, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
+    report="gkd-broken/fsdp2/*",
     signatures={
         # The other device is the CPU: two accelerators are another mistake.
         "two-devices": r"Expected all tensors to be on the same device"
@@ -62,6 +64,14 @@ FAILURE = Failure(
         "sharded-head": DISTILLS,
     },
     variants=(
+        Variant(
+            "broken",
+            checkpointing=OFF,
+            look="a teacher given to `accelerator.prepare_model(..., evaluation_mode=True)`",
+            package="accelerate",
+        ),
+        Variant("prepare_fsdp", strategies=("fsdp*",), checkpointing=OFF),
+        Variant("device_placement", strategies=("fsdp*",), checkpointing=OFF),
         *(Variant("broken", name, ON[name], second=second) for name, (_, second, *_) in TRAINERS.items()),
         *(Variant("prepare_fsdp", name, where, second=TRAINERS[name][1]) for name, where in WHOLE.items()),
         Variant("device_placement", "gkd", WHOLE["gkd"], second="teacher_model"),
@@ -78,6 +88,29 @@ FAILURE = Failure(
         ),
     },
 )
+
+
+def scenario(remedy, setup):
+    """What these trainers do, without them: a student that learns from a second model's predictions."""
+    import torch
+
+    from faultline.scenario import Scenario, divergence
+    from tiny_models.data import text_batch
+    from tiny_models.qwen2 import qwen2
+
+    prepared = {}
+
+    def second(accelerator):
+        prepared["teacher"] = prepare(accelerator, qwen2(seed=1), remedy)
+        return prepared["teacher"]
+
+    def loss(model, batch):
+        logits = model(input_ids=batch["input_ids"]).logits
+        with torch.no_grad():
+            wanted = prepared["teacher"](input_ids=batch["input_ids"]).logits
+        return divergence(logits, wanted, batch)
+
+    return Scenario(qwen2(), loss, text_batch, second=second)
 
 
 def trainer(variant, arguments, setup):
@@ -110,9 +143,13 @@ def trainer(variant, arguments, setup):
 
 
 def prepare(accelerator, model, remedy):
-    """What a user can do with a model that a trainer left whole."""
-    from trl.models.utils import prepare_fsdp
+    """As the trainers prepare their second model, and what a user can do where they leave it whole."""
+    from trl.models.utils import prepare_deepspeed, prepare_fsdp
 
-    if remedy == "prepare_fsdp":
-        return prepare_fsdp(model, accelerator) if accelerator.distributed_type.value == "FSDP" else model
-    return accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)
+    kind = accelerator.distributed_type.value
+    if kind == "DEEPSPEED":
+        return prepare_deepspeed(model, accelerator)
+    if remedy == "prepare_fsdp" and kind == "FSDP":
+        return prepare_fsdp(model, accelerator)
+    placed = {"device_placement": True} if remedy == "device_placement" else {}
+    return accelerator.prepare_model(model, evaluation_mode=True, **placed)
