@@ -18,7 +18,7 @@ import torch
 from faultline import checkpointing, inputs, shrink
 from faultline.matrix import ROWS
 from faultline.observe import Observer, tensors
-from faultline.scenario import Impossible, Scenario, mapped, to
+from faultline.scenario import LR, MOMENTUM, Impossible, Scenario, mapped, to
 from faultline.strategies import Setup
 from faultline.strategies._common import SHARES, blocks
 
@@ -92,7 +92,12 @@ class Module:
                 raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
             return whole
 
-        return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer)
+        return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer, optimizer=of_all)
+
+
+def of_all(model: Any) -> torch.optim.Optimizer:
+    """Of every parameter, as `AdamW(model.parameters())` is: one that is frozen for now moves once it isn't."""
+    return torch.optim.SGD(list(model.parameters()), lr=LR, momentum=MOMENTUM)
 
 
 @contextmanager

@@ -190,6 +190,8 @@ UNFROZEN = """for parameter in model.parameters():
         ("zero2", "", INSIDE, ""),
         ("ddp", "", "return error(model, batch).mean()", ""),
         ("ddp", "model[0].requires_grad_(False)", UNFROZEN, "ddp_unfreeze_after_wrap"),
+        ("zero3", "model[0].requires_grad_(False)", UNFROZEN, "zero_unfreeze_after_initialize"),
+        ("zero0", "model[0].requires_grad_(False)", UNFROZEN, ""),
         ("ddp", "", UNFROZEN, ""),
     ],
 )

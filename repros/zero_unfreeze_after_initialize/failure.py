@@ -23,6 +23,7 @@ FAILURE = Failure(
     until="not fixed: ZeRO builds its flat groups from what requires gradients when the engine is made",
     upstream="deepspeedai/DeepSpeed",
     report="broken/zero2/*",
+    found_by=("unfrozen",),
     signatures={
         "group-without-weights": r"list index out of range",
         # FSDP2 takes the dtype of a group's gradients from what requires them at first.
