@@ -18,7 +18,7 @@ from faultline.errors import UsageError
 from faultline.matrix import STEPS, Cell
 from faultline.ranks import RankServer
 from faultline.run import Injection, Run
-from faultline.scenario import Scenario
+from faultline.scenario import Impossible, Scenario
 from faultline.strategies import Setup, zero
 from faultline.strategies._common import blocks, clean, named
 from tiny_models.gemma3 import gemma3
@@ -494,3 +494,15 @@ def test_a_unit_within_a_unit_of_fsdp2_is_sharded_first(monkeypatch):
     assert sharded[-1] is model and {type(module).__name__ for module in sharded} > {"Linear", "Qwen2DecoderLayer"}
     for place, unit in enumerate(sharded):
         assert not {*unit.modules()} - {unit} & {*sharded[place:]}, "a unit came before one that it holds"
+
+
+def test_an_option_that_trainers_of_a_stack_do_not_have_is_impossible_there(monkeypatch):
+    """Breaks when an older transformers, which can't be told of a static graph, is said to fail under it."""
+    from transformers import TrainingArguments
+
+    known = {name: field for name, field in TrainingArguments.__dataclass_fields__.items() if "static" not in name}
+    monkeypatch.setattr(TrainingArguments, "__dataclass_fields__", known)
+    ddp = strategies.family("ddp-static-graph")
+    assert ddp.arguments(strategies.options("ddp"), None) == {"ddp_find_unused_parameters": False}
+    with pytest.raises(Impossible, match="this stack lacks it: TrainingArguments has no ddp_static_graph"):
+        ddp.arguments(strategies.options("ddp-static-graph"), None)
