@@ -35,8 +35,9 @@ class Sample:
 def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
     """Whether a cell shows its failure with these versions; None where that isn't known, with the reason."""
     fix = fixed(failure, cell)
-    history = samples(failure, cell)
-    # torch was the same in all runs, which tell nothing of another one.
+    measured = ranges.public(known.pinned()["torch"])
+    # torch was the same in nearly all runs, which tell nothing of another one.
+    history = [sample for sample in samples(failure, cell) if sample.versions.get("torch", measured) == measured]
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and (range_.low or range_.high)}
     first = turn(failure.began, cell)
     later, older = "", ""
@@ -70,7 +71,7 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     did = [sample for sample in telling if sample.shows]
     if outside:
         return None, f"your releases, {outside} than any that was measured, do what {_named(did[0], asked)} does"
-    torch, measured = versions.get("torch"), ranges.public(known.pinned()["torch"])
+    torch = versions.get("torch")
     if told == {True} and torch and not torch.holds(measured):
         return None, f"your torch does what {measured} does"
     if told == {True}:
@@ -134,8 +135,8 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
             others += [_stack(stack) for stack, names in entry["stacks"].items() if plain.id in names]
     have = [sample.versions for sample in found]
     found += [Sample("", versions, True) for versions in others if versions not in have]
-    name, none = package(failure, cell), Version("0")
-    return sorted(found, key=lambda sample: (sample.versions.get(name, none), bool(sample.stack)))
+    order, none = (package(failure, cell), *STACK), Version("0")
+    return sorted(found, key=lambda sample: (*(sample.versions.get(name, none) for name in order), bool(sample.stack)))
 
 
 def pinned(failure: Failure, cell: Cell) -> list[str]:

@@ -14,7 +14,7 @@ from faultline import known, logs, readmes, recorded
 from faultline.catalogue import ROOT, failures
 from faultline.diagnose import UNKNOWN, Diagnosis, diagnose
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.hints import Hints
+from faultline.hints import SET, Hints
 from faultline.matrix import Cell
 
 FIXTURES = ROOT / "fixtures"
@@ -77,13 +77,13 @@ def _share(part: int, whole: int) -> str:
 def samples() -> Iterator[Sample]:
     """Every recorded error twice, with and without its cell's place, then every log of fixtures/."""
     for number, entry in enumerate(known.recorded(), 1):
-        answer, same = recorded.answer(failures()[entry["failure"]], entry["signature"], entry["traceback"])
         log = (entry["traceback"] or entry["error"]).encode()
         cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
-        name = f"errors.jsonl:{number}"
-        yield Sample(ALONE, name, answer or UNKNOWN, log, mechanism=same)
         place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))
-        yield Sample(TOLD, name, answer or UNKNOWN, log, place, same)
+        with_place = f"{entry['traceback']}\n{cell.strategy}\n{SET.get(cell.checkpointing, '')}"
+        for group, text, asked in ((ALONE, entry["traceback"], None), (TOLD, with_place, place)):
+            answer, same = recorded.answer(failures()[entry["failure"]], entry["signature"], text)
+            yield Sample(group, f"errors.jsonl:{number}", answer or UNKNOWN, log, asked, same)
     for group, folder in ((PASTED, LOGS), (OTHERS, NEAR_MISSES)):
         for name, told in index(folder).items():
             log = (folder / f"{name}.log").read_bytes()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from faultline import (
     audit,
@@ -499,11 +500,28 @@ def test_releases_outside_of_what_was_measured_are_not_claimed():
     ):
         [case] = cases(setup({"deepspeed": asked}, **place), "zero_double_reduction")
         assert (case.open == (look,)) == sure, f"deepspeed{asked}: {case.open}"
+
+
+def test_what_only_today_showed_is_not_claimed_of_other_releases(monkeypatch):
     place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OWN}  # in no month's runs
+    look = FAILURES["zero_double_reduction"].variant("broken").look
+    monkeypatch.setattr(known, "recorded", lambda: ())
+    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
     [case] = cases(setup({"deepspeed": "==0.17.0"}, **place), "zero_double_reduction")
     assert history.TODAY_ONLY in case.open
     [case] = cases(Setup(setup(**place).left, TODAY), "zero_double_reduction")
     assert case.open == (look,)
+
+
+def test_a_run_with_another_torch_says_nothing_of_other_packages(monkeypatch):
+    """Breaks when an error that was recorded with an older torch puts releases of other packages out of their order."""
+    failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/fsdp1-full/reentrant/fp32/w2/cpu"
+    older = ", ".join(f"{n} {'2.12.0' if n == 'torch' else v}" for n, v in known.pinned().items())
+    entry = {"failure": failure.name, "outcome": "raises", "signature": next(iter(failure.signatures))}
+    monkeypatch.setattr(known, "recorded", lambda: ({**entry, "stacks": {older: [cell]}},))
+    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
+    assert history.samples(failure, Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
+    assert history.state(failure, Cell.parse(cell), TODAY) == (True, "")
 
 
 def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):

@@ -48,7 +48,7 @@ FAILURE = Failure(
             r"utils[./]checkpoint|[gG]radient[_ ]checkpointing|use_reentrant",
         )
     },
-    elsewhere=("static-graph-no-sync",),  # ddp_static_graph_no_sync
+    elsewhere=("static-graph-no-sync", "recomputed-empty", "no-grad-fn"),
     variants=(
         Variant("broken", needs=ADAPTER),
         Variant(

@@ -35,7 +35,7 @@ FAILURE = Failure(
     told_by={"unfinished-reduction": "torch's warning that no input of a checkpointed part requires a gradient"},
     shares={"unfinished-reduction": "ddp_unused_vision_tower/unfinished-reduction"},
     # ddp_peft_reentrant_ready_twice, and what fsdp2_method_or_child_outside_root_forward does to a head
-    elsewhere=("marked-ready-twice", "differs"),
+    elsewhere=("marked-ready-twice", "differs", "recomputed-empty"),
     variants=(
         Variant(
             "broken", needs=ADAPTER, look="blocks of a frozen model checkpointed by hand, below a head that is trained"
