@@ -25,7 +25,7 @@ from ruff import find_ruff_bin
 
 from faultline import catalogue, known, readmes, strategies
 from faultline.errors import UsageError
-from faultline.export import facts, fold, issue, names, prove, read, reports, root, tidy, write
+from faultline.export import facts, fold, issue, names, prove, read, reports, root, splice, tidy, write
 from faultline.matrix import Cell
 
 CELLS = prove.reproducing()
@@ -718,3 +718,17 @@ def trainer():
         "trainer",
         "compute_loss",
     ]
+
+
+def test_a_local_name_never_takes_the_place_of_one_from_around():
+    """Breaks when a function's own variable, put where it is called, hides what the code there means by that name."""
+    function = cst.parse_statement(
+        "def prepare(model):\n    kept = model.prepare()\n    kept.eval()\n    return kept\n"
+    )
+    caller = cst.parse_statement("def second(model):\n    kept['second'] = prepare(model)\n    return kept\n")
+    change = splice.Splice(function)
+    assert names.code(caller.visit(change)) == names.code(caller) and not change.done
+    plain = cst.parse_statement("def second(model):\n    other = prepare(model)\n    return other\n")
+    assert names.code(plain.visit(splice.Splice(function))) == (
+        "def second(model):\n    kept = model.prepare()\n    kept.eval()\n    other = kept\n    return other\n"
+    )

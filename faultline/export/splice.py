@@ -42,12 +42,15 @@ class Place(cst.CSTTransformer):
         self.function, self.free = function, free
         self.done = False
         self.bound: list[set[str]] = []
+        self.around: list[set[str]] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.bound.append(locals_of(node))
+        self.around.append(set(outside(node)))
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> Any:
         self.bound.pop()
+        self.around.pop()
         return updated
 
     def is_call(self, node: Any) -> bool:
@@ -113,7 +116,7 @@ class Splice(Place):
         own = {name for name in locals_of(self.function) if name not in given} - {self.function.name.value}
         plain = {name: value for name, value in given.items() if isinstance(value, cst.Name | cst.Integer)}
         others = {name: value for name, value in given.items() if name not in plain}
-        if (own | others.keys()) & self.bound[-1] or plain.keys() & stored:
+        if (own | others.keys()) & (self.bound[-1] | self.around[-1]) or plain.keys() & stored:
             return updated  # a name would mean two things
         self.done = True
         body = self.function.body.visit(Fold(plain, {}, {}))
