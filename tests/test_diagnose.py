@@ -15,7 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline import catalogue, diagnose, known, logs, matching, readmes, recorded, report, score, stacks, verdicts
+from faultline import (
+    catalogue,
+    diagnose,
+    history,
+    known,
+    logs,
+    matching,
+    readmes,
+    recorded,
+    report,
+    score,
+    stacks,
+    verdicts,
+)
 from faultline.diagnose import UNKNOWN
 from faultline.expectations import Expectation
 from faultline.hints import Hints
@@ -632,14 +645,13 @@ def test_every_stack_has_its_errors_recorded(name):
     found = recorded_on(versions)
     differs = [package for package, version in versions.items() if known.pinned()[package] != version]
     assert len(differs) == 1 or {cell.precision for *_, cell in found} == {"fp32", "bf16"}
-    pairs = {each: (each.reported.stack, each.reported.good) for each in FAILURES.values() if each.reported}
     takes_part = PARTS.get(differs[0], lambda cell: True) if len(differs) == 1 else lambda cell: True
     raised = {
         (cell.failure, signature)
         for failure in FAILURES.values()
-        if name in (stacks.TODAY, *pairs.get(failure, ()))
         for cell, (outcome, signature) in known.outcomes(failure, name).items()
         if cell.broken and outcome == "raises" and takes_part(cell)
+        if name in (stacks.TODAY, *history.pinned(failure, cell))
     }
     moments = [*known.over_time().moments]
     at = next((n for n, m in enumerate(moments) if m.versions and versions.items() <= m.versions.items()), None)

@@ -25,7 +25,7 @@ FAILURE = Failure(
         "empty-in-step": r"The size of tensor a \(0\) must match the size of tensor b",
     },
     context={"unreduced-dtype": r"foreach_reduce", "empty-in-step": r"_take_model_step"},
-    elsewhere=("unreduced-dtype",),  # zero_unfreeze_after_initialize
+    elsewhere=("unreduced-dtype", "recomputed-empty"),
     variants=(
         Variant(
             "broken",

@@ -46,6 +46,7 @@ FAILURE = Failure(
         r"(?!.*(?:fully_sharded_data_parallel|runtime/engine)\.py\", line \d{1,6}, in forward)"
         r"(?=.*(?<!self)\.(?:lm_head|embed_tokens)\())",
     },
+    elsewhere=("released-weight",),  # a head that TRL gathers for its loss, and ZeRO-3 releases before backward
     told_by={"sharded-weight": "a method or a part of the model that is called, or `lm_head.weight` that is read"},
     mechanism={
         "sharded-weight": Mechanism(

@@ -44,7 +44,7 @@ FAILURE = Failure(
         # ZeRO-0 takes no gradient of fp64, alone or mixed.
         "no-fp64": r"attempting to reduce an unsupported grad type: torch\.float64",
     },
-    elsewhere=("flat-head", "no-fp64"),
+    elsewhere=("flat-head", "no-fp64", "sharded-weight"),
     context={"adapter-input": r"peft/tuners/lora/layer\.py"},
     variants=(
         Variant(

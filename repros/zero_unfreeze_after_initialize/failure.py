@@ -29,6 +29,7 @@ FAILURE = Failure(
         # FSDP2 takes the dtype of a group's gradients from what requires them at first.
         "unreduced-dtype": r"attempting to assign a gradient with dtype '[\w:]+' to a tensor with grad_dtype",
     },
+    elsewhere=("recomputed-empty",),  # DeepSpeed before 0.19.3: zero3_nonreentrant_frozen_checkpointerror
     # The frame that raises is the same whyever a group has no trained parameter, or a gradient has another dtype.
     context={"group-without-weights": UNFREEZES, "unreduced-dtype": UNFREEZES},
     told_by={
