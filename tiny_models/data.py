@@ -38,7 +38,7 @@ def random_rows(step: int) -> list[list[int]]:
 
 
 def uneven_rows(step: int) -> list[list[int]]:
-    """Rows as unequal as those of `text_rows`, of random tokens: what is compared in an exported file needs no text."""
+    """Four rows of random tokens, of unequal length, other ones at every step; in an exported file, instead of text."""
     generator, widths = torch.Generator().manual_seed(step), range(20 + step, 40 + step, 5)
     return [torch.randint(12, 48, (width,), generator=generator).tolist() for width in widths]
 
@@ -100,6 +100,13 @@ def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices:
     pixels = torch.randn(rows, slices, 3, 8, 8, generator=generator)
     text = token_batch(text_rows(step)[:rows], rank, world_size)
     return {**text, "slices": torch.stack(my_rows(list(pixels), rank, world_size))}
+
+
+def random_slices(step: int, rank: int, world_size: int, rows: int, slices: int) -> dict[str, Any]:
+    """As `sliced_image_batch`, of this rank's own random rows, as `faultline.scenario.random_batch` has them."""
+    ids = torch.randint(12, 48, (rows // world_size, 32))
+    text = {"input_ids": ids, "labels": ids, "scale": 1 / ids.numel()}
+    return {**text, "slices": torch.randn(rows // world_size, slices, 3, 8, 8)}
 
 
 def saved(model: Any, setup: Any, name: str = "model") -> Any:

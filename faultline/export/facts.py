@@ -185,7 +185,7 @@ def told(where: Place) -> str:
         "trains": "no error, and other weights than in one process",
         "misplaced": "each rank holds the whole of a model that should be sharded",
         "crashes": f"a rank was killed by {where.signature}",
-        "hangs": "the ranks wait for each other for ever",
+        "hangs": "the ranks wait for ever",
         "checkpoint": CHECKPOINTS.get(where.signature, "no error, and a checkpoint without what was trained"),
     }[where.kind]
 

@@ -38,6 +38,7 @@ STANDARD = (
 COMPARABLE = (("tiny_models.data", "text_rows", "uneven_rows"),)
 SIMPLER = (
     ("tiny_models.data", "text_rows", "random_rows"),
+    ("tiny_models.data", "sliced_image_batch", "random_slices"),
     ("faultline.scenario", "token_batch", "random_batch"),
 )
 # Trainers that learn from given completions only, and so never sample.
