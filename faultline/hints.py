@@ -90,6 +90,11 @@ SET = {"reentrant": "use_reentrant=True", "non-reentrant": "use_reentrant=False"
 """How settings word a checkpointing mode."""
 
 
+def in_place(text: str, strategy: str, mode: str) -> str:
+    """What a cell printed, with its place in the words in which a log would tell it."""
+    return f"{text}\n{strategy}\n{SET.get(mode, '')}"
+
+
 @dataclass(frozen=True)
 class Hints:
     """What is known of a run; an empty axis is not known. `context` is the text that may tell more, a line each;

@@ -9,7 +9,7 @@ from typing import Any
 
 from faultline import known, matching
 from faultline.catalogue import Failure, failures
-from faultline.hints import SET, Hints
+from faultline.hints import Hints, in_place
 from faultline.known import Fate, Place
 from faultline.matching import Match
 from faultline.results import Result
@@ -128,7 +128,7 @@ def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
     shown = dict.fromkeys(result["shows"], True)
     if result["outcome"] == "raises":
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
-        context = f"{error.get('traceback', '')}\n{result['strategy']}\n{SET.get(result['checkpointing'], '')}"
+        context = in_place(error.get("traceback", ""), *where)
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
         fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
         for match in fits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -69,6 +70,7 @@ def exactly(version: str) -> Range:
     return Range(f"=={found}", found, True, found, True)
 
 
+@functools.cache
 def public(version: str) -> Version:
     return Version(Version(version).public)
 

@@ -14,7 +14,7 @@ from faultline import known, logs, readmes, recorded
 from faultline.catalogue import ROOT, failures
 from faultline.diagnose import UNKNOWN, Diagnosis, diagnose
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.hints import SET, Hints
+from faultline.hints import Hints, in_place
 from faultline.matrix import Cell
 
 FIXTURES = ROOT / "fixtures"
@@ -80,7 +80,7 @@ def samples() -> Iterator[Sample]:
         log = (entry["traceback"] or entry["error"]).encode()
         cell = Cell.parse(next(iter(entry["stacks"].values()))[0])
         place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))
-        with_place = f"{entry['traceback']}\n{cell.strategy}\n{SET.get(cell.checkpointing, '')}"
+        with_place = in_place(entry["traceback"], cell.strategy, cell.checkpointing)
         for group, text, asked in ((ALONE, entry["traceback"], None), (TOLD, with_place, place)):
             answer, same = recorded.answer(failures()[entry["failure"]], entry["signature"], text)
             yield Sample(group, f"errors.jsonl:{number}", answer or UNKNOWN, log, asked, same)

@@ -503,6 +503,7 @@ def test_releases_outside_of_what_was_measured_are_not_claimed():
 
 
 def test_what_only_today_showed_is_not_claimed_of_other_releases(monkeypatch):
+    """Breaks when a cell that was run today alone is told as sure of whoever has another release."""
     place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OWN}  # in no month's runs
     look = FAILURES["zero_double_reduction"].variant("broken").look
     monkeypatch.setattr(known, "recorded", lambda: ())

@@ -18,7 +18,7 @@ from faultline.errors import UsageError
 from faultline.matrix import STEPS, Cell
 from faultline.ranks import RankServer
 from faultline.run import Injection, Run
-from faultline.scenario import Impossible, Scenario
+from faultline.scenario import Impossible, Scenario, building
 from faultline.strategies import Setup, zero
 from faultline.strategies._common import blocks, clean, named
 from tiny_models.gemma3 import gemma3
@@ -504,5 +504,6 @@ def test_an_option_that_trainers_of_a_stack_do_not_have_is_impossible_there(monk
     monkeypatch.setattr(TrainingArguments, "__dataclass_fields__", known)
     ddp = strategies.family("ddp-static-graph")
     assert ddp.arguments(strategies.options("ddp"), None) == {"ddp_find_unused_parameters": False}
-    with pytest.raises(Impossible, match="this stack lacks it: TrainingArguments has no ddp_static_graph"):
+    lacks = pytest.raises(Impossible, match="this stack lacks it: TrainingArguments has no ddp_static_graph")
+    with lacks, building():  # as a trainer is built
         ddp.arguments(strategies.options("ddp-static-graph"), None)

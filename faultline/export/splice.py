@@ -41,16 +41,13 @@ class Place(cst.CSTTransformer):
         super().__init__()
         self.function, self.free = function, free
         self.done = False
-        self.bound: list[set[str]] = []
-        self.around: list[set[str]] = []
+        self.within: list[cst.FunctionDef] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self.bound.append(locals_of(node))
-        self.around.append(set(outside(node)))
+        self.within.append(node)
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> Any:
-        self.bound.pop()
-        self.around.pop()
+        self.within.pop()
         return updated
 
     def is_call(self, node: Any) -> bool:
@@ -58,7 +55,7 @@ class Place(cst.CSTTransformer):
             isinstance(node, cst.Call)
             and isinstance(node.func, cst.Name)
             and node.func.value == self.function.name.value
-            and not any(self.free & names for names in self.bound)
+            and not any(self.free & locals_of(each) for each in self.within)
         )
 
     def values(self, call: cst.Call) -> dict[str, cst.BaseExpression]:
@@ -105,7 +102,7 @@ class Splice(Place):
         self.documented = node.get_docstring() is not None and len(node.body.body) == 2
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        if len(updated.body) != 1 or not isinstance(updated.body[0], cst.Return | cst.Assign) or not self.bound:
+        if len(updated.body) != 1 or not isinstance(updated.body[0], cst.Return | cst.Assign) or not self.within:
             return updated
         statement = updated.body[0]
         call = statement.value
@@ -116,7 +113,8 @@ class Splice(Place):
         own = {name for name in locals_of(self.function) if name not in given} - {self.function.name.value}
         plain = {name: value for name, value in given.items() if isinstance(value, cst.Name | cst.Integer)}
         others = {name: value for name, value in given.items() if name not in plain}
-        if (own | others.keys()) & (self.bound[-1] | self.around[-1]) or plain.keys() & stored:
+        said = locals_of(self.within[-1]).union(outside(self.within[-1]))
+        if (own | others.keys()) & said or plain.keys() & stored:
             return updated  # a name would mean two things
         self.done = True
         body = self.function.body.visit(Fold(plain, {}, {}))

@@ -26,13 +26,11 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     from transformers import TrainingArguments
 
-    from faultline.scenario import Impossible
-
     given = {"ddp_find_unused_parameters": options["find_unused_parameters"]}
     if options["static_graph"]:
         given["ddp_static_graph"] = True
     if lacking := given.keys() - TrainingArguments.__dataclass_fields__.keys():
-        raise Impossible(f"this stack lacks it: TrainingArguments has no {lacking.pop()}")
+        raise ImportError(f"TrainingArguments has no {lacking.pop()}")
     return given
 
 

@@ -25,6 +25,7 @@ FAILURE = Failure(
         "empty-in-step": r"The size of tensor a \(0\) must match the size of tensor b",
     },
     context={"unreduced-dtype": r"foreach_reduce", "empty-in-step": r"_take_model_step"},
+    # zero_unfreeze_after_initialize, zero3_nonreentrant_frozen_checkpointerror
     elsewhere=("unreduced-dtype", "recomputed-empty"),
     variants=(
         Variant(

@@ -34,7 +34,8 @@ FAILURE = Failure(
     },
     told_by={"unfinished-reduction": "torch's warning that no input of a checkpointed part requires a gradient"},
     shares={"unfinished-reduction": "ddp_unused_vision_tower/unfinished-reduction"},
-    # ddp_peft_reentrant_ready_twice, and what fsdp2_method_or_child_outside_root_forward does to a head
+    # ddp_peft_reentrant_ready_twice, what fsdp2_method_or_child_outside_root_forward does to a head, and
+    # zero3_nonreentrant_frozen_checkpointerror
     elsewhere=("marked-ready-twice", "differs", "recomputed-empty"),
     variants=(
         Variant(

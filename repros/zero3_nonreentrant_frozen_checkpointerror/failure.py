@@ -24,6 +24,7 @@ FAILURE = Failure(
         "recomputed-empty": r"(?s)Recomputed values for the following tensors have different metadata.*"
         r"'shape': torch\.Size\(\[0\]\)",
     },
+    # ddp_peft_reentrant_ready_twice, grpo_lora_no_grad
     elsewhere=("marked-ready-twice", "no-grad-fn"),
     variants=(
         Variant("broken", needs=ADAPTER),
