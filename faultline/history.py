@@ -33,14 +33,33 @@ class Sample:
 
 
 def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
-    """Whether a cell shows its failure with these versions; None where that isn't known, with the reason."""
+    """Whether a cell shows its failure with these versions; None where that isn't known, with the reason.
+
+    Nearly all runs had one torch. Those with another tell of their own releases, and nothing of what lies between.
+    """
+    measured = ranges.public(known.pinned()["torch"])
+    usual = [sample for sample in samples(failure, cell) if sample.versions.get("torch", measured) == measured]
+    told = _state(failure, cell, versions, usual)
+    for sample in samples(failure, cell):
+        fits = all(versions.get(name, Range()).holds(version) for name, version in sample.versions.items())
+        if sample in usual or sample.shows is None or not fits:
+            continue
+        if all(versions.get(name, Range()).pinned for name in sample.versions):
+            return sample.shows, ""
+        if sample.shows and told == (False, ""):
+            told = None, f"your releases are those of {sample.stack or _named(sample, {})}"
+    return told
+
+
+def _state(
+    failure: Failure, cell: Cell, versions: Mapping[str, Range], history: list[Sample]
+) -> tuple[bool | None, str]:
+    """As `state`, by what a cell did with the one torch that nearly all runs had."""
     fix = fixed(failure, cell)
     measured = ranges.public(known.pinned()["torch"])
-    # torch was the same in nearly all runs, which tell nothing of another one.
-    history = [sample for sample in samples(failure, cell) if sample.versions.get("torch", measured) == measured]
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and (range_.low or range_.high)}
     first = turn(failure.began, cell)
-    later, older = "", ""
+    full, later, older = history, "", ""
     if first:
         version = Version(first.version)
         if asked.get(first.package, Range()).below(version):
@@ -56,7 +75,7 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
             return None, older or NOT_BEFORE
     telling, outside = relevant(history, asked)
     if not telling:
-        alone = [state(failure, cell, {n: r for n, r in asked.items() if n != name})[0] for name in asked]
+        alone = [_state(failure, cell, {n: r for n, r in asked.items() if n != name}, full)[0] for name in asked]
         return (False, "") if False in alone else (None, TOGETHER)
     told = {sample.shows for sample in telling if sample.shows is not None}
     if True not in told:
@@ -127,16 +146,34 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
         if not any(_pins(stack).items() <= sample.versions.items() for sample in found):
             found.append(Sample(stack, _pins(stack), shows(failure, *known.outcomes(failure, stack)[cell])))
     first = turn(failure.began, cell)
-    others = [{first.package: Version(first.version)}] if first else []
+    others = [({first.package: Version(first.version)}, True)] if first else []
     if reported_in(failure, cell) and failure.reported:
-        others.append(_pins(failure.reported.stack))
-    for entry in known.recorded():
-        if entry["failure"] == failure.name and shows(failure, entry["outcome"], entry["signature"]):
-            others += [_stack(stack) for stack, names in entry["stacks"].items() if plain.id in names]
-    have = [sample.versions for sample in found]
-    found += [Sample("", versions, True) for versions in others if versions not in have]
+        others.append((_pins(failure.reported.stack), True))
+    for stack, outcome in recorded(failure).get(plain.id, ()):
+        there = shows(failure, *outcome)
+        others += [(_stack(stack), there)] if there is not None else []
+    for versions, there in sorted(others, key=lambda each: not each[1]):  # another error may come in its place at times
+        if not any(sample.versions.items() <= versions.items() for sample in found):
+            found.append(Sample(_name(versions), versions, there))
     order, none = (package(failure, cell), *STACK), Version("0")
     return sorted(found, key=lambda sample: (*(sample.versions.get(name, none) for name in order), bool(sample.stack)))
+
+
+@functools.cache
+def recorded(failure: Failure) -> dict[str, list[tuple[str, tuple[str, str]]]]:
+    """By cell, the stacks that something is recorded of, as errors name them, with the outcome and the signature."""
+    found: dict[str, list[tuple[str, tuple[str, str]]]] = {}
+    for entry in known.recorded():
+        for stack, names in entry["stacks"].items() if entry["failure"] == failure.name else ():
+            for name in names:
+                found.setdefault(name, []).append((stack, (entry["outcome"], entry["signature"])))
+    for stack, by in known.otherwise().items():
+        for told, names in by.items():
+            outcome, _, signature = told.partition(" ")
+            for name in names:
+                if name.startswith(f"{failure.name}/"):
+                    found.setdefault(name, []).append((stack, (outcome, signature)))
+    return found
 
 
 def pinned(failure: Failure, cell: Cell) -> list[str]:
@@ -155,6 +192,11 @@ def pinned(failure: Failure, cell: Cell) -> list[str]:
 @functools.cache
 def _pins(stack: str) -> dict[str, Version]:
     return _versions({name: v for name, v in bootstrap.pinned(stacks.named()[stack]).items() if name in STACK})
+
+
+def _name(versions: Mapping[str, Version]) -> str:
+    """The stack of stacks/ that has these versions and no others of them, if one does."""
+    return next((name for name in stacks.named() if name != TODAY and _pins(name) == versions), "")
 
 
 def reported_in(failure: Failure, cell: Cell) -> bool:

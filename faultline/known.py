@@ -22,6 +22,7 @@ from faultline.timeline import Moment
 from faultline.wording import same_error
 
 ERRORS = ROOT / "fixtures" / "errors" / "errors.jsonl"
+OTHERWISE = ERRORS.with_name("otherwise.json")
 
 WORDS = 200  # characters by which an error is known again
 
@@ -132,6 +133,16 @@ def recorded() -> tuple[dict[str, Any], ...]:
     if not ERRORS.exists():
         return ()
     return tuple(json.loads(line) for line in ERRORS.read_text(encoding="utf-8").splitlines())
+
+
+@functools.cache
+def otherwise() -> dict[str, dict[str, list[str]]]:
+    """By stack and outcome, the cells that ended without an error, where some stack showed their failure and some
+    didn't; made by `python -m faultline record`."""
+    if not OTHERWISE.exists():
+        return {}
+    found: dict[str, dict[str, list[str]]] = json.loads(OTHERWISE.read_text(encoding="utf-8"))
+    return found
 
 
 def signature_of(cell: str, stack: str, error: str) -> tuple[str, str]:

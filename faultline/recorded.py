@@ -1,24 +1,27 @@
-"""Errors that runs ended with, recorded under fixtures/: what `diagnose` knows of older stacks and is tested on."""
+"""What runs on other stacks did, recorded under fixtures/: the errors `diagnose` is tested on, and what trained."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from faultline import known
+from faultline import history, known
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.matching import mechanism
+from faultline.matrix import Cell
 from faultline.report import plain
 from faultline.results import Result, RunFolder
 from faultline.wording import normalised
 
 KEPT = 60  # last lines of a traceback
 FIRST = 60  # and its first ones, where there are more
+ENDED = ("trains", "diverges", "misplaced")  # without an error to record
 
 _PATHS = (
     (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
@@ -32,12 +35,15 @@ Entry = dict[str, Any]
 
 
 def command(args: argparse.Namespace) -> int:
-    """Add the errors of runs to fixtures/errors/errors.jsonl."""
-    before = list(known.recorded())
-    found = merged(before, results(map(Path, args.runs)))
+    """Add the errors of runs to fixtures/errors/errors.jsonl, and what ended without one to otherwise.json."""
+    before, ran = list(known.recorded()), list(results(map(Path, args.runs)))
+    found = merged(before, ran)
     known.ERRORS.parent.mkdir(parents=True, exist_ok=True)
     known.ERRORS.write_text("".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in found), encoding="utf-8")
     known.recorded.cache_clear()
+    kept = otherwise(known.otherwise(), ran, found)
+    known.OTHERWISE.write_text(f"{json.dumps(kept, indent=1)}\n", encoding="utf-8")
+    known.otherwise.cache_clear()
     stacks = {stack for entry in found for stack in entry["stacks"]}
     print(f"{len(found)} errors on {len(stacks)} stacks, {len(found) - len(before)} of them new")
     return EXIT_AS_EXPECTED
@@ -64,6 +70,47 @@ def merged(entries: Iterable[Entry], found: Iterable[Result]) -> list[Entry]:
         cells = {name: {*entry["stacks"].get(name, ()), *have["stacks"].get(name, ())} for name in names}
         told[key] = have | {"stacks": {name: sorted(own) for name, own in cells.items()}}
     return [told[key] for key in sorted(told)]
+
+
+def otherwise(
+    kept: Mapping[str, Mapping[str, Iterable[str]]], ran: Iterable[Result], errors: Iterable[Entry]
+) -> dict[str, dict[str, list[str]]]:
+    """By stack and outcome, the cells that ended without an error, where some stack showed their failure and some, or
+    today's, didn't.
+
+    A cell that ran again counts as it did last; of a cell in another precision its twin in fp32 tells the past.
+    """
+    did = {(stack, cell): told for stack, by in kept.items() for told, cells in by.items() for cell in cells}
+    for result in ran:
+        did.pop((result["stack"], result["id"]), None)
+        if result["stack"] and result["outcome"] in ENDED and Cell.parse(result["id"]).precision == "fp32":
+            did[result["stack"], result["id"]] = f"{result['outcome']} {result['signature']}".strip()
+    raised = (
+        (cell, f"{entry['outcome']} {entry['signature']}")
+        for entry in errors
+        for cells in entry["stacks"].values()
+        for cell in cells
+    )
+    shown: dict[str, set[bool | None]] = {}
+    for cell, told in {*raised, *((cell, told) for (_, cell), told in did.items())}:
+        shown.setdefault(cell, set()).update((_shows(cell), _shows(cell, told)))
+    found: dict[str, dict[str, list[str]]] = {}
+    for (stack, cell), told in sorted(did.items(), key=lambda entry: (entry[0][0], entry[1], entry[0][1])):
+        if shown[cell] >= {True, False}:
+            found.setdefault(stack, {}).setdefault(told, []).append(cell)
+    return found
+
+
+@functools.cache
+def _shows(name: str, told: str = "") -> bool | None:
+    """Whether a broken cell shows its failure with an outcome, or with today's; None where that can't be told."""
+    cell = Cell.parse(name)
+    failure = failures().get(cell.failure)
+    today = known.outcomes(failure).get(cell) if failure else None
+    if failure is None or today is None or not cell.broken:
+        return None
+    outcome, _, signature = told.partition(" ")
+    return history.shows(failure, *((outcome, signature) if told else today))
 
 
 def _named(entry: Entry) -> Entry:

@@ -42,6 +42,7 @@ PROJECT = {
     "grpo.yaml": "model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\nreward_funcs: [accuracy]\nnum_generations: 8\n"
     "use_peft: true\ngradient_checkpointing: true\ngradient_checkpointing_kwargs:\n  use_reentrant: true\n",
 }
+PINS = known.pinned()
 TODAY = {name: ranges.exactly(version) for name, version in known.pinned().items()}
 
 
@@ -506,7 +507,7 @@ def test_what_only_today_showed_is_not_claimed_of_other_releases(monkeypatch):
     """Breaks when a cell that was run today alone is told as sure of whoever has another release."""
     place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OWN}  # in no month's runs
     look = FAILURES["zero_double_reduction"].variant("broken").look
-    monkeypatch.setattr(known, "recorded", lambda: ())
+    monkeypatch.setattr(history, "recorded", lambda failure: {})
     monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
     [case] = cases(setup({"deepspeed": "==0.17.0"}, **place), "zero_double_reduction")
     assert history.TODAY_ONLY in case.open
@@ -518,11 +519,36 @@ def test_a_run_with_another_torch_says_nothing_of_other_packages(monkeypatch):
     """Breaks when an error that was recorded with an older torch puts releases of other packages out of their order."""
     failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/fsdp1-full/reentrant/fp32/w2/cpu"
     older = ", ".join(f"{n} {'2.12.0' if n == 'torch' else v}" for n, v in known.pinned().items())
-    entry = {"failure": failure.name, "outcome": "raises", "signature": next(iter(failure.signatures))}
-    monkeypatch.setattr(known, "recorded", lambda: ({**entry, "stacks": {older: [cell]}},))
+    raised = (older, ("raises", next(iter(failure.signatures))))
+    monkeypatch.setattr(history, "recorded", lambda failure: {cell: [raised]})
     monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
     assert history.samples(failure, Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
     assert history.state(failure, Cell.parse(cell), TODAY) == (True, "")
+
+
+def test_a_release_that_trained_between_two_that_raised_is_not_told_of_them(monkeypatch):
+    """Breaks when only the errors of older stacks are known."""
+    name, cell = "zero_double_reduction", "zero_double_reduction/broken/zero2-offload/reentrant/fp32/w2/cpu"
+    stacks_ = [", ".join(f"{n} {f'0.1{at}.0' if n == 'deepspeed' else v}" for n, v in PINS.items()) for at in (5, 6, 7)]
+    raised = ("raises", next(iter(FAILURES[name].signatures)))
+    did = [(stacks_[0], raised), (stacks_[2], raised)]
+    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
+    asked = TODAY | {"deepspeed": ranges.exactly("0.16.0")}
+    for more, shows in ([], True), ([(stacks_[1], ("trains", ""))], False):
+        monkeypatch.setattr(history, "recorded", lambda failure, more=more: {cell: [*did, *more]})
+        assert history.state(FAILURES[name], Cell.parse(cell), asked) == (shows, "")
+
+
+def test_a_run_with_another_torch_tells_of_its_own_releases(monkeypatch):
+    """Breaks when what was measured with an older torch isn't told to whoever has just that one."""
+    name, cell = "zero_double_reduction", "zero_double_reduction/broken/single/off/fp32/w1/cpu"
+    older = ", ".join(f"{n} {'2.9.0' if n == 'torch' else v}" for n, v in PINS.items())
+    raised = ("raises", next(iter(FAILURES[name].signatures)))
+    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
+    monkeypatch.setattr(history, "recorded", lambda failure: {cell: [(older, raised)]})
+    for torch, told in ("==2.9.0", True), ("==2.13.0", False), (">=2.9", None):
+        asked = TODAY | {"torch": ranges.parse(torch)}
+        assert history.state(FAILURES[name], Cell.parse(cell), asked)[0] is told, torch
 
 
 def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):

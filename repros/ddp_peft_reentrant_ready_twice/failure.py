@@ -34,7 +34,6 @@ FAILURE = Failure(
     report="broken/ddp-find-unused/*",
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
-        # What `static_graph` ends in with gradient accumulation.
     },
     # An adapter's parameter, or an adapter where DDP was told to look for unused ones.
     context={
@@ -49,7 +48,7 @@ FAILURE = Failure(
         )
     },
     # ddp_static_graph_no_sync, zero3_nonreentrant_frozen_checkpointerror, grpo_lora_no_grad
-    elsewhere=("static-graph-no-sync", "recomputed-empty", "no-grad-fn"),
+    elsewhere=("static-graph-no-sync", "recomputed-empty", "no-grad-fn", "not-a-loss"),
     variants=(
         Variant("broken", needs=ADAPTER),
         Variant(

@@ -47,13 +47,21 @@ FAILURE = Failure(
         r"(?=.*(?<!self)\.(?:lm_head|embed_tokens)\())",
     },
     elsewhere=("released-weight",),  # a head that TRL gathers for its loss, and ZeRO-3 releases before backward
-    told_by={"sharded-weight": "a method or a part of the model that is called, or `lm_head.weight` that is read"},
+    told_by=dict.fromkeys(
+        ("sharded-weight", "mixed-dtensor"),
+        "a method or a part of the model that is called, or `lm_head.weight` that is read",
+    ),
     mechanism={
         "sharded-weight": Mechanism(
             "a weight in shards, used where no wrapper's forward pass has gathered it",
             r"(?s)\A(?!.*(?:fully_sharded_data_parallel|runtime/engine|generation/utils)\.py\", line \d)"
             r"(?=.*/modeling_\w+\.py\", line \d{1,6}, in forward)(?=.*F\.embedding\()",
-        )
+        ),
+        "mixed-dtensor": Mechanism(
+            "a weight in shards, used where no forward pass of FSDP2's root has gathered it",
+            r"(?s)\A(?!.*(?:generation/utils|trl/trainer/\w+)\.py\", line \d)"
+            r"(?=.*/modeling_\w+\.py\", line \d{1,6}, in forward)(?=.*aten\.embedding\.default)",
+        ),
     },
     variants=(
         Variant(
