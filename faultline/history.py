@@ -153,7 +153,7 @@ def samples(failure: Failure, cell: Cell) -> list[Sample]:
         there = shows(failure, *outcome)
         others += [(_stack(stack), there)] if there is not None else []
     for versions, there in sorted(others, key=lambda each: not each[1]):  # another error may come in its place at times
-        if not any(sample.versions.items() <= versions.items() for sample in found):
+        if versions not in [sample.versions for sample in found]:
             found.append(Sample(_name(versions), versions, there))
     order, none = (package(failure, cell), *STACK), Version("0")
     return sorted(found, key=lambda sample: (*(sample.versions.get(name, none) for name in order), bool(sample.stack)))
@@ -191,7 +191,9 @@ def pinned(failure: Failure, cell: Cell) -> list[str]:
 
 @functools.cache
 def _pins(stack: str) -> dict[str, Version]:
-    return _versions({name: v for name, v in bootstrap.pinned(stacks.named()[stack]).items() if name in STACK})
+    """What a stack of stacks/ pins; its torch is today's where it pins none."""
+    pins = {name: version for name, version in bootstrap.pinned(stacks.named()[stack]).items() if name in STACK}
+    return _versions({"torch": known.pinned()["torch"]} | pins)
 
 
 def _name(versions: Mapping[str, Version]) -> str:

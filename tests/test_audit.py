@@ -539,6 +539,21 @@ def test_a_release_that_trained_between_two_that_raised_is_not_told_of_them(monk
         assert history.state(FAILURES[name], Cell.parse(cell), asked) == (shows, "")
 
 
+@pytest.mark.parametrize("name", FAILURES)
+def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did(name):
+    """Breaks when an audit draws a conclusion from other releases where these were run themselves."""
+    failure = FAILURES[name]
+    for cell, told in history.recorded(failure).items():
+        if (of := Cell.parse(cell)) not in known.outcomes(failure) or of.precision != "fp32":
+            continue
+        did = {stack: {history.shows(failure, *each) for at, each in told if at == stack} for stack, _ in told}
+        for stack, shown in did.items():
+            asked = {
+                name: ranges.exactly(version) for name, _, version in (p.partition(" ") for p in stack.split(", "))
+            }
+            assert shown == {None} or history.state(failure, of, asked)[0] in shown, f"{cell} on {stack}"
+
+
 def test_a_run_with_another_torch_tells_of_its_own_releases(monkeypatch):
     """Breaks when what was measured with an older torch isn't told to whoever has just that one."""
     name, cell = "zero_double_reduction", "zero_double_reduction/broken/single/off/fp32/w1/cpu"
