@@ -9,12 +9,12 @@ from typing import Any
 
 from packaging.version import Version
 
-from faultline import conditions, history, known, report, strategies
+from faultline import conditions, history, known, report, samples, strategies
 from faultline.catalogue import NEEDS, REPROS, ROOT, Failure, Turn, Variant, failures
 from faultline.errors import EXIT_AS_EXPECTED
-from faultline.history import Sample
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.readmes import BEGIN
+from faultline.samples import Sample
 from faultline.stacks import TODAY
 
 FOLDER = ROOT / "advisories"
@@ -55,7 +55,7 @@ def advisory(failure: Failure) -> dict[str, Any]:
     """A failure in OSV, without dates: only what is in its record, its rules and the committed runs."""
     told = known.outcomes(failure)
     broken = [cell for cell in told if cell.broken and cell.world_size == default_world(cell)]
-    today = [cell for cell in broken if history.shows(failure, *told[cell])]
+    today = [cell for cell in broken if samples.shows(failure, cell, told[cell])]
     return {
         "schema_version": VERSION,
         "id": f"{PREFIX}{failure.name}",
@@ -102,53 +102,53 @@ def _conditions(variant: Variant) -> dict[str, Any]:
 
 
 def affected(failure: Failure, broken: Collection[Cell]) -> list[dict[str, Any]]:
-    """The packages in which the failure was measured, one entry for each fix and for what has none."""
-    groups: dict[tuple[str, Turn | None, Turn | None], list[Cell]] = {}
+    """The packages in which the failure was measured, one entry for each fix and set of versions that showed it."""
+    groups: dict[tuple[str, Turn | None, Turn | None, frozenset[Version]], list[Cell]] = {}
     for cell in broken:
         fix = history.fixed(failure, cell)
-        if any(sample.shows for sample in history.samples(failure, cell)):
-            began = history.turn(failure.began, cell)
-            name = fix.package if fix else history.package(failure, cell)
-            groups.setdefault((name, began, fix), []).append(cell)
-    return [_affected(failure, name, began, fix, cells) for (name, began, fix), cells in groups.items()]
+        name = fix.package if fix else samples.package(failure, cell)
+        if shown := frozenset(s.versions[name] for s in samples.of(failure, cell) if s.shows and name in s.versions):
+            began = samples.turn(failure.began, cell)
+            groups.setdefault((name, began, fix, shown), []).append(cell)
+    return [_affected(failure, name, began, fix, cells) for (name, began, fix, _), cells in groups.items()]
 
 
 def _affected(
     failure: Failure, name: str, began: Turn | None, fix: Turn | None, cells: Collection[Cell]
 ) -> dict[str, Any]:
-    samples = [sample for cell in cells for sample in history.samples(failure, cell) if name in sample.versions]
-    shown = sorted({sample.versions[name] for sample in samples if sample.shows})
+    runs = [sample for cell in cells for sample in samples.of(failure, cell) if name in sample.versions]
+    shown = sorted({sample.versions[name] for sample in runs if sample.shows})
     entry: dict[str, Any] = {"package": {"ecosystem": "PyPI", "name": name, "purl": f"pkg:pypi/{name}"}}
     if fix:
         ends = {"introduced": str(shown[0])}, {"fixed": fix.version}
         entry["ranges"] = [{"type": "ECOSYSTEM", "events": [*ends]}]
     elif len(shown) > 1 and not any(
-        shown[0] < s.versions[name] < shown[-1] and not _at(samples, name, s.versions[name]) for s in samples
+        shown[0] < s.versions[name] < shown[-1] and not _at(runs, name, s.versions[name]) for s in runs
     ):
         ends = {"introduced": str(shown[0])}, {"last_affected": str(shown[-1])}
         entry["ranges"] = [{"type": "ECOSYSTEM", "events": [*ends]}]
     entry["versions"] = [str(version) for version in shown]
-    inside = {s.versions[name] for s in samples if shown[0] < s.versions[name] < Version(fix.version if fix else "0")}
+    inside = {s.versions[name] for s in runs if shown[0] < s.versions[name] < Version(fix.version if fix else "0")}
     otherwise = [str(version) for version in sorted(inside - {*shown})]
     entry["database_specific"] = {
         "variants": report.ordered((c.variant for c in cells), [v.name for v in failure.variants]),
         "strategies": report.ordered((c.strategy for c in cells), strategies.names()),
         "checkpointing": report.ordered((c.checkpointing for c in cells), CHECKPOINTING),
         "precision": report.ordered((c.precision for c in cells), PRECISIONS),
-        "measured": _measured(name, samples, shown, began, fix),
+        "measured": _measured(name, runs, shown, began, fix),
         **({"ended_otherwise": otherwise} if otherwise else {}),
     }
     return entry
 
 
-def _at(samples: Collection[Sample], name: str, version: Version) -> bool:
+def _at(runs: Collection[Sample], name: str, version: Version) -> bool:
     """Whether any cell that could tell showed the failure with a version."""
-    told = [sample.shows for sample in samples if sample.versions[name] == version and sample.shows is not None]
+    told = [sample.shows for sample in runs if sample.versions[name] == version and sample.shows is not None]
     return True in told or not told
 
 
 def _measured(
-    name: str, samples: Collection[Sample], shown: Sequence[Version], began: Turn | None, fix: Turn | None
+    name: str, runs: Collection[Sample], shown: Sequence[Version], began: Turn | None, fix: Turn | None
 ) -> str:
     """How far the versions of an entry are what was run, in a sentence."""
     first = "the first that is named is the oldest that was run, which need not be the one that brought it"
@@ -156,7 +156,7 @@ def _measured(
         first = f"{began.version} is the first release with it, found by `{began.measured}`"
     if fix:
         return f"{fix.version} is the first release without it, found by `{fix.measured}`; {first}"
-    if not began and {sample.stack for sample in samples if sample.shows} == {TODAY}:
+    if not began and {sample.stack for sample in runs if sample.shows} == {TODAY}:
         return f"only {name} {shown[-1]} was run, with today's other packages; of older and newer ones nothing is known"
     if len(shown) == 1:
         return f"only {name} {shown[0]} was run, with the other packages of many months; of others nothing is known"

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import advisories, conditions, history, known, report, setups, stacks, strategies
+from faultline import advisories, conditions, history, known, report, samples, setups, stacks, strategies
 from faultline.catalogue import NEEDS, Failure, Turn
 from faultline.conditions import Case, Finding
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
@@ -64,13 +64,13 @@ def command(args: argparse.Namespace) -> int:
 def evidence(failure: Failure, case: Case) -> Evidence:
     """What was measured of a case."""
     told = known.outcomes(failure)
-    today = [cell for cell in case.shown if history.shows(failure, *told[cell])]
-    past = [sample for cell in case.shown for sample in history.samples(failure, cell)]
+    today = [cell for cell in case.shown if samples.shows(failure, cell, told[cell])]
+    past = [sample for cell in case.shown for sample in samples.of(failure, cell)]
     dates = {sample.stack for sample in past} & {moment.date for moment in known.over_time().moments} - {TODAY}
     showed = {sample.stack for sample in past if sample.shows}
     did = showed & dates
-    seen = {told[cell] for cell in today} or _once(failure, case.shown)
-    twins = [cell for cell in dict.fromkeys(map(_plain, today)) if history.shows(failure, *told[cell])]
+    seen = {told[cell] for cell in today} or {sample.told for sample in past if sample.shows and sample.told[0]}
+    twins = [cell for cell in dict.fromkeys(map(_plain, today)) if samples.shows(failure, cell, told[cell])]
     mechanism = [] if twins else _mechanism(failure, case.shown)
     reported = f"these cells on {known.shown_on(failure)}"
     return Evidence(
@@ -92,15 +92,6 @@ def _upgrade(fix: Turn) -> str:
     return f"{fix.package} {fix.version} or newer"
 
 
-def _once(failure: Failure, cells: Collection[Cell]) -> set[tuple[str, str]]:
-    """The failure's outcomes in the past of cells that don't show it any more."""
-    past = known.over_time().cells
-    texts = {text for cell in cells for text in past.get(_plain(cell).id, ())}
-    pairs = {(outcome, signature) for outcome, _, signature in (text.partition(" ") for text in texts)}
-    pairs |= {known.outcomes(failure, stack)[cell] for cell in cells for stack in history.pinned(failure, cell)}
-    return {pair for pair in pairs if history.shows(failure, *pair)}
-
-
 def _plain(cell: Cell) -> Cell:
     return replace(cell, precision="fp32")
 
@@ -114,7 +105,7 @@ def _mechanism(failure: Failure, cells: Collection[Cell]) -> list[Cell]:
         for cell in told
         if cell.variant == "broken"
         and (cell.strategy, cell.checkpointing) in places
-        and history.shows(failure, *told[cell])
+        and samples.shows(failure, cell, told[cell])
     ]
 
 
@@ -122,10 +113,10 @@ def commands(failure: Failure, case: Case) -> tuple[str, ...]:
     """What repeats one cell of a case, on the last stack that showed it, and the failure as it was reported."""
     told = known.outcomes(failure)
     usual = sorted(case.shown, key=lambda cell: (cell.precision != "fp32", case.shown.index(cell)))
-    now = next((cell for cell in usual if history.shows(failure, *told[cell])), None)
+    now = next((cell for cell in usual if samples.shows(failure, cell, told[cell])), None)
     own = [report.command(now.id)] if now else []
     for cell in usual if not now else ():
-        showed = [sample for sample in history.samples(failure, cell) if sample.shows and sample.stack]
+        showed = [sample for sample in samples.of(failure, cell) if sample.shows and sample.stack]
         if showed:
             stack = showed[-1].stack
             own = [report.command((cell if stack in stacks.named() else _plain(cell)).id, stack)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from faultline import history, known, matrix, report, strategies
+from faultline import history, known, matrix, report, samples, strategies
 from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant, failures
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.setups import Setup
@@ -111,7 +111,7 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
         unknown.append(_differs(shown, list(states)))
     whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
     unknown += whys
-    turns = [t for cell in shown for t in (history.fixed(failure, cell), history.turn(failure.began, cell)) if t]
+    turns = [t for cell in shown for t in (history.fixed(failure, cell), samples.turn(failure.began, cell)) if t]
     packages = [turn.package for turn in turns if turn.package in setup.versions]
     holds += dict.fromkeys(packages) if not whys else []
     unknown += [variant.look] if variant.look else []

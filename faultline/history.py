@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from faultline import bootstrap, expectations, known, ranges, runner, stacks
+from faultline import known, ranges, samples
 from faultline.catalogue import Failure, Turn
-from faultline.matrix import Cell, matches
+from faultline.matrix import Cell
 from faultline.ranges import Range
-from faultline.server import STACK
+from faultline.samples import Sample
 from faultline.stacks import TODAY
 
 TODAY_ONLY = "your releases do what today's do, as only these were measured"
 TOGETHER = "your releases show it with others of their time, and were never measured together"
 NOT_BEFORE = "this strategy does what others did before the fix, which were measured"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What a cell did on one stack: whether it showed the failure; None where it couldn't tell.
-
-    `stack` is what STACK takes: a month of the timeline, a file of stacks/, or `today`; empty where versions are all.
-    """
-
-    stack: str
-    versions: Mapping[str, Version]
-    shows: bool | None
 
 
 def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
@@ -38,28 +24,34 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     Nearly all runs had one torch. Those with another tell of their own releases, and nothing of what lies between.
     """
     measured = ranges.public(known.pinned()["torch"])
-    usual = [sample for sample in samples(failure, cell) if sample.versions.get("torch", measured) == measured]
-    told = _state(failure, cell, versions, usual)
-    for sample in samples(failure, cell):
-        fits = all(versions.get(name, Range()).holds(version) for name, version in sample.versions.items())
-        if sample in usual or sample.shows is None or not fits:
-            continue
-        if all(versions.get(name, Range()).pinned for name in sample.versions):
-            return sample.shows, ""
-        if sample.shows and told == (False, ""):
-            told = None, f"your releases are those of {sample.stack or _named(sample, {})}"
-    return told
+    runs: dict[bool, list[Sample]] = {True: [], False: []}
+    for sample in samples.of(failure, cell):
+        runs[sample.versions.get("torch", measured) == measured].append(sample)
+    answer = _state(failure, cell, versions, runs[True])
+    for sample in runs[False]:
+        fits = _fits(sample, versions)
+        if fits and _pinned(sample, versions):
+            return sample.shows is True, ""
+        if fits and sample.shows and answer == (False, ""):
+            answer = None, f"your releases are those of {sample.stack or _named(sample, {})}"
+    return answer
 
 
-def _state(
-    failure: Failure, cell: Cell, versions: Mapping[str, Range], history: list[Sample]
-) -> tuple[bool | None, str]:
+def _fits(sample: Sample, versions: Mapping[str, Range]) -> bool:
+    return all(versions.get(name, Range()).holds(version) for name, version in sample.versions.items())
+
+
+def _pinned(sample: Sample, versions: Mapping[str, Range]) -> bool:
+    return all(versions.get(name, Range()).pinned for name in sample.versions)
+
+
+def _state(failure: Failure, cell: Cell, versions: Mapping[str, Range], runs: list[Sample]) -> tuple[bool | None, str]:
     """As `state`, by what a cell did with the one torch that nearly all runs had."""
     fix = fixed(failure, cell)
     measured = ranges.public(known.pinned()["torch"])
     asked = {name: range_ for name, range_ in versions.items() if name != "torch" and (range_.low or range_.high)}
-    first = turn(failure.began, cell)
-    full, later, older = history, "", ""
+    first = samples.turn(failure.began, cell)
+    history, later, older = runs, "", ""
     if first:
         version = Version(first.version)
         if asked.get(first.package, Range()).below(version):
@@ -70,12 +62,17 @@ def _state(
         if own.reaches(version):
             return False, ""
         older = "" if own.below(version) else f"{fix.package} is older than {version}"
-        history = [sample for sample in history if sample.versions.get(fix.package, version) < version]
+        history = [sample for sample in runs if sample.versions.get(fix.package, version) < version]
         if not history:
             return None, older or NOT_BEFORE
+    torch = versions.get("torch", Range())
+    just = {"torch": ranges.exactly(str(measured))} if torch.holds(measured) else {}
+    for sample in history:
+        if len(sample.versions) > 1 and _fits(sample, just | asked) and _pinned(sample, just | asked):
+            return sample.shows is True, ""
     telling, outside = relevant(history, asked)
     if not telling:
-        alone = [_state(failure, cell, {n: r for n, r in asked.items() if n != name}, full)[0] for name in asked]
+        alone = [_state(failure, cell, {n: r for n, r in asked.items() if n != name}, runs)[0] for name in asked]
         return (False, "") if False in alone else (None, TOGETHER)
     told = {sample.shows for sample in telling if sample.shows is not None}
     if True not in told:
@@ -84,26 +81,18 @@ def _state(
         return None, " and ".join(filter(None, (later, older)))
     pinned = bool(asked) and all(each.pinned for each in asked.values())
     if [sample.stack for sample in history] == [TODAY] and (
-        outside or not pinned or package(failure, cell) not in (*asked, "torch")
+        outside or not pinned or samples.package(failure, cell) not in (*asked, "torch")
     ):
         return None, TODAY_ONLY
     did = [sample for sample in telling if sample.shows]
     if outside:
         return None, f"your releases, {outside} than any that was measured, do what {_named(did[0], asked)} does"
-    torch = versions.get("torch")
-    if told == {True} and torch and not torch.holds(measured):
+    if told == {True} and not torch.holds(measured):
         return None, f"your torch does what {measured} does"
     if told == {True}:
         return True, ""
     some = " and ".join(dict.fromkeys(sample.stack or _named(sample, asked) for sample in (did[0], did[-1])))
     return None, f"your releases do what those of {some} do, not what others did"
-
-
-def package(failure: Failure, cell: Cell) -> str:
-    """The library in which a cell goes wrong."""
-    variant = failure.variant(cell.variant)
-    engine = "deepspeed" if cell.strategy.startswith("zero") else "torch"
-    return variant.package or ("trl" if variant.trainer else engine)
 
 
 def _named(sample: Sample, versions: Mapping[str, Range]) -> str:
@@ -114,128 +103,7 @@ def _named(sample: Sample, versions: Mapping[str, Range]) -> str:
 
 def fixed(failure: Failure, cell: Cell) -> Turn | None:
     """The fix of a cell, which doesn't show the failure any more."""
-    return None if shows(failure, *known.outcomes(failure)[cell]) else turn(failure.fixes, cell)
-
-
-def turn(turns: Iterable[Turn], cell: Cell) -> Turn | None:
-    """The first of several turns that is about a cell."""
-    return next((t for t in turns if all(matches(getattr(cell, axis), (p,)) for axis, p in t.where.items())), None)
-
-
-@functools.cache
-def samples(failure: Failure, cell: Cell) -> list[Sample]:
-    """What a cell did on each stack of the timeline, or only today where it isn't there, the oldest first.
-
-    Among them are the stacks of stacks/ that its rules were held against, and those that the failure's errors are
-    recorded of, the one that it was reported on, where a run of `reproduce` shows it, and the first release with it,
-    where a search found that. A cell in bf16 that does today what its twin in fp32 does has the twin's past.
-    """
-    plain = replace(cell, precision="fp32")
-    told = known.outcomes(failure)
-    now = shows(failure, *told[cell])
-    past = known.over_time().cells.get(plain.id)
-    if shows(failure, *told[plain]) != now:
-        return [Sample(TODAY, _versions(known.pinned()), now)]
-    moments = known.over_time().moments
-    found = [
-        Sample(moment.date, _versions(moment.versions), shows(failure, *f"{outcome} ".split(" ")[:2]))
-        for moment, outcome in zip(moments, past or (), strict=past is not None)
-        if moment.versions
-    ] or [Sample(TODAY, _versions(known.pinned()), now)]
-    for stack in pinned(failure, cell):
-        if not any(_pins(stack).items() <= sample.versions.items() for sample in found):
-            found.append(Sample(stack, _pins(stack), shows(failure, *known.outcomes(failure, stack)[cell])))
-    first = turn(failure.began, cell)
-    others = [({first.package: Version(first.version)}, True)] if first else []
-    if reported_in(failure, cell) and failure.reported:
-        others.append((_pins(failure.reported.stack), True))
-    for stack, outcome in recorded(failure).get(plain.id, ()):
-        there = shows(failure, *outcome)
-        others += [(_stack(stack), there)] if there is not None else []
-    for versions, there in sorted(others, key=lambda each: not each[1]):  # another error may come in its place at times
-        if versions not in [sample.versions for sample in found]:
-            found.append(Sample(_name(versions), versions, there))
-    order, none = (package(failure, cell), *STACK), Version("0")
-    return sorted(found, key=lambda sample: (*(sample.versions.get(name, none) for name in order), bool(sample.stack)))
-
-
-@functools.cache
-def recorded(failure: Failure) -> dict[str, list[tuple[str, tuple[str, str]]]]:
-    """By cell, the stacks that something is recorded of, as errors name them, with the outcome and the signature."""
-    found: dict[str, list[tuple[str, tuple[str, str]]]] = {}
-    for entry in known.recorded():
-        for stack, names in entry["stacks"].items() if entry["failure"] == failure.name else ():
-            for name in names:
-                found.setdefault(name, []).append((stack, (entry["outcome"], entry["signature"])))
-    for stack, by in known.otherwise().items():
-        for told, names in by.items():
-            outcome, _, signature = told.partition(" ")
-            for name in names:
-                if name.startswith(f"{failure.name}/"):
-                    found.setdefault(name, []).append((stack, (outcome, signature)))
-    return found
-
-
-def pinned(failure: Failure, cell: Cell) -> list[str]:
-    """The stacks of stacks/ on which a run held a cell against its rules.
-
-    They are the ones that the failure names: for all cells where they are a pair, else for those that a rule with
-    versions is about.
-    """
-    upgrades = [claim.swap["stack"] for claim in failure.claims.values() if "stack" in claim.swap]
-    pair = [failure.reported.stack, failure.reported.good] if failure.reported else []
-    ruled = any(rule.versions and expectations.about(rule, cell) for rule in runner.rules(failure))
-    named = dict.fromkeys((*pair, *upgrades)) if ruled or all(pair) else {}
-    return [stack for stack in named if stack not in ("", TODAY)]
-
-
-@functools.cache
-def _pins(stack: str) -> dict[str, Version]:
-    """What a stack of stacks/ pins; its torch is today's where it pins none."""
-    pins = {name: version for name, version in bootstrap.pinned(stacks.named()[stack]).items() if name in STACK}
-    return _versions({"torch": known.pinned()["torch"]} | pins)
-
-
-def _name(versions: Mapping[str, Version]) -> str:
-    """The stack of stacks/ that has these versions and no others of them, if one does."""
-    return next((name for name in stacks.named() if name != TODAY and _pins(name) == versions), "")
-
-
-def reported_in(failure: Failure, cell: Cell) -> bool:
-    """Whether a failure was reported in a cell."""
-    axes = ("variant", "strategy", "checkpointing", "precision")
-    return bool(failure.reported) and all(getattr(cell, axis) == getattr(failure.reported, axis) for axis in axes)
-
-
-def _stack(text: str) -> dict[str, Version]:
-    """A stack in one line, such as ``torch 2.13.0, trl 1.16.0``, by package."""
-    return _versions({name: version for name, _, version in (part.strip().partition(" ") for part in text.split(","))})
-
-
-def _versions(told: Mapping[str, str]) -> dict[str, Version]:
-    found = {}
-    for name, version in told.items():
-        try:
-            found[name] = ranges.public(version)
-        except InvalidVersion:
-            continue
-    return found
-
-
-@functools.cache
-def _own(failure: Failure) -> frozenset[tuple[str, str]]:
-    """The outcomes that are the failure, in its broken variants where it shows and in its own words."""
-    broken = {told for cell, told in known.outcomes(failure, known.shown_on(failure)).items() if cell.broken}
-    raised = {("raises", name) for name in failure.signatures}
-    silent = {told for told in broken if told[0] in ("diverges", "misplaced", "hangs", "crashes")}
-    return frozenset(told for told in raised | silent if told[1] not in failure.elsewhere)
-
-
-def shows(failure: Failure, outcome: str, signature: str) -> bool | None:
-    """Whether an outcome is the failure; None for one that says nothing, such as another error."""
-    if (outcome, signature) in _own(failure):
-        return True
-    return False if outcome == "trains" or signature in failure.elsewhere else None
+    return None if samples.shows(failure, cell, known.outcomes(failure)[cell]) else samples.turn(failure.fixes, cell)
 
 
 def relevant(history: Sequence[Sample], asked: Mapping[str, Range]) -> tuple[list[Sample], str]:

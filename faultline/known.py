@@ -22,7 +22,7 @@ from faultline.timeline import Moment
 from faultline.wording import same_error
 
 ERRORS = ROOT / "fixtures" / "errors" / "errors.jsonl"
-OTHERWISE = ERRORS.with_name("otherwise.json")
+RAN = ERRORS.with_name("ran.json")
 
 WORDS = 200  # characters by which an error is known again
 
@@ -136,13 +136,22 @@ def recorded() -> tuple[dict[str, Any], ...]:
 
 
 @functools.cache
-def otherwise() -> dict[str, dict[str, list[str]]]:
-    """By stack and outcome, the cells that ended without an error, where some stack showed their failure and some
-    didn't; made by `python -m faultline record`."""
-    if not OTHERWISE.exists():
-        return {}
-    found: dict[str, dict[str, list[str]]] = json.loads(OTHERWISE.read_text(encoding="utf-8"))
-    return found
+def ran() -> timeline.Timeline:
+    """What broken cells did on the stacks of stacks/, a moment each; made by `python -m faultline record`."""
+    return timeline.read(RAN) if RAN.exists() else timeline.Timeline([], {})
+
+
+@functools.cache
+def pins(stack: str) -> dict[str, str]:
+    """What a stack of stacks/ runs with; its torch is today's where it pins none."""
+    told = bootstrap.pinned(stacks.named()[stack])
+    return {name: told.get(name, pinned()[name]) for name in sorted(STACK)}
+
+
+@functools.cache
+def stack_of(line: str) -> str:
+    """The stack of stacks/ that is a stack in one line; empty where none is."""
+    return next((n for n in stacks.named() if ", ".join(f"{p} {v}" for p, v in pins(n).items()) == line), "")
 
 
 def signature_of(cell: str, stack: str, error: str) -> tuple[str, str]:

@@ -1,27 +1,27 @@
-"""What runs on other stacks did, recorded under fixtures/: the errors `diagnose` is tested on, and what trained."""
+"""What runs did, recorded under fixtures/: the errors that `diagnose` is tested on, and each stack's outcomes."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from faultline import history, known
+from faultline import known, stacks, timeline
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.matching import mechanism
 from faultline.matrix import Cell
 from faultline.report import plain
 from faultline.results import Result, RunFolder
+from faultline.stacks import TODAY
+from faultline.timeline import NOT_RUN, Moment, Timeline
 from faultline.wording import normalised
 
 KEPT = 60  # last lines of a traceback
 FIRST = 60  # and its first ones, where there are more
-ENDED = ("trains", "diverges", "misplaced")  # without an error to record
 
 _PATHS = (
     (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
@@ -35,17 +35,16 @@ Entry = dict[str, Any]
 
 
 def command(args: argparse.Namespace) -> int:
-    """Add the errors of runs to fixtures/errors/errors.jsonl, and what ended without one to otherwise.json."""
-    before, ran = list(known.recorded()), list(results(map(Path, args.runs)))
-    found = merged(before, ran)
+    """Add the errors of runs to fixtures/errors/errors.jsonl, and what broken cells did on stacks/ to ran.json."""
+    before, told = list(known.recorded()), list(results(map(Path, args.runs)))
+    found = merged(before, told)
     known.ERRORS.parent.mkdir(parents=True, exist_ok=True)
     known.ERRORS.write_text("".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in found), encoding="utf-8")
     known.recorded.cache_clear()
-    kept = otherwise(known.otherwise(), ran, found)
-    known.OTHERWISE.write_text(f"{json.dumps(kept, indent=1)}\n", encoding="utf-8")
-    known.otherwise.cache_clear()
-    stacks = {stack for entry in found for stack in entry["stacks"]}
-    print(f"{len(found)} errors on {len(stacks)} stacks, {len(found) - len(before)} of them new")
+    timeline.write(known.RAN, ran(known.ran(), told))
+    known.ran.cache_clear()
+    of = {stack for entry in found for stack in entry["stacks"]}
+    print(f"{len(found)} errors on {len(of)} stacks, {len(found) - len(before)} of them new")
     return EXIT_AS_EXPECTED
 
 
@@ -72,45 +71,28 @@ def merged(entries: Iterable[Entry], found: Iterable[Result]) -> list[Entry]:
     return [told[key] for key in sorted(told)]
 
 
-def otherwise(
-    kept: Mapping[str, Mapping[str, Iterable[str]]], ran: Iterable[Result], errors: Iterable[Entry]
-) -> dict[str, dict[str, list[str]]]:
-    """By stack and outcome, the cells that ended without an error, where some stack showed their failure and some, or
-    today's, didn't.
+def ran(before: Timeline, found: Iterable[Result]) -> Timeline:
+    """What broken cells did on each stack of stacks/ but today's, which rules tell.
 
-    A cell that ran again counts as it did last; of a cell in another precision its twin in fp32 tells the past.
+    The last run of a cell counts. Cells that there are no more are left out, and stacks whose versions have changed.
     """
-    did = {(stack, cell): told for stack, by in kept.items() for told, cells in by.items() for cell in cells}
-    for result in ran:
-        did.pop((result["stack"], result["id"]), None)
-        if result["stack"] and result["outcome"] in ENDED and Cell.parse(result["id"]).precision == "fp32":
-            did[result["stack"], result["id"]] = f"{result['outcome']} {result['signature']}".strip()
-    raised = (
-        (cell, f"{entry['outcome']} {entry['signature']}")
-        for entry in errors
-        for cells in entry["stacks"].values()
-        for cell in cells
+    cells = {cell.id for failure in failures().values() for cell in known.outcomes(failure)}
+    did = {
+        (moment.date, cell): told
+        for cell, line in before.cells.items()
+        for moment, told in zip(before.moments, line, strict=True)
+        if told != NOT_RUN and stacks.named().get(moment.date) and known.pins(moment.date) == moment.versions
+    }
+    for result in found:
+        stack, cell = known.stack_of(result["stack"]), Cell.parse(result["id"])
+        if stack not in ("", TODAY) and cell.broken:
+            did[stack, cell.id] = f"{result['outcome']} {result['signature']}".strip()
+    names = sorted({stack for stack, _ in did})
+    rows = sorted({cell for _, cell in did} & cells)
+    return Timeline(
+        [Moment(name, known.pins(name)) for name in names],
+        {cell: [did.get((name, cell), NOT_RUN) for name in names] for cell in rows},
     )
-    shown: dict[str, set[bool | None]] = {}
-    for cell, told in {*raised, *((cell, told) for (_, cell), told in did.items())}:
-        shown.setdefault(cell, set()).update((_shows(cell), _shows(cell, told)))
-    found: dict[str, dict[str, list[str]]] = {}
-    for (stack, cell), told in sorted(did.items(), key=lambda entry: (entry[0][0], entry[1], entry[0][1])):
-        if shown[cell] >= {True, False}:
-            found.setdefault(stack, {}).setdefault(told, []).append(cell)
-    return found
-
-
-@functools.cache
-def _shows(name: str, told: str = "") -> bool | None:
-    """Whether a broken cell shows its failure with an outcome, or with today's; None where that can't be told."""
-    cell = Cell.parse(name)
-    failure = failures().get(cell.failure)
-    today = known.outcomes(failure).get(cell) if failure else None
-    if failure is None or today is None or not cell.broken:
-        return None
-    outcome, _, signature = told.partition(" ")
-    return history.shows(failure, *((outcome, signature) if told else today))
 
 
 def _named(entry: Entry) -> Entry:

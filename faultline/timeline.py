@@ -19,6 +19,7 @@ from faultline.stacks import TODAY
 
 COMMITTED = ROOT / "timeline" / "timeline.json"
 UNINSTALLABLE = "uninstallable"
+NOT_RUN = "-"
 
 
 @dataclass(frozen=True)

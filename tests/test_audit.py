@@ -22,16 +22,20 @@ from faultline import (
     known,
     pins,
     ranges,
+    samples,
     server,
     setups,
     stacks,
     strategies,
+    timeline,
 )
 from faultline.catalogue import NEEDS
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
 from faultline.settings import OWN, trainers
 from faultline.setups import Setup
+from faultline.timeline import Moment
 
+UNCACHED = samples.of.__wrapped__  # nothing that is made up is kept for other tests
 README = (catalogue.ROOT / "README.md").read_text(encoding="utf-8")
 FAILURES = catalogue.failures()
 PROJECT = {
@@ -42,7 +46,6 @@ PROJECT = {
     "grpo.yaml": "model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\nreward_funcs: [accuracy]\nnum_generations: 8\n"
     "use_peft: true\ngradient_checkpointing: true\ngradient_checkpointing_kwargs:\n  use_reentrant: true\n",
 }
-PINS = known.pinned()
 TODAY = {name: ranges.exactly(version) for name, version in known.pinned().items()}
 
 
@@ -175,9 +178,8 @@ def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
 
 def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
     """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
-    monkeypatch.setattr(audit, "_once", lambda *_: set())
-    monkeypatch.setattr(history, "shows", lambda *_: False)
-    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)  # nothing of this is kept for other tests
+    monkeypatch.setattr(samples, "of", lambda *of: [replace(each, told=("", "")) for each in UNCACHED(*of)])
+    monkeypatch.setattr(samples, "shows", lambda *_: False)
     _, out, _ = asked("audit", project(tmp_path), "--all")
     assert not re.search(r"measured +:", out)
 
@@ -295,7 +297,7 @@ def test_a_contradicted_condition_always_removes_a_failure(full, name):
             assert name not in names(replace(full, left={**full.left, need: frozenset(["no"])}))
     if all(v.trainer for v in failure.variants if v.broken):
         assert name not in names(replace(full, left={**full.left, "trainer": frozenset([OWN])}))
-    ever = {cell.strategy for cell in known.outcomes(failure) if any(s.shows for s in history.samples(failure, cell))}
+    ever = {cell.strategy for cell in known.outcomes(failure) if any(s.shows for s in samples.of(failure, cell))}
     never = set(strategies.names()) - ever
     others = replace(full, left={**full.left, "strategy": frozenset(never)})
     others = replace(others, versions=TODAY)
@@ -317,7 +319,7 @@ def test_what_is_listed_was_measured(full):
             variants = {cell.variant for cell in case.shown}
             assert variants == {variant.name for variant in case.variants}
             shown = audit.evidence(finding.failure, case)
-            elsewhere = any(s.shows for cell in case.shown for s in history.samples(finding.failure, cell))
+            elsewhere = any(s.shows for cell in case.shown for s in samples.of(finding.failure, cell))
             told = history.NOT_BEFORE in case.open or "older than" in str(case.open)
             assert shown.today or shown.stacks or elsewhere or told
             assert all(f"FAILURE={finding.failure.name}" in c or finding.failure.name in c for c in shown.commands)
@@ -329,7 +331,7 @@ def test_todays_cells_are_found_again(name):
     failure = FAILURES[name]
     told = known.outcomes(failure)
     broken = [c for c in told if c.variant.endswith("broken") and c.world_size == 2]
-    for cell in (c for c in broken if history.shows(failure, *told[c])):
+    for cell in (c for c in broken if samples.shows(failure, c, told[c])):
         variant = failure.variant(cell.variant)
         left = {
             "strategy": frozenset([cell.strategy]),
@@ -360,7 +362,7 @@ def test_cells_that_train_are_not_found(name):
 def pairs():
     """Every failure that names stacks of stacks/, with each of them that its rules were held against."""
     for failure in FAILURES.values():
-        yield from ((failure.name, stack) for stack in {s for c in own(failure) for s in history.pinned(failure, c)})
+        yield from ((failure.name, stack) for stack in {s for c in own(failure) for s in samples.pinned(failure, c)})
 
 
 def own(failure):
@@ -373,8 +375,8 @@ def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
     without it is told of it."""
     failure, versions = FAILURES[name], known.pinned() | bootstrap.pinned(stacks.named()[stack])
     asked = {package: ranges.exactly(v) for package, v in versions.items() if package in server.STACK}
-    for cell in (cell for cell in own(failure) if stack in history.pinned(failure, cell)):
-        shows = history.shows(failure, *known.outcomes(failure, stack)[cell])
+    for cell in (cell for cell in own(failure) if stack in samples.pinned(failure, cell)):
+        shows = samples.shows(failure, cell, known.outcomes(failure, stack)[cell])
         if shows is not None:
             told = history.state(failure, cell, asked)
             assert told == (shows, ""), f"{cell.id} {told}"
@@ -503,67 +505,95 @@ def test_releases_outside_of_what_was_measured_are_not_claimed():
         assert (case.open == (look,)) == sure, f"deepspeed{asked}: {case.open}"
 
 
-def test_what_only_today_showed_is_not_claimed_of_other_releases(monkeypatch):
+def test_what_only_today_showed_is_not_claimed_of_other_releases(errors_are):
     """Breaks when a cell that was run today alone is told as sure of whoever has another release."""
     place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OWN}  # in no month's runs
     look = FAILURES["zero_double_reduction"].variant("broken").look
-    monkeypatch.setattr(history, "recorded", lambda failure: {})
-    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
+    errors_are({})
     [case] = cases(setup({"deepspeed": "==0.17.0"}, **place), "zero_double_reduction")
     assert history.TODAY_ONLY in case.open
     [case] = cases(Setup(setup(**place).left, TODAY), "zero_double_reduction")
     assert case.open == (look,)
 
 
-def test_a_run_with_another_torch_says_nothing_of_other_packages(monkeypatch):
+NOTHING = timeline.Timeline([], {})
+
+
+@pytest.fixture
+def errors_are(monkeypatch):
+    """Errors of a cell on stacks in one line each, instead of all that is recorded; nothing is kept for other tests."""
+
+    def put(told, ran=NOTHING):
+        monkeypatch.setattr(samples, "of", UNCACHED)
+        monkeypatch.setattr(samples, "errors", lambda failure: told)
+        monkeypatch.setattr(known, "ran", lambda: ran)
+
+    return put
+
+
+def stack(**versions):
+    return known.pinned() | versions
+
+
+def line(**versions):
+    return ", ".join(f"{name} {version}" for name, version in sorted(stack(**versions).items()))
+
+
+def test_a_run_with_another_torch_says_nothing_of_other_packages(errors_are):
     """Breaks when an error that was recorded with an older torch puts releases of other packages out of their order."""
     failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/fsdp1-full/reentrant/fp32/w2/cpu"
-    older = ", ".join(f"{n} {'2.12.0' if n == 'torch' else v}" for n, v in known.pinned().items())
-    raised = (older, ("raises", next(iter(failure.signatures))))
-    monkeypatch.setattr(history, "recorded", lambda failure: {cell: [raised]})
-    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
-    assert history.samples(failure, Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
+    errors_are({cell: [(line(torch="2.12.0"), ("raises", next(iter(failure.signatures))))]})
+    assert samples.of(failure, Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
     assert history.state(failure, Cell.parse(cell), TODAY) == (True, "")
 
 
-def test_a_release_that_trained_between_two_that_raised_is_not_told_of_them(monkeypatch):
+def test_a_release_that_trained_between_two_that_raised_is_not_told_of_them(errors_are):
     """Breaks when only the errors of older stacks are known."""
-    name, cell = "zero_double_reduction", "zero_double_reduction/broken/zero2-offload/reentrant/fp32/w2/cpu"
-    stacks_ = [", ".join(f"{n} {f'0.1{at}.0' if n == 'deepspeed' else v}" for n, v in PINS.items()) for at in (5, 6, 7)]
-    raised = ("raises", next(iter(FAILURES[name].signatures)))
-    did = [(stacks_[0], raised), (stacks_[2], raised)]
-    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
+    failure, cell = (
+        FAILURES["zero_double_reduction"],
+        "zero_double_reduction/broken/zero2-offload/reentrant/fp32/w2/cpu",
+    )
+    raised = ("raises", next(iter(failure.signatures)))
+    told = {cell: [(line(deepspeed=version), raised) for version in ("0.15.0", "0.17.0")]}
+    between = timeline.Timeline([Moment("between", stack(deepspeed="0.16.0"))], {cell: ["trains"]})
     asked = TODAY | {"deepspeed": ranges.exactly("0.16.0")}
-    for more, shows in ([], True), ([(stacks_[1], ("trains", ""))], False):
-        monkeypatch.setattr(history, "recorded", lambda failure, more=more: {cell: [*did, *more]})
-        assert history.state(FAILURES[name], Cell.parse(cell), asked) == (shows, "")
+    for ran, shows in (NOTHING, True), (between, False):
+        errors_are(told, ran)
+        assert history.state(failure, Cell.parse(cell), asked) == (shows, "")
+
+
+def test_a_control_that_goes_wrong_for_another_reason_is_not_the_failure(errors_are):
+    """Breaks when what one variant does when it fails is taken for the failure in a variant that trains."""
+    name = "distillation_loss_over_ranks"
+    for variant, shows in ("sft-broken", False), ("gold-broken", True):
+        cell = f"{name}/{variant}/ddp/off/fp32/w2/cpu"
+        old = timeline.Timeline([Moment("old", stack(trl="0.16.0"))], {cell: ["diverges differs"]})
+        errors_are({}, old)
+        told = history.state(FAILURES[name], Cell.parse(cell), TODAY | {"trl": ranges.exactly("0.16.0")})
+        assert (told[0] is not False) == shows, variant
 
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did(name):
-    """Breaks when an audit draws a conclusion from other releases where these were run themselves."""
+    """Breaks when an audit draws a conclusion from other releases where these were run themselves, or is sure of a
+    failure and has nothing to show for it."""
     failure = FAILURES[name]
-    for cell, told in history.recorded(failure).items():
-        if (of := Cell.parse(cell)) not in known.outcomes(failure) or of.precision != "fp32":
-            continue
-        did = {stack: {history.shows(failure, *each) for at, each in told if at == stack} for stack, _ in told}
-        for stack, shown in did.items():
-            asked = {
-                name: ranges.exactly(version) for name, _, version in (p.partition(" ") for p in stack.split(", "))
-            }
-            assert shown == {None} or history.state(failure, of, asked)[0] in shown, f"{cell} on {stack}"
+    of_stacks = {moment.date: moment.versions for moment in known.ran().moments}
+    for cell in known.outcomes(failure):
+        for sample in samples.of(failure, cell) if cell.broken else ():
+            assert not sample.shows or sample.told[0] or not sample.stack, cell.id
+            if sample.stack in of_stacks:
+                asked = {name: ranges.exactly(version) for name, version in of_stacks[sample.stack].items()}
+                assert history.state(failure, cell, asked) == (sample.shows is True, ""), f"{cell.id} on {sample.stack}"
 
 
-def test_a_run_with_another_torch_tells_of_its_own_releases(monkeypatch):
+def test_a_run_with_another_torch_tells_of_its_own_releases(errors_are):
     """Breaks when what was measured with an older torch isn't told to whoever has just that one."""
-    name, cell = "zero_double_reduction", "zero_double_reduction/broken/single/off/fp32/w1/cpu"
-    older = ", ".join(f"{n} {'2.9.0' if n == 'torch' else v}" for n, v in PINS.items())
-    raised = ("raises", next(iter(FAILURES[name].signatures)))
-    monkeypatch.setattr(history, "samples", history.samples.__wrapped__)
-    monkeypatch.setattr(history, "recorded", lambda failure: {cell: [(older, raised)]})
+    failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/single/off/fp32/w1/cpu"
+    errors_are({cell: [(line(torch="2.9.0"), ("raises", next(iter(failure.signatures))))]})
     for torch, told in ("==2.9.0", True), ("==2.13.0", False), (">=2.9", None):
         asked = TODAY | {"torch": ranges.parse(torch)}
-        assert history.state(FAILURES[name], Cell.parse(cell), asked)[0] is told, torch
+        assert history.state(failure, Cell.parse(cell), asked)[0] is told, torch
 
 
 def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):
@@ -578,10 +608,10 @@ def test_fixes_are_what_the_timeline_shows():
     for failure in FAILURES.values():
         for fix in failure.fixes:
             own = [c for c in known.outcomes(failure) if history.fixed(failure, c) is fix]
-            samples = [s for cell in own for s in history.samples(failure, cell) if fix.package in s.versions]
+            runs = [s for cell in own for s in samples.of(failure, cell) if fix.package in s.versions]
             first = ranges.public(fix.version)
-            before = [s for s in samples if s.versions[fix.package] < first]
-            after = [s for s in samples if s.versions[fix.package] >= first]
+            before = [s for s in runs if s.versions[fix.package] < first]
+            after = [s for s in runs if s.versions[fix.package] >= first]
             assert any(s.shows for s in before), f"no month before {fix.package} {fix.version} shows {failure.name}"
             assert after and not any(s.shows for s in after), f"{failure.name} is there after {fix.version}"
 

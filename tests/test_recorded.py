@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline import catalogue, history, known, recorded, stacks
+from faultline import catalogue, known, recorded, samples, stacks, timeline
 from faultline.expectations import Expectation
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.oracle import Judgement, Outcome
@@ -49,12 +49,12 @@ def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
 @pytest.fixture
 def nothing_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(known, "ERRORS", tmp_path / "errors" / "errors.jsonl")
-    monkeypatch.setattr(known, "OTHERWISE", tmp_path / "errors" / "otherwise.json")
+    monkeypatch.setattr(known, "RAN", tmp_path / "errors" / "ran.json")
     known.recorded.cache_clear()
-    known.otherwise.cache_clear()
+    known.ran.cache_clear()
     yield
     known.recorded.cache_clear()
-    known.otherwise.cache_clear()
+    known.ran.cache_clear()
 
 
 @pytest.mark.usefixtures("nothing_recorded")
@@ -68,55 +68,53 @@ def test_record_reads_all_in_a_folder_but_chaos(asked, tmp_path):
     text = known.ERRORS.read_text()
     assert "an error of part" in text and "chaos" not in text
     assert asked("record", str(tmp_path / "errors"))[0] == 2
+    assert known.ran().cells == {}, "what ran on no stack of stacks/ is in the errors alone"
 
 
-REDUCED = "The parameter 1 has already been reduced"
 RUNS = [
     (stack, strategy, message)
     for strategy in ("zero2", "zero2-offload")
-    for stack, message in (("trl 1", REDUCED), ("trl 2", ""), ("trl 2", REDUCED), ("trl 3", ""), ("trl 4", REDUCED))
+    for stack, message in (("trl-1.0.0", "already reduced"), ("trl-1.0.0", ""), ("trl-1.7.0", ""), ("none", "broken"))
 ]
 
 
 def ran(stack, strategy, message):
-    outcome = Outcome.RAISES if message else Outcome.TRAINS
-    return entry("zero_double_reduction", strategy, message, stack, outcome)
+    pins = known.pins(stack) if stack in stacks.named() else {"trl": "1"}
+    text = ", ".join(f"{name} {version}" for name, version in pins.items())
+    return entry("zero_double_reduction", strategy, message, text, Outcome.RAISES if message else Outcome.TRAINS)
 
 
-def test_a_stack_that_trained_between_two_that_raised_is_recorded():
-    """Breaks when of older stacks only what raised is known, so that a release that trains is told of the failure."""
-    runs = [ran("trl 1", "zero2", REDUCED), ran("trl 2", "zero2", ""), ran("trl 3", "zero2", REDUCED)]
-    cell = runs[0]["id"]
-    assert recorded.otherwise({}, runs, recorded.merged([], runs)) == {"trl 2": {"trains": [cell]}}
-    never = [ran("trl 2", "single", "")]
-    assert not recorded.otherwise({}, never, recorded.merged([], never)), "it trains everywhere"
-
-
+@pytest.mark.usefixtures("nothing_recorded")
 @given(st.lists(st.sampled_from(RUNS), max_size=8), st.data())
 def test_what_is_recorded_in_parts_is_what_is_recorded_at_once(runs, data):
     """Breaks when a run that is recorded again changes anything, or a cell that ran again counts as it did before."""
-    results = [ran(*each) for each in runs]
-    errors = recorded.merged([], results)
-    whole = recorded.otherwise({}, results, errors)
-    assert recorded.otherwise(whole, results, errors) == whole
+    nothing, results = timeline.Timeline([], {}), [ran(*each) for each in runs]
+    whole = recorded.ran(nothing, results)
+    assert recorded.ran(whole, results) == whole
     at = data.draw(st.integers(0, len(results)))
-    first = recorded.otherwise({}, results[:at], errors)
-    assert recorded.otherwise(first, results[at:], errors) == whole
-    last = {(stack, strategy): message for stack, strategy, message in runs}
-    kept = {
-        (stack, Cell.parse(cell).strategy) for stack, by in whole.items() for cells in by.values() for cell in cells
+    assert recorded.ran(recorded.ran(nothing, results[:at]), results[at:]) == whole
+    told = {
+        (moment.date, Cell.parse(cell).strategy): did
+        for cell, line in whole.cells.items()
+        for moment, did in zip(whole.moments, line, strict=True)
+        if did != timeline.NOT_RUN
     }
-    assert kept <= {(stack, strategy.split("/")[0]) for (stack, strategy), message in last.items() if not message}
+    last = {(stack, strategy): "raises other" if message else "trains" for stack, strategy, message in runs}
+    assert told == {place: did for place, did in last.items() if place[0] != "none"}
 
 
-def test_what_ended_without_an_error_is_about_cells_that_there_are_and_tell_two_stories():
-    """Breaks when a cell is renamed, or what is kept is no news."""
-    for stack, by in known.otherwise().items():
-        for told, cells in by.items():
-            assert told.split(" ")[0] in recorded.ENDED and stack.count(", ") == len(STACK) - 1
-            for cell in map(Cell.parse, cells):
-                assert cell in known.outcomes(FAILURES[cell.failure]) and cell.broken, cell.id
-    assert recorded.otherwise(known.otherwise(), [], known.recorded()) == known.otherwise()
+def test_what_ran_on_a_stack_is_of_its_pins_and_of_cells_that_there_are():
+    """Breaks when a stack's pins or a cell's name change, and what was recorded of them stays."""
+    assert recorded.ran(known.ran(), []) == known.ran()
+    for moment in known.ran().moments:
+        assert known.stack_of(", ".join(f"{n} {v}" for n, v in moment.versions.items())) == moment.date
+
+
+@pytest.mark.parametrize("name", sorted({*stacks.named()} - {stacks.TODAY}))
+def test_every_stack_in_stacks_is_known_by_its_line(name):
+    """Breaks when a run on a stack can't be told from one on any other releases."""
+    lines = {line for entry in known.recorded() for line in entry["stacks"]}
+    assert name in {*map(known.stack_of, lines), *(moment.date for moment in known.ran().moments)}
 
 
 def recorded_on(versions):
@@ -161,7 +159,7 @@ def test_every_stack_has_its_errors_recorded(name):
         for failure in FAILURES.values()
         for cell, (outcome, signature) in known.outcomes(failure, name).items()
         if cell.broken and outcome == "raises" and takes_part(cell)
-        if name in (stacks.TODAY, *history.pinned(failure, cell))
+        if name in (stacks.TODAY, *samples.pinned(failure, cell))
     }
     moments = [*known.over_time().moments]
     at = next((n for n, m in enumerate(moments) if m.versions and versions.items() <= m.versions.items()), None)
