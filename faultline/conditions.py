@@ -6,9 +6,12 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from packaging.version import Version
+
 from faultline import history, known, matrix, report, strategies
 from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant, failures
 from faultline.matrix import CHECKPOINTING, Cell
+from faultline.ranges import Range
 from faultline.setups import Setup
 
 PLACES = ("strategy", "checkpointing", "precision")
@@ -20,7 +23,8 @@ class Case:
     """A way in which a failure may arise in a setup: the broken variants, and the cells that show it.
 
     `among` are all cells of the variants in the places that the setup leaves. `holds` are conditions that
-    are known to hold, by what they are about; `open` are those that nobody told.
+    are known to hold, by what they are about; `open` are those that nobody told. `asks` says whether one of these is
+    code, or a setting that somebody has to make.
     """
 
     variants: tuple[Variant, ...]
@@ -28,14 +32,13 @@ class Case:
     among: tuple[Cell, ...]
     holds: tuple[str, ...]
     open: tuple[str, ...]
+    asks: bool
 
     @property
     def applies(self) -> bool:
-        """Whether all holds, or the strategy and a trainer or need that the files name, and neither code nor a setting
-        that somebody has to make is asked for."""
+        """Whether all holds, or the strategy and a trainer or need that the files name, and nothing else is asked."""
         named = "strategy" in self.holds and not {"trainer", *NEEDS}.isdisjoint(self.holds)
-        asked = {variant.look for variant in self.variants} | (NEEDS.keys() - BY_DEFAULT)
-        return not self.open or (named and asked.isdisjoint(self.open))
+        return not self.open or (named and not self.asks)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,15 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     packages = [turn.package for turn in turns if turn.package in setup.versions]
     holds += dict.fromkeys(packages) if not whys else []
     unknown += [variant.look] if variant.look else []
-    return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown))
+    made = [need for need in variant.needs if need in unknown and not _by_default(need, setup)]
+    asks = bool(variant.look or made)
+    return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown), asks)
+
+
+def _by_default(need: str, setup: Setup) -> bool:
+    """Whether a setting that no file makes is there by default, in some release that the setup leaves."""
+    package, since = BY_DEFAULT.get(need, ("", ""))
+    return bool(package) and not setup.versions.get(package, Range()).below(Version(since))
 
 
 def _differs(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
@@ -182,6 +193,7 @@ def _together(cases: Sequence[Case]) -> list[Case]:
             tuple(c for case in own for c in case.among),
             own[0].holds,
             own[0].open,
+            own[0].asks,
         )
         for own in groups.values()
     ]

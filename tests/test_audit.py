@@ -167,6 +167,18 @@ def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
     assert found.left["checkpointing"] == {"reentrant", "non-reentrant"}
 
 
+@pytest.mark.parametrize(("release", "asked"), [("==4.49.0", True), ("==4.54.0", False), (">=4.49", False)])
+def test_a_setting_is_there_by_default_only_since_its_release(release, asked):
+    """Breaks when somebody whose transformers leaves a setting off by default is told that it applies."""
+    of = setup({"transformers": release}, strategy="ddp", trainer="gkd")
+    own = [c for c in cases(of, "distillation_loss_over_ranks") if "average_tokens_across_devices" in c.open]
+    assert own and all(case.asks == asked and "since transformers 4.54" in told(case) for case in own)
+
+
+def told(case):
+    return "; ".join(conditions.words(case, condition) for condition in case.open)
+
+
 def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
     """Breaks when a strategy that holds is asked for once more."""
     found = cases(setup({"deepspeed": "==0.17.0"}, strategy="zero2", trainer=OWN), "zero_double_reduction")
