@@ -69,6 +69,12 @@ class Variant:
         """Whether it shows the failure: as it was reported, or in another form (`head_broken`)."""
         return self.remedy.endswith("broken")
 
+    @property
+    def any_trainer(self) -> bool:
+        """Whether its trainer only stands for all that are built on transformers' Trainer: what goes wrong is there,
+        or in a library below."""
+        return bool(self.trainer) and self.package not in ("", "trl")
+
 
 @dataclass(frozen=True)
 class Claim:

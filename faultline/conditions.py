@@ -12,10 +12,13 @@ from faultline import history, known, matrix, report, strategies
 from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant, failures
 from faultline.matrix import CHECKPOINTING, Cell
 from faultline.ranges import Range
+from faultline.settings import OWN
 from faultline.setups import Setup
 
 PLACES = ("strategy", "checkpointing", "precision")
 MECHANISM = "another trainer, or a loop of your own"
+ANOTHER = "another one that is built on transformers' Trainer, where it goes wrong"
+LIKE = "which is built on transformers' Trainer as well, where it goes wrong or below"
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,15 @@ def findings(setup: Setup) -> list[Finding]:
 def _broken(failure: Failure, setup: Setup) -> list[Variant]:
     """The variants that show the failure in the trainers that the setup leaves.
 
-    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism.
+    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism, or what goes
+    wrong in any trainer.
     """
     broken = [variant for variant in failure.variants if variant.broken]
     left = setup.left.get("trainer")
     if left is None:
         return broken
     measured = {variant.trainer for variant in broken}
-    return [v for v in broken if (v.trainer in left if v.trainer else bool(left - measured))]
+    return [v for v in broken if v.trainer in left or (bool(left - measured) and (v.any_trainer or not v.trainer))]
 
 
 def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
@@ -92,7 +96,8 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     if measured:
         only = trainer is not None and (trainer == {variant.trainer} if variant.trainer else not trainer & measured)
         if not only:
-            unknown.append("trainer")
+            built = variant.any_trainer and trainer is not None and OWN not in trainer
+            unknown.append(f"your trainer does as {_named([variant])}, {LIKE}" if built else "trainer")
         elif variant.trainer:
             holds.append("trainer")
     for need in variant.needs:
@@ -199,9 +204,17 @@ def _together(cases: Sequence[Case]) -> list[Case]:
     ]
 
 
+def _named(variants: Sequence[Variant]) -> str:
+    """The trainers that something was measured in; `trainer` is the one that the others are built on."""
+    names = [variant.trainer for variant in variants if variant.trainer]
+    return " or ".join("transformers' own" if name == "trainer" else f"TRL's {name}" for name in names)
+
+
 def words(case: Case, condition: str) -> str:
     """An open condition, as the rest of a sentence that begins with ``if``."""
     if condition == "trainer":
-        names = [variant.trainer for variant in case.variants if variant.trainer]
-        return f"the trainer is TRL's {' or '.join(names)}" if names else f"what trains is {MECHANISM}"
+        if not any(variant.trainer for variant in case.variants):
+            return f"what trains is {MECHANISM}"
+        like = any(variant.any_trainer for variant in case.variants)
+        return f"the trainer is {_named(case.variants)}" + (f", or {ANOTHER}" if like else "")
     return f"there is {NEEDS[condition]}" if condition in NEEDS else condition

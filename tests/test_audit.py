@@ -167,6 +167,29 @@ def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
     assert found.left["checkpointing"] == {"reentrant", "non-reentrant"}
 
 
+@pytest.mark.parametrize(
+    ("failure", "place"),
+    [
+        ("fsdp_sharded_save_model_writes_nothing", {"strategy": "fsdp1-full", "sharded state dict": "yes"}),
+        (
+            "deepspeed_gradient_clipping_omitted",
+            {"strategy": "zero3", "no gradient_clipping": "yes", "own max_grad_norm": "yes"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "grpo", OWN])
+def test_what_goes_wrong_below_a_trainer_is_told_to_all(failure, place, trainer):
+    """Breaks when who trains with another trainer than it was measured in isn't told, or is told as if it were that."""
+    left = {key: frozenset([value]) for key, value in {**place, "trainer": trainer}.items()}
+    mine = [c for c in cases(Setup(left, TODAY), failure) if c.variants[0].name == "sft-broken"]
+    assert mine and all(("trainer" in case.holds) == (trainer == "sft") for case in mine)
+    like = {"sft": "", OWN: "the trainer is TRL's sft, or another"}.get(
+        trainer, "your trainer does as TRL's sft, which"
+    )
+    assert all(told(case).startswith(like) and case.applies == (not case.asks) for case in mine)
+    assert not [c for c in cases(Setup(left, TODAY), "grpo_lora_no_grad") if trainer == "sft"], "that is TRL's own"
+
+
 @pytest.mark.parametrize(("release", "asked"), [("==4.49.0", True), ("==4.54.0", False), (">=4.49", False)])
 def test_a_setting_is_there_by_default_only_since_its_release(release, asked):
     """Breaks when somebody whose transformers leaves a setting off by default is told that it applies."""
@@ -305,7 +328,7 @@ def test_a_contradicted_condition_always_removes_a_failure(full, name):
     for need in needs:
         if all(need in v.needs for v in failure.variants if v.broken):
             assert name not in names(replace(full, left={**full.left, need: frozenset(["no"])}))
-    if all(v.trainer for v in failure.variants if v.broken):
+    if all(v.trainer and not v.any_trainer for v in failure.variants if v.broken):
         assert name not in names(replace(full, left={**full.left, "trainer": frozenset([OWN])}))
     ever = {cell.strategy for cell in known.outcomes(failure) if any(s.shows for s in history.samples(failure, cell))}
     never = set(strategies.names()) - ever
