@@ -364,6 +364,17 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     assert not known.seen("ValueError: of nobody")
 
 
+def test_the_newest_stack_that_ended_so_is_told_last(monkeypatch):
+    """Breaks when releases are sorted as texts, where 0.19.10 comes before 0.19.9, or today's isn't the last."""
+    today = known.pinned()
+    older = {**today, "transformers": "5.9.0"}
+    names = [", ".join(f"{n} {v}" for n, v in sorted(each.items())) for each in (today, older)]
+    names += [names[1].replace("transformers 5.9.0", f"transformers {release}") for release in ("5.10.0", "4.57.1")]
+    entry = {"error": "ValueError: of them", "stacks": {name: ["x"] for name in names}}
+    monkeypatch.setattr(known, "recorded", lambda: [entry])
+    assert [stack for _, stack in known.seen(entry["error"])] == [names[3], names[1], names[2], names[0]]
+
+
 @pytest.mark.parametrize(
     ("line", "words", "failure"),
     [
