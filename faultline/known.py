@@ -154,8 +154,10 @@ def signature_of(cell: str, stack: str, error: str) -> tuple[str, str]:
 
 
 def seen(error: str) -> list[tuple[str, str]]:
-    """Cells of recorded runs that ended with an error, in whichever wording, each with its stack; the newest last, by its
-    versions, transformers' first, and today's behind all."""
+    """Cells of recorded runs that ended with an error, in whichever wording, each with its stack.
+
+    The newest is the last, by its versions, transformers' first; today's is behind all.
+    """
     found = [
         (cell, stack)
         for entry in recorded()
