@@ -17,7 +17,7 @@ KINDS = (*REMEDIES, "detects", "changes", "fails", "trains", "shows")
 NEEDS = {
     "adapter": "an adapter, such as LoRA",
     "reference model": "a reference model, as `beta` above 0 makes one",
-    "average_tokens_across_devices": "`average_tokens_across_devices`, which is on by default",
+    "average_tokens_across_devices": "`average_tokens_across_devices`, on by default since transformers 4.54",
     "accumulation": "`gradient_accumulation_steps` above 1",
     "no gradient_clipping": "a DeepSpeed config without `gradient_clipping`",
     "own max_grad_norm": "a `max_grad_norm` at which DeepSpeed doesn't clip by itself (1.0 since 0.19.3, never before)",
@@ -27,8 +27,8 @@ NEEDS = {
     "trained head": "an adapter with `modules_to_save=['lm_head']`",
 }
 """What a variant may need of a training beside its place in the matrix, where a project's files can say it."""
-BY_DEFAULT = frozenset(["average_tokens_across_devices"])
-"""Those of them that are there unless a file says otherwise."""
+BY_DEFAULT = {"average_tokens_across_devices": ("transformers", "4.54.0")}
+"""Those of them that are there unless a file says otherwise, and the package and release since which they are."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Variant:
     def broken(self) -> bool:
         """Whether it shows the failure: as it was reported, or in another form (`head_broken`)."""
         return self.remedy.endswith("broken")
+
+    @property
+    def any_trainer(self) -> bool:
+        """Whether its trainer only stands for all that are built on transformers' Trainer: what goes wrong is there,
+        or in a library below."""
+        return bool(self.trainer) and self.package not in ("", "trl")
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,19 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from packaging.version import Version
+
 from faultline import history, known, matrix, report, samples, strategies
 from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant, failures
 from faultline.matrix import CHECKPOINTING, Cell
+from faultline.ranges import Range
+from faultline.settings import OWN
 from faultline.setups import Setup
 
 PLACES = ("strategy", "checkpointing", "precision")
 MECHANISM = "another trainer, or a loop of your own"
+ANOTHER = "another one that is built on transformers' Trainer, where it goes wrong"
+LIKE = "which is built on transformers' Trainer as well, where it goes wrong or below"
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,8 @@ class Case:
     """A way in which a failure may arise in a setup: the broken variants, and the cells that show it.
 
     `among` are all cells of the variants in the places that the setup leaves. `holds` are conditions that
-    are known to hold, by what they are about; `open` are those that nobody told.
+    are known to hold, by what they are about; `open` are those that nobody told. `asks` says whether one of these is
+    code, or a setting that somebody has to make.
     """
 
     variants: tuple[Variant, ...]
@@ -28,14 +35,13 @@ class Case:
     among: tuple[Cell, ...]
     holds: tuple[str, ...]
     open: tuple[str, ...]
+    asks: bool
 
     @property
     def applies(self) -> bool:
-        """Whether all holds, or the strategy and a trainer or need that the files name, and neither code nor a setting
-        that somebody has to make is asked for."""
+        """Whether all holds, or the strategy and a trainer or need that the files name, and nothing else is asked."""
         named = "strategy" in self.holds and not {"trainer", *NEEDS}.isdisjoint(self.holds)
-        asked = {variant.look for variant in self.variants} | (NEEDS.keys() - BY_DEFAULT)
-        return not self.open or (named and asked.isdisjoint(self.open))
+        return not self.open or (named and not self.asks)
 
 
 @dataclass(frozen=True)
@@ -70,14 +76,15 @@ def findings(setup: Setup) -> list[Finding]:
 def _broken(failure: Failure, setup: Setup) -> list[Variant]:
     """The variants that show the failure in the trainers that the setup leaves.
 
-    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism.
+    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism, or what goes
+    wrong in any trainer.
     """
     broken = [variant for variant in failure.variants if variant.broken]
     left = setup.left.get("trainer")
     if left is None:
         return broken
     measured = {variant.trainer for variant in broken}
-    return [v for v in broken if (v.trainer in left if v.trainer else bool(left - measured))]
+    return [v for v in broken if v.trainer in left or (bool(left - measured) and (v.any_trainer or not v.trainer))]
 
 
 def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
@@ -89,7 +96,8 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     if measured:
         only = trainer is not None and (trainer == {variant.trainer} if variant.trainer else not trainer & measured)
         if not only:
-            unknown.append("trainer")
+            built = variant.any_trainer and trainer is not None and OWN not in trainer
+            unknown.append(f"your trainer does as {_named([variant])}, {LIKE}" if built else "trainer")
         elif variant.trainer:
             holds.append("trainer")
     for need in variant.needs:
@@ -115,7 +123,15 @@ def _case(failure: Failure, variant: Variant, setup: Setup) -> Case | None:
     packages = [turn.package for turn in turns if turn.package in setup.versions]
     holds += dict.fromkeys(packages) if not whys else []
     unknown += [variant.look] if variant.look else []
-    return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown))
+    made = [need for need in variant.needs if need in unknown and not _by_default(need, setup)]
+    asks = bool(variant.look or made)
+    return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown), asks)
+
+
+def _by_default(need: str, setup: Setup) -> bool:
+    """Whether a setting that no file makes is there by default, in some release that the setup leaves."""
+    package, since = BY_DEFAULT.get(need, ("", ""))
+    return bool(package) and not setup.versions.get(package, Range()).below(Version(since))
 
 
 def _differs(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
@@ -182,14 +198,23 @@ def _together(cases: Sequence[Case]) -> list[Case]:
             tuple(c for case in own for c in case.among),
             own[0].holds,
             own[0].open,
+            own[0].asks,
         )
         for own in groups.values()
     ]
 
 
+def _named(variants: Sequence[Variant]) -> str:
+    """The trainers that something was measured in; `trainer` is the one that the others are built on."""
+    names = [variant.trainer for variant in variants if variant.trainer]
+    return " or ".join("transformers' own" if name == "trainer" else f"TRL's {name}" for name in names)
+
+
 def words(case: Case, condition: str) -> str:
     """An open condition, as the rest of a sentence that begins with ``if``."""
     if condition == "trainer":
-        names = [variant.trainer for variant in case.variants if variant.trainer]
-        return f"the trainer is TRL's {' or '.join(names)}" if names else f"what trains is {MECHANISM}"
+        if not any(variant.trainer for variant in case.variants):
+            return f"what trains is {MECHANISM}"
+        like = any(variant.any_trainer for variant in case.variants)
+        return f"the trainer is {_named(case.variants)}" + (f", or {ANOTHER}" if like else "")
     return f"there is {NEEDS[condition]}" if condition in NEEDS else condition

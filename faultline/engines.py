@@ -17,6 +17,9 @@ from faultline.report import one_line
 YES, NO = frozenset(["yes"]), frozenset(["no"])
 
 
+NO_STAGE = "the stage is none of 0, 1, 2 and 3, so any of them may be what runs"
+
+
 @dataclass(frozen=True)
 class Told:
     """What one place says of one axis, which may be one of catalogue.NEEDS with YES or NO: the values that it leaves.
@@ -162,7 +165,7 @@ def _deepspeed_plugin(document: Document, config: Mapping[str, Any], source: str
         yield Told("no gradient_clipping", NO, where)  # accelerate writes it, or "auto"
         yield from accumulation(document, config, ("deepspeed_config",))
     else:
-        yield Told("strategy", family("zero*"), source)
+        yield Told("strategy", family("zero*"), source, NO_STAGE if stage else "")
 
 
 def deepspeed_file(document: Document, value: Any, path: tuple[str, ...]) -> Iterator[Told]:
@@ -204,7 +207,7 @@ def deepspeed(document: Document, data: Mapping[str, Any], path: tuple[str, ...]
             source += f", {source_of(document, *path, 'zero_optimization', 'reduce_bucket_size', value=bucket)}"
         yield Told("strategy", _zero(int(stage), offload, bucket), source)
     else:
-        yield Told("strategy", family("zero*"), source)
+        yield Told("strategy", family("zero*"), source, NO_STAGE)
     clips = "gradient_clipping" in data
     where = source_of(document, *path, *(["gradient_clipping"] if clips else ["zero_optimization"]))
     yield Told("no gradient_clipping", NO if clips else YES, where if clips else f"{where}, without gradient_clipping")

@@ -163,14 +163,24 @@ def signature_of(cell: str, stack: str, error: str) -> tuple[str, str]:
 
 
 def seen(error: str) -> list[tuple[str, str]]:
-    """Cells of recorded runs that ended with an error, in whichever wording, each with its stack; the newest last."""
-    return [
+    """Cells of recorded runs that ended with an error, in whichever wording, each with its stack.
+
+    The newest is the last, by its versions, transformers' first; today's is behind all.
+    """
+    found = [
         (cell, stack)
         for entry in recorded()
         if same_error(beginning(entry["error"]), beginning(error))
         for stack, cells in entry["stacks"].items()
         for cell in cells
     ]
+    return sorted(found, key=lambda each: _age(each[1]))
+
+
+def _age(stack: str) -> tuple[bool, list[Version]]:
+    versions = dict(each.split() for each in stack.split(", "))
+    order = ("transformers", *STACK)
+    return versions == pinned(), [Version(versions.get(name, "0")) for name in order]
 
 
 def beginning(error: str) -> str:

@@ -24,15 +24,18 @@ from faultline.server import STACK
 DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 LONG = 5000  # characters of a requirement with its hashes
+MOST_BAD = 3  # lines that can't be read for each requirement: one conflict of a merge leaves as many
+NAMELESS = r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)"
 
 
 @dataclass(frozen=True)
 class Pin:
-    """What one place says of a package of the stack."""
+    """What one place says of a package of the stack; with a `note`, of none, as it can't be read."""
 
     package: str
     range: Range
     source: str
+    note: str = ""
 
 
 def told(document: Document) -> list[Pin] | None:
@@ -117,7 +120,8 @@ def _requirement(text: str, source: str) -> Pin | None:
 def _lines(document: Document, depth: int = 0) -> list[Pin] | None:
     """Lines of requirements, as files and `pip freeze` have them, or the tables of `pip list` and `conda list`."""
     pins: list[Pin | None] = []
-    seen = False
+    bad: list[Pin] = []
+    seen, good = False, 0
     table = re.search(
         r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", document.text, re.MULTILINE
     )
@@ -138,16 +142,32 @@ def _lines(document: Document, depth: int = 0) -> list[Pin] | None:
         if line.startswith("-"):
             included = re.match(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", line)
             if included and depth < DEEP:
-                pins += _included(document, included[1], depth)
+                pins += _included(document, included[1], depth, source)
             seen = seen or bool(included) or bool(re.match(r"-(?:-[a-z][a-z-]+|[eif])\b", line))
             continue
         try:
             pins.append(_requirement(re.split(r"\s--hash|\s--[a-z]", line)[0], source))
             seen = True
+            good += bool(pins[-1] or re.search(r"[<>=~@]", line))  # a word alone may be of any text
         except InvalidRequirement:
-            if not re.match(r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)", line):
-                return None
-    return [pin for pin in pins if pin] if seen else None
+            if not re.match(NAMELESS, line):
+                bad.append(_unread(source, f"{line[:60]} is no requirement: {_instead(line)}"))
+            elif named := next((name for name in STACK if re.search(rf"\b{name}\b", line)), ""):
+                pins.append(_unread(source, f"{line[:60]} doesn't say of which package it is: {named} @ {line[:60]}"))
+    if not seen or len(bad) > MOST_BAD * good:
+        return None
+    return [pin for pin in (*pins, *bad) if pin]
+
+
+def _unread(source: str, note: str) -> Pin:
+    return Pin("", Range(), source, one_line(f"{note}; it is passed over"))
+
+
+def _instead(line: str) -> str:
+    """What to do about a line that is no requirement."""
+    if re.match(r"[<=>|]{7}", line):
+        return "it is left from a merge, of which either side may be meant"
+    return "a version is asked for as in trl==0.15.2"
 
 
 def _joined(text: str) -> Iterator[tuple[str, int]]:
@@ -163,13 +183,14 @@ def _joined(text: str) -> Iterator[tuple[str, int]]:
         whole, count = "", 0
 
 
-def _included(document: Document, name: str, depth: int) -> list[Pin | None]:
-    """What a file that is included says; one that isn't there says nothing."""
+def _included(document: Document, name: str, depth: int, source: str) -> list[Pin | None]:
+    """What a file that is included says; of one that isn't there, that it isn't known."""
     path = document.path.parent / name
     try:
-        return [*(_lines(projects.read(path), depth + 1) or [])]
-    except UsageError:
-        return []
+        found = _lines(projects.read(path), depth + 1)
+    except UsageError as error:
+        return [_unread(source, str(error))]
+    return [*found] if found is not None else [_unread(source, f"{name} has no requirements")]
 
 
 def _pipfile(document: Document, data: Mapping[str, Any]) -> list[Pin] | None:

@@ -22,7 +22,7 @@ DEEPEST = 50  # brackets within brackets, for which PyYAML takes minutes
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
 FILES = 300  # that are looked at in a folder
 USUAL = re.compile(
-    r"(?:requirements|constraints|freeze)[\w.-]*\.(?:txt|in|lock)|pyproject\.toml|pylock(?:\.[\w-]+)?\.toml|"
+    r"(?:reqs?|requirements|constraints|freeze)[\w.-]*\.(?:txt|in|lock)|pyproject\.toml|pylock(?:\.[\w-]+)?\.toml|"
     r"(?:uv|poetry|Pipfile)\.lock|[\w.+-]+\.(?:ya?ml|json)"
 )
 NOT_OURS = re.compile(

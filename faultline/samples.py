@@ -36,8 +36,8 @@ def of(failure: Failure, cell: Cell) -> list[Sample]:
     """What a cell did, or only today where it ran on nothing else, the oldest stack first.
 
     Of one stack, a run comes before the rules, which another run was held against, and these before recorded errors.
-    The first release with the failure, where a search found that, is one more. A cell in bf16 that does today what its twin in fp32 does has
-    the twin's past beside its own.
+    The first release with the failure, where a search found that, is one more. A cell in bf16 that does today what its
+    twin in fp32 does has the twin's past beside its own.
     """
     twin, told = replace(cell, precision="fp32"), known.outcomes(failure)
     today = Sample(TODAY, parsed(known.pinned()), told[cell], shows(failure, cell, told[cell]))

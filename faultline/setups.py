@@ -112,7 +112,10 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
     sources = {axis: tuple(dict.fromkeys(own)) for axis, own in sources.items() if axis in left}
     packages: dict[str, list[Pin]] = {}
     for pin in versions:
-        packages.setdefault(pin.package, []).append(pin)
+        if pin.note:
+            notes.append(f"{pin.source}: {pin.note}")
+        else:
+            packages.setdefault(pin.package, []).append(pin)
     kept = {}
     for package, pinned in packages.items():
         range_ = Range()

@@ -170,6 +170,41 @@ def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
     assert found.left["checkpointing"] == {"reentrant", "non-reentrant"}
 
 
+@pytest.mark.parametrize(
+    ("failure", "place"),
+    [
+        ("fsdp_sharded_save_model_writes_nothing", {"strategy": "fsdp1-full", "sharded state dict": "yes"}),
+        (
+            "deepspeed_gradient_clipping_omitted",
+            {"strategy": "zero3", "no gradient_clipping": "yes", "own max_grad_norm": "yes"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "grpo", OWN])
+def test_what_goes_wrong_below_a_trainer_is_told_to_all(failure, place, trainer):
+    """Breaks when who trains with another trainer than it was measured in isn't told, or is told as if it were that."""
+    left = {key: frozenset([value]) for key, value in {**place, "trainer": trainer}.items()}
+    mine = [c for c in cases(Setup(left, TODAY), failure) if c.variants[0].name == "sft-broken"]
+    assert mine and all(("trainer" in case.holds) == (trainer == "sft") for case in mine)
+    like = {"sft": "", OWN: "the trainer is TRL's sft, or another"}.get(
+        trainer, "your trainer does as TRL's sft, which"
+    )
+    assert all(told(case).startswith(like) and case.applies == (not case.asks) for case in mine)
+    assert not [c for c in cases(Setup(left, TODAY), "grpo_lora_no_grad") if trainer == "sft"], "that is TRL's own"
+
+
+@pytest.mark.parametrize(("release", "asked"), [("==4.49.0", True), ("==4.54.0", False), (">=4.49", False)])
+def test_a_setting_is_there_by_default_only_since_its_release(release, asked):
+    """Breaks when somebody whose transformers leaves a setting off by default is told that it applies."""
+    of = setup({"transformers": release}, strategy="ddp", trainer="gkd")
+    own = [c for c in cases(of, "distillation_loss_over_ranks") if "average_tokens_across_devices" in c.open]
+    assert own and all(case.asks == asked and "since transformers 4.54" in told(case) for case in own)
+
+
+def told(case):
+    return "; ".join(conditions.words(case, condition) for condition in case.open)
+
+
 def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
     """Breaks when a strategy that holds is asked for once more."""
     found = cases(setup({"deepspeed": "==0.17.0"}, strategy="zero2", trainer=OWN), "zero_double_reduction")
@@ -295,7 +330,7 @@ def test_a_contradicted_condition_always_removes_a_failure(full, name):
     for need in needs:
         if all(need in v.needs for v in failure.variants if v.broken):
             assert name not in names(replace(full, left={**full.left, need: frozenset(["no"])}))
-    if all(v.trainer for v in failure.variants if v.broken):
+    if all(v.trainer and not v.any_trainer for v in failure.variants if v.broken):
         assert name not in names(replace(full, left={**full.left, "trainer": frozenset([OWN])}))
     ever = {cell.strategy for cell in known.outcomes(failure) if any(s.shows for s in samples.of(failure, cell))}
     never = set(strategies.names()) - ever

@@ -364,6 +364,46 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     assert not known.seen("ValueError: of nobody")
 
 
+TWO_LOSSES = """Traceback (most recent call last):
+  File "/home/me/train.py", line 61, in <module>
+    %s
+  File "/site-packages/deepspeed/runtime/engine.py", line 2037, in backward
+    self.optimizer.backward(loss, retain_graph=retain_graph)
+  File "/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 2063, in backward
+    scaled_loss.backward(retain_graph=retain_graph)
+  File "/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 1394, in reduce_ipg_grads
+    assert self.params_already_reduced[param_id] == False, \\
+AssertionError: The parameter 12 has already been reduced. Gradient computed twice for this partition.
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "before", "mechanism"),
+    [
+        ("engine.backward(loss_b)", "", True),
+        ("engine.backward(d_loss)", "", True),
+        ("engine.backward(loss_b)", "model.gradient_checkpointing_enable()\n", False),
+        ("engine.backward(loss)", "", False),
+        ("engine.backward(total_loss)", "", False),
+    ],
+)
+def test_two_backward_passes_are_no_vision_tower(asked, log, call, before, mechanism):
+    """Breaks when a loop of two losses, without checkpointing, is told that its vision tower runs once per image."""
+    _, out, _ = asked("diagnose", log(before + TWO_LOSSES % call))
+    assert out.startswith("zero_double_reduction") and ("the same mechanism" in out.splitlines()[0]) == mechanism
+
+
+def test_the_newest_stack_that_ended_so_is_told_last(monkeypatch):
+    """Breaks when releases are sorted as texts, where 0.19.10 comes before 0.19.9, or today's isn't the last."""
+    today = known.pinned()
+    older = {**today, "transformers": "5.9.0"}
+    names = [", ".join(f"{n} {v}" for n, v in sorted(each.items())) for each in (today, older)]
+    names += [names[1].replace("transformers 5.9.0", f"transformers {release}") for release in ("5.10.0", "4.57.1")]
+    entry = {"error": "ValueError: of them", "stacks": {name: ["x"] for name in names}}
+    monkeypatch.setattr(known, "recorded", lambda: [entry])
+    assert [stack for _, stack in known.seen(entry["error"])] == [names[3], names[1], names[2], names[0]]
+
+
 @pytest.mark.parametrize(
     ("line", "words", "failure"),
     [
@@ -401,7 +441,8 @@ def test_a_context_is_more_than_the_line_that_raises():
         *_, last = entry["traceback"].split('  File "')
         if last.startswith("site-packages") and signature in failure.context and signature not in failure.elsewhere:
             raises = '  File "' + "\n".join(last.splitlines()[:2]) + "\n"
-            told_by_it = re.search(failure.context[signature], raises)
+            rules_out = re.search(failure.context[signature], "")  # what is told by what isn't there
+            told_by_it = not rules_out and re.search(failure.context[signature], raises)
             assert not told_by_it or (failure.name, signature) in DEFECTS, (failure.name, signature)
 
 

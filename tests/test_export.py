@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import fnmatch
 import functools
+import json
 import os
 import re
 import statistics
@@ -51,6 +52,13 @@ WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
 SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
 HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
 KINDS = (ACCUMULATES, LACKS, WHOLE, HANGS)
+# What other variants need in these: a variable, a branch, a parameter with another default.
+SHARED = (
+    "fsdp_sharded_save_model_writes_nothing/sft-broken/fsdp2/off/fp32/w2/cpu",
+    "fsdp2_mixed_original_dtype/reported_broken/fsdp2/off/bf16/w2/cpu",
+    "fsdp2_tied_embeddings_split_groups/broken/fsdp2/off/fp32/w2/cpu",
+    "zero_unfreeze_after_initialize/broken/zero2/off/fp32/w2/cpu",
+)
 ENGINE_STEPS = "            if not in_one_process:\n                wrapped.step()\n"
 
 
@@ -59,7 +67,7 @@ def exported(cell):
     return write.write(facts.place(Cell.parse(cell)))
 
 
-@pytest.mark.parametrize("cell", [RAISES, *RUN, *KINDS])
+@pytest.mark.parametrize("cell", [RAISES, *RUN, *KINDS, *SHARED])
 @pytest.mark.slow
 def test_a_file_needs_nothing_of_this_repository(cell):
     """Breaks when a file would only run here, or is not what a formatter would leave alone."""
@@ -75,10 +83,18 @@ def test_a_file_needs_nothing_of_this_repository(cell):
     assert outside <= pinned, "it imports what its header doesn't pin"
     assert all(known.everything_pinned()[pin.partition("==")[0]] in pin for pin in header["dependencies"])
     shared = ["--isolated", "--line-length", "120", "-"]
-    unused = subprocess.run(
-        [find_ruff_bin(), "check", "--select", "F", *shared], input=text, capture_output=True, text=True
-    )
+    dead = [find_ruff_bin(), "check", "--select", "F,B018,SIM22,RET501", *shared]
+    unused = subprocess.run(dead, input=text, capture_output=True, text=True)
     assert unused.returncode == 0, unused.stdout
+    assert "isinstance(loaded, dict)" not in text, "what it loads is known"
+    assert not re.search(r"(?m)^ +getattr\([^()]*\)$", text), "an answer that nobody reads"
+    unread = [find_ruff_bin(), "check", "--select", "ARG001", "--output-format", "json", *shared]
+    found = subprocess.run(unread, input=text, capture_output=True, text=True)
+    for each in json.loads(found.stdout):
+        row = each["location"]["row"]
+        function = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.lineno <= row][-1].name
+        handed_on = rf"\b{function}\b(?!\()|(?<!def )\b{function}\(.*\*\*"  # or with settings that may name it
+        assert re.search(handed_on, text), f"{function} is only called: {each['message']}"
     format_ = [find_ruff_bin(), "format", "--diff", "--config", "format.skip-magic-trailing-comma=true", *shared]
     assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
 
@@ -637,6 +653,56 @@ def loss(model, batch):
 
 def left(text):
     return tidy.left(cst.parse_module(text)).code
+
+
+@pytest.mark.parametrize(
+    ("test", "kept"),
+    [
+        ('"lora_" in name and False', ()),
+        ("name and False and name", ()),
+        ("name or True", ("yes",)),
+        ("read(name) and False", ("yes", "read(name) and False")),
+        ("name and True", ("yes", "if name:")),
+    ],
+)
+def test_a_condition_that_one_side_decides_is_decided(test, kept):
+    """Breaks when a branch that nothing can reach is exported, or a call with an effect is lost."""
+    node = cst.parse_statement(f"def f(name):\n    if {test}:\n        print('yes')\n    return name\n")
+    folded = names.code(fold.fold(node, {}, {}))
+    assert all(each in folded for each in kept) and ("yes" in folded) == ("yes" in kept)
+
+
+CALLED = """
+def outer(rank):
+    def batch(step, rank, size):
+        return size
+
+    def loss(batch, unread):
+        return batch + 1
+
+    def handed(a, b):
+        return b
+
+    use(handed)
+    return loss(batch(1, rank, 2), draw())
+"""
+
+
+def test_what_a_function_does_not_read_is_not_given_to_it():
+    """Breaks when a parameter stays that nothing reads, or one goes that a caller fills by an effect or a library."""
+    text = tidy.read_alone(CALLED)
+    assert "def batch(size):" in text and "batch(2)" in text, "the other `batch` is a variable of another function"
+    assert "def loss(batch, unread):" in text and "draw()" in text, "the call draws from a generator"
+    assert "def handed(a, b):" in text, "who calls it isn't seen here"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [("M.from_pretrained(f)", "dict(x.named())"), ("state_dict(f)", "x"), ("{**a}", "x")]
+)
+def test_what_is_loaded_is_known(value, found):
+    """Breaks when a file asks whether a model is a dictionary."""
+    text = f"def f(a):\n    x = {value}\n    y = x if isinstance(x, dict) else dict(x.named())\n    return y\n"
+    assert f"y = {found}\n" in tidy.left(cst.parse_module(text)).code
 
 
 def test_what_only_other_cells_need_is_taken_away():

@@ -145,6 +145,42 @@ def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
     assert any("no version of deepspeed fits" in note for note in setup.notes)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("accelerate=1.4.0", "accelerate=1.4.0 is no requirement: a version is asked for as in trl==0.15.2"),
+        ("trl==", "trl== is no requirement"),
+        ("<<<<<<< HEAD", "left from a merge"),
+        ("-r missing.txt", "missing.txt does not exist"),
+        ("git+https://example.org/accelerate@v1.4.0", "accelerate @ git+https://example.org/accelerate@v1.4.0"),
+    ],
+)
+def test_a_line_that_can_not_be_read_is_told_and_the_others_are_read(tmp_path, asked, line, said):
+    """Breaks when one slip hides the rest of a file, or vanishes."""
+    (tmp_path / "req.txt").write_text(f"peft==0.14.0\n{line}\n")
+    for path in (tmp_path, tmp_path / "req.txt"):
+        setup = setups.of([str(path)], False)
+        assert setup.versions["peft"].text == "==0.14.0" and set(setup.versions) == {"peft"}
+        [note] = setup.notes
+        assert "req.txt:2: " in note and said in note
+    code, out, _ = asked("audit", str(tmp_path))
+    assert code == 0 and said in out
+
+
+def test_a_text_with_words_is_no_list_of_requirements(tmp_path):
+    """The near miss: breaks when prose, of which some lines are a word, is read as requirements."""
+    (tmp_path / "notes.txt").write_text("Notes\nWe train with trl and peft.\nAnd then?\n")
+    with pytest.raises(UsageError, match="none of"):
+        setups.of([str(tmp_path / "notes.txt")], False)
+
+
+def test_a_stage_that_is_none_is_told(tmp_path):
+    """Breaks when a slip in the stage is taken for all stages without a word."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": "three"}}')
+    [note] = setups.of([str(tmp_path)], False).notes
+    assert "ds.json:1" in note and "three" in note and "none of 0, 1, 2 and 3" in note
+
+
 def test_a_requirement_for_another_python_is_none_of_this_one(tmp_path):
     """Breaks when the alternatives of markers are taken for a contradiction, and the version is lost."""
     file = tmp_path / "requirements.txt"

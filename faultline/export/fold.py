@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from faultline.export.evaluate import LONGEST, Unknown, constant, evaluate, literal, spread
-from faultline.export.names import Statements, bindings, changed, code, parameters, used, without
+from faultline.export.names import Statements, bindings, changed, code, parameters, pure, tree, used, without
 
 
 class Fold(cst.CSTTransformer):
@@ -36,6 +36,18 @@ class Fold(cst.CSTTransformer):
             return literal(evaluate(updated, self.known))
         except Unknown:
             return updated
+
+    def _holds(self, test: cst.BaseExpression) -> bool:
+        """Whether a condition holds, be it for its right side alone, as in ``x and False``; raises Unknown."""
+        try:
+            return bool(evaluate(test, self.known))
+        except Unknown:
+            if not isinstance(test, cst.BooleanOperation) or not pure(tree(test.left)):
+                raise
+            right = self._holds(test.right)
+            if right == isinstance(test.operator, cst.And):
+                raise
+            return right
 
     # Names
 
@@ -84,7 +96,7 @@ class Fold(cst.CSTTransformer):
         self, original: cst.BooleanOperation, updated: cst.BooleanOperation
     ) -> cst.BaseExpression:
         try:
-            left = bool(evaluate(updated.left, self.known))
+            left = self._holds(updated.left)
         except Unknown:
             idle = "True" if isinstance(updated.operator, cst.And) else "False"
             return updated.left if code(updated.right) == idle else updated
@@ -92,7 +104,7 @@ class Fold(cst.CSTTransformer):
 
     def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
         try:
-            return updated.body if evaluate(updated.test, self.known) else updated.orelse
+            return updated.body if self._holds(updated.test) else updated.orelse
         except Unknown:
             return updated
 
@@ -182,7 +194,7 @@ class Fold(cst.CSTTransformer):
 
     def leave_If(self, original: cst.If, updated: cst.If) -> Any:
         try:
-            holds = bool(evaluate(updated.test, self.known))
+            holds = self._holds(updated.test)
         except Unknown:
             if updated.orelse is None and _is_impossible(updated.body) and original not in self.elifs:
                 return cst.RemoveFromParent()

@@ -14,6 +14,7 @@ import libcst as cst
 LOOKING = (  # methods that change nothing
     *("get", "split", "items", "keys", "values", "index", "removeprefix", "removesuffix", "startswith", "endswith"),
 )
+IDLE = ("getattr", "hasattr", "isinstance", "len")  # functions that do nothing but answer
 _EMPTY = cst.Module([])
 
 
@@ -111,6 +112,17 @@ def gives(function: ast.FunctionDef) -> bool:
     """Whether a function may return something else than None."""
     values = [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
     return any(value is not None and ast.unparse(value) != "None" for value in values)
+
+
+def pure(node: ast.AST) -> bool:
+    """Whether an expression does nothing but have a value; to read an attribute counts as nothing."""
+    effects = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+    for each in ast.walk(node):
+        if isinstance(each, effects):
+            return False
+        if isinstance(each, ast.Call) and not (isinstance(each.func, ast.Name) and each.func.id in IDLE):
+            return False
+    return True
 
 
 class Statements(cst.CSTTransformer):

@@ -14,19 +14,23 @@ import libcst as cst
 from ruff import find_ruff_bin
 
 from faultline.errors import UsageError
+from faultline.export.calls import Cut, uses_in
 from faultline.export.fold import flat
-from faultline.export.names import Statements, code, gives
+from faultline.export.names import Statements, argument, code, gives, pruned, pure, tree, used
 
 RUFF = find_ruff_bin()  # once: sysconfig, which it asks, is not made for threads
 # What ruff takes away or tidies: imports, variables, quotes, f-strings that hold nothing.
-RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RUF100")
+RULES = ("F401", "F541", "F841", "I001", "B009", "B010", "RET501", "RUF100")
 
 
 def tidy(text: str) -> str:
     """The text without unused imports and variables, formatted; raises UsageError for a name that nothing defines."""
     shared = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     fix = [RUFF, "check", "--fix-only", "--unsafe-fixes", "--quiet", "--select", ",".join(RULES), *shared, "-"]
-    text = joined(effective(_through(fix, left(cst.parse_module(text)).code)))
+    text, before = left(cst.parse_module(text)).code, ""
+    while text != before:  # what is taken away may have been the last that used something else
+        before, text = text, read_alone(effective(_through(fix, text)))
+    text = joined(text)
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     text = guarded(text)
     compact = ["--config", "format.skip-magic-trailing-comma=true"]
@@ -50,7 +54,23 @@ def left(module: cst.Module) -> cst.Module:
             target, value = code(line.body[0].targets[0].target), line.body[0].value
             if target in once and isinstance(value, cst.Float | cst.Integer) and not line.trailing_whitespace.comment:
                 numbers[target] = value
-    return module.visit(Leftovers(numbers, unread(source)))
+    return module.visit(Leftovers(numbers, unread(source), dictionaries(source)))
+
+
+def dictionaries(source: ast.Module) -> dict[str, bool]:
+    """Whether a name that is bound once is a dictionary, where what it is bound to says so: a display, a state
+    dictionary, or `from_pretrained`, which gives no dictionary."""
+    stored = Counter(n.id for n in ast.walk(source) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    found = {}
+    for each in ast.walk(source):
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and stored[each.targets[0].id] == 1:
+            value = each.value
+            called = ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+            if isinstance(value, ast.Dict) or "state_dict" in called:
+                found[each.targets[0].id] = True
+            elif called == "from_pretrained":
+                found[each.targets[0].id] = False
+    return found
 
 
 def unread(source: ast.Module) -> set[str]:
@@ -73,11 +93,14 @@ def _text(node: ast.AST | None) -> str:
 
 class Leftovers(Statements):
     """Takes away ``with nullcontext():`` and ``rows = rows``, as a failure's function may have it for the remedy,
-    slices that leave nothing out, and the `unread` keys of batches; `numbers` are put where their only use is."""
+    slices that leave nothing out, and the `unread` keys of batches; `numbers` are put where their only use is, and
+    what is asked of `dictionaries` is answered."""
 
-    def __init__(self, numbers: Mapping[str, cst.BaseExpression], unread: Collection[str]) -> None:
+    def __init__(
+        self, numbers: Mapping[str, cst.BaseExpression], unread: Collection[str], dictionaries: Mapping[str, bool]
+    ) -> None:
         super().__init__()
-        self.numbers, self.unread = numbers, unread
+        self.numbers, self.unread, self.dictionaries = numbers, unread, dictionaries
 
     def leave_With(self, original: cst.With, updated: cst.With) -> Any:
         held = [each for each in updated.items if code(each.item) != "nullcontext()"]
@@ -86,6 +109,9 @@ class Leftovers(Statements):
         return updated.with_changes(items=held) if held else flat(updated.body, updated.leading_lines)
 
     def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
+        asked = re.fullmatch(r"isinstance\((\w+), dict\)", code(updated.test))
+        if asked and asked[1] in self.dictionaries:
+            return updated.body if self.dictionaries[asked[1]] else updated.orelse
         return updated.body if code(updated.body) == code(updated.orelse) else updated
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
@@ -116,13 +142,67 @@ def effective(text: str) -> str:
     needless: list[ast.stmt] = []
     for each in ast.walk(source):
         if isinstance(each, ast.Expr) and not isinstance(each.value, ast.Constant):
-            kinds = {type(inner) for inner in ast.walk(each.value)}
-            needless += [] if {ast.Call, ast.Await, ast.Yield, ast.YieldFrom} & kinds else [each]
+            needless += [each] if pure(each.value) else []
         elif isinstance(each, ast.FunctionDef) and len(each.body) > 1 and not gives(each):
             needless += [last for last in each.body[-1:] if isinstance(last, ast.Return)]
     for each in sorted(needless, key=lambda each: each.lineno, reverse=True):
         lines[each.lineno - 1 : each.end_lineno] = []
     return "\n".join(lines) + "\n"
+
+
+class Functions(cst.CSTVisitor):
+    """All functions of a file, those within others too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.FunctionDef] = []
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.found.append(node)
+
+
+class Fewer(Cut):
+    """Takes a parameter away from a function of that name, and its argument from each call."""
+
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        return pruned(updated, [self.parameter]) if updated.name.value == self.function else updated
+
+
+def read_alone(text: str) -> str:
+    """The text without parameters that their function doesn't read, where it is only called by its name, and what is
+    given for them does nothing."""
+    module = cst.parse_module(text)
+    while idle := _unread_parameter(module):
+        module = module.visit(idle)
+    return module.code
+
+
+def _unread_parameter(module: cst.Module) -> Fewer | None:
+    functions, uses, source = Functions(), uses_in(module), ast.parse(module.code)
+    module.visit(functions)
+    for function in functions.found:
+        name = function.name.value
+        calls = uses.calls.get(name, [])
+        handed_on = _said(source, name) != len(calls) + 1  # or there are two of the name
+        if not calls or handed_on or function.decorators or any(a.star for c in calls for a in c.args):
+            continue
+        for position, parameter in enumerate(each.name.value for each in function.params.params):
+            given = [argument(call, position, parameter) for call in calls]
+            if not used(function, parameter) and all(each is None or pure(tree(each.value)) for each in given):
+                return Fewer(name, position, parameter)
+    return None
+
+
+def _said(node: ast.AST, name: str) -> int:
+    """How often a function's name is there, outside of functions in which it is a variable."""
+    times = int(isinstance(node, ast.Name) and node.id == name)
+    if isinstance(node, ast.FunctionDef):
+        times += node.name == name
+        own = [each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)]
+        own += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        if name in own:
+            return times
+    return times + sum(_said(child, name) for child in ast.iter_child_nodes(node))
 
 
 def joined(text: str) -> str:

@@ -1,8 +1,13 @@
 """A parameter's gradient is reduced twice in one backward pass."""
 
-from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Reported, Turn, Variant
 
 ISSUE = "https://github.com/OpenBMB/MiniCPM-V/issues/423"
+
+CALLED_AGAIN = "a module that one forward pass calls several times, such as once for each image"
+# What a backward pass is over, where it isn't the sum of all: `engine.backward(loss_2)`, `d_loss.backward()`.
+NAMED = r"(?:loss_?[\da-z]\w{0,30}|(?!scaled|total|train)[a-z]\w{0,30}_loss\d?)"
+ONE_OF_SEVERAL = rf"(?:\.backward\({NAMED}\b|\b{NAMED}\.backward\()"
 
 FAILURE = Failure(
     title="A vision tower that runs once per image has its gradients reduced twice",
@@ -34,15 +39,25 @@ FAILURE = Failure(
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice",
     },
     context={
+        # Two backward passes over two losses end so as well: where a loss is named as one of several, something else
+        # must tell.
+        "reduced-twice": rf"(?s)\A(?:(?!.*{ONE_OF_SEVERAL})|(?=.*(?:checkpoint(?:ing)?\.py\b"
+        r"|[gG]radient[_ ]checkpointing|use_reentrant|\bvpm\b|vision|visual|vit\b|image_encoder|resampler)))",
         # Where its layer is computed anew: in the forward pass it would be a weight of that shape.
         "freed-too-early": r"checkpoint(?:ing)?\.py\", line \d{1,6}, in backward",
         # DDP names the parameter where TORCH_DISTRIBUTED_DEBUG asks for it.
         "marked-ready-twice": r"with name [\w.]*(?:\bvpm\b|vision|visual|vit\b|image_encoder|resampler)",
     },
-    told_by={"marked-ready-twice": "a module that one forward pass calls several times, such as once for each image"},
+    told_by=dict.fromkeys(("reduced-twice", "marked-ready-twice"), CALLED_AGAIN),
+    mechanism={
+        "reduced-twice": Mechanism(
+            "a gradient that comes once more before a step, be it from a second backward pass or from what reentrant "
+            "checkpointing computes anew"
+        )
+    },
     shares={"marked-ready-twice": "ddp_peft_reentrant_ready_twice/marked-ready-twice"},
     variants=(
-        Variant("broken", look="a module that one forward pass calls several times, such as once for each image"),
+        Variant("broken", look=CALLED_AGAIN),
         Variant("two_calls"),
         Variant("smaller_batch"),
         Variant("one_call"),
