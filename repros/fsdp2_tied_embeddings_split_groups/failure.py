@@ -16,8 +16,8 @@ SFT = {"variant": "sft-broken", "strategy": "fsdp2*"}
 OFF = ("off",)
 MODES = ("off", "non-reentrant")  # the check comes before anything is recomputed, and reentrant does as these do
 FSDP = ("fsdp2*",)
-# Rows of the embedding, which two or four ranks share evenly, or can't.
-EVEN, ODD = 96, 97
+EVEN = 96  # rows of the embedding, which two or four ranks share evenly
+ODD = 97
 SPLIT_BY_HAND = {"variant": "broken", "strategy": "fsdp2*"}
 
 FAILURE = Failure(
@@ -103,8 +103,7 @@ def scenario(remedy, setup):
     from faultline.scenario import Scenario, causal_lm_loss, sgd
     from tiny_models.data import text_batch
 
-    even, remedy = remedy.startswith("even_"), remedy.removeprefix("even_")
-    model = tied(EVEN if even else ODD)
+    model = tied(EVEN if remedy.startswith("even_") else ODD)
     if remedy != "one_group":
         model._no_split_modules = [*model._no_split_modules, "Embedding"]
     if remedy == "grouped_by_hand" and torch.distributed.is_initialized():
@@ -114,7 +113,7 @@ def scenario(remedy, setup):
         model.lm_head.weight = model.model.embed_tokens.weight
         return sgd(model)
 
-    return Scenario(model, causal_lm_loss, text_batch, optimizer=tied_again if remedy == "tied_again" else None)
+    return Scenario(model, causal_lm_loss, text_batch, optimizer=tied_again if remedy.endswith("tied_again") else None)
 
 
 def group_by_hand(model, setup):
