@@ -36,13 +36,13 @@ def lora_config(**changes: Any) -> Any:
     return LoraConfig(**{**sizes, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", **changes})
 
 
-def add_lora(model: Any, seed: int = 1, **changes: Any) -> Any:
+def add_lora(model: Any, seed: int = 1, autocast_adapter_dtype: bool = True, **changes: Any) -> Any:
     """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once. `changes`
-    are those of the adapter's config."""
+    are those of the adapter's config, and `autocast_adapter_dtype` is PEFT's."""
     from peft import get_peft_model
 
     def make() -> Any:
-        adapted = get_peft_model(model, lora_config(**changes))
+        adapted = get_peft_model(model, lora_config(**changes), autocast_adapter_dtype=autocast_adapter_dtype)
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.data.normal_(std=0.05)

@@ -51,6 +51,10 @@ FAILURE = Failure(
         ),
         *(Variant(remedy, "trainer", SOME, checkpointing=OFF) for remedy in ("clip", "lower_lr")),
         *(Variant(remedy, "trainer", SOME, checkpointing=OFF) for remedy in ("equal_lengths", "flag_equal_lengths")),
+        *(
+            Variant(remedy, "trainer", SOME, checkpointing=OFF)
+            for remedy in ("scaled_flag_equal_lengths", "lower_lr_equal_lengths")
+        ),
     ),
     claims={
         "a": Claim(
@@ -70,12 +74,20 @@ FAILURE = Failure(
             source=FLAG,
         ),
         "d": Claim(
-            "`trainer.loss_is_scaled_for_ga = False`, as the docstring of transformers 5 says",
+            "`trainer.loss_is_scaled_for_ga = False`, where token counts differ",
             swap={"remedy": "scaled_flag"},
             where={"variant": "trainer-broken"},
             source=DOCS,
         ),
-        "e": Claim("divide the mean by the micro-batches in the loss", swap={"remedy": "divide"}),
+        "d2": Claim(
+            "`trainer.loss_is_scaled_for_ga = False`, where all micro-batches have as many tokens",
+            swap={"variant": "trainer-scaled_flag_equal_lengths"},
+            where={"variant": "trainer-equal_lengths"},
+            source=DOCS,
+        ),
+        "e": Claim(
+            "divide the mean by the micro-batches in the loss, where token counts differ", swap={"remedy": "divide"}
+        ),
         "f": Claim(
             "the `compute_loss` of the trainer itself is right",
             swap={"remedy": "default_loss"},
@@ -83,9 +95,14 @@ FAILURE = Failure(
         ),
         "g": Claim("`max_grad_norm`", swap={"remedy": "clip"}, where={"variant": "trainer-broken"}),
         "h": Claim(
-            "a learning rate divided by the accumulation steps",
+            "a learning rate divided by the accumulation steps, where token counts differ",
             swap={"remedy": "lower_lr"},
             where={"variant": "trainer-broken"},
+        ),
+        "h2": Claim(
+            "a learning rate divided by the accumulation steps, with SGD and as many tokens in all micro-batches",
+            swap={"variant": "trainer-lower_lr_equal_lengths"},
+            where={"variant": "trainer-equal_lengths"},
         ),
     },
 )
@@ -154,7 +171,7 @@ def trainer(variant, arguments, setup):
         if not size:
             raise Impossible("a rank has one row of the global batch: there is nothing to accumulate")
         arguments |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": MICRO}
-        if variant.remedy == "lower_lr":
+        if variant.remedy.startswith("lower_lr"):
             arguments["learning_rate"] /= MICRO
     kind = Trainer if variant.remedy == "default_loss" else Custom
     built = kind(
@@ -165,7 +182,7 @@ def trainer(variant, arguments, setup):
     )
     if variant.remedy.startswith("flag"):
         built.model_accepts_loss_kwargs = False
-    if variant.remedy == "scaled_flag":
+    if variant.remedy.startswith("scaled_flag"):
         built.loss_is_scaled_for_ga = False
     return built
 

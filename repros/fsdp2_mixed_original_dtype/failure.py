@@ -9,7 +9,9 @@ CASTING = "https://github.com/huggingface/trl/pull/6343"
 
 OFF = ("off",)  # dtypes are compared before anything is computed
 FSDP = ("fsdp*",)
-TWIN = {"variant": "[bl]*"}  # `broken` and `lora_broken`, which have the dtypes of the remedies
+REPORTED = {"variant": "reported_broken", "precision": "*"}
+BF16 = {"variant": "reported_broken", "precision": "bf16"}
+TWIN = {"variant": "[bl]*"}  # `broken` and `lora_broken`, of which rounding hides nothing
 
 FAILURE = Failure(
     title="Trainable parameters of two dtypes in one FSDP group are refused",
@@ -63,10 +65,11 @@ FAILURE = Failure(
             needs=("adapter",),
             look="bf16 weights with fp32 adapters in one block, all of them trained",
         ),
-        Variant("cast", checkpointing=OFF, strategies=FSDP),
-        Variant("no_autocast", checkpointing=OFF, strategies=FSDP),
         Variant("separate", checkpointing=OFF, strategies=FSDP),
-        Variant("casting_to_bf16", checkpointing=OFF, strategies=FSDP),
+        Variant("reported_cast", checkpointing=OFF, bf16=True, strategies=FSDP),
+        Variant("reported_no_autocast", checkpointing=OFF, bf16=True, strategies=FSDP),
+        Variant("reported_separate", checkpointing=OFF, bf16=True, strategies=FSDP),
+        Variant("reported_casting_to_bf16", checkpointing=OFF, bf16=True, strategies=FSDP),
         Variant(
             "broken",
             trainer="sft",
@@ -77,18 +80,31 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        "a": Claim("cast all parameters to one dtype before they are sharded", swap={"remedy": "cast"}, where=TWIN),
+        "a": Claim(
+            "cast all parameters to one dtype before they are sharded", swap={"remedy": "reported_cast"}, where=REPORTED
+        ),
         "b": Claim(
             "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
-            swap={"remedy": "no_autocast"},
-            where=TWIN,
+            swap={"remedy": "reported_no_autocast"},
+            where=BF16,
         ),
-        "c": Claim("shard the LoRA modules separately", swap={"remedy": "separate"}, where=TWIN, source=VERL),
+        "c": Claim(
+            "shard the LoRA modules separately, without mixed precision",
+            swap={"remedy": "separate"},
+            where=TWIN,
+            source=VERL,
+        ),
+        "c2": Claim(
+            "shard the LoRA modules separately, with `bf16=True` or an `mp_policy`",
+            swap={"remedy": "reported_separate"},
+            where=BF16,
+            source=VERL,
+        ),
         "d": Claim("`bf16=True`, or an `mp_policy`", swap={"precision": "bf16"}, where={"strategy": "fsdp*"}),
         "e": Claim(
             "TRL's `peft_module_casting_to_bf16(model)`",
-            swap={"remedy": "casting_to_bf16"},
-            where=TWIN,
+            swap={"remedy": "reported_casting_to_bf16"},
+            where=REPORTED,
             source=CASTING,
         ),
         "f": Claim("FSDP2 instead of FSDP1", swap={"strategy": "fsdp2"}, where={"strategy": "fsdp1*"}),
@@ -104,17 +120,18 @@ def mixed(remedy):
     from faultline.trainer import from_trl
     from tiny_models.qwen2 import add_lora, qwen2
 
-    reported = remedy == "reported_broken"
-    model = add_lora(qwen2().to(torch.bfloat16 if reported else torch.float32))
+    reported = remedy.startswith("reported_")
+    base = qwen2().to(torch.bfloat16 if reported else torch.float32)
+    model = add_lora(base, autocast_adapter_dtype=remedy != "reported_no_autocast")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(remedy != "lora_broken" or "lora_" in name)
-        if "lora_" in name and not reported and remedy != "no_autocast":
+        if "lora_" in name and not reported:
             parameter.data = parameter.data.to(torch.float64)
-    if remedy == "cast":
-        model.to(torch.float64)
-    if remedy == "separate":
+    if remedy == "reported_cast":
+        model.to(torch.float32)
+    if remedy.endswith("separate"):
         model.get_base_model()._no_split_modules = [*model.get_base_model()._no_split_modules, "Linear"]
-    if remedy == "casting_to_bf16":
+    if remedy == "reported_casting_to_bf16":
         from_trl("utils", "peft_module_casting_to_bf16")(model)
     return model
 
@@ -122,11 +139,14 @@ def mixed(remedy):
 def scenario(remedy, setup):
     import torch
 
-    from faultline.scenario import Scenario, next_token_loss
+    from faultline.scenario import Impossible, Scenario, next_token_loss
     from tiny_models.data import text_batch
 
+    if remedy in ("reported_no_autocast", "reported_separate") and setup.precision == "fp32" and not setup.reference:
+        raise Impossible("weights in bf16 round by more than is allowed for in fp32: bf16 is measured")
+
     def loss(model, batch):
-        casting = remedy == "casting_to_bf16"  # which is made for autocast
+        casting = remedy == "reported_casting_to_bf16"  # which is made for autocast
         with torch.autocast(setup.device.type, torch.bfloat16, enabled=casting or torch.is_autocast_enabled("cpu")):
             return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
 

@@ -14,7 +14,10 @@ BISECT = (
 SFT = {"variant": "sft-broken", "strategy": "fsdp2*"}
 
 OFF = ("off",)
+MODES = ("off", "non-reentrant")  # the check comes before anything is recomputed, and reentrant does as these do
 FSDP = ("fsdp2*",)
+EVEN = 96  # rows of the embedding, which two or four ranks share evenly
+ODD = 97
 SPLIT_BY_HAND = {"variant": "broken", "strategy": "fsdp2*"}
 
 FAILURE = Failure(
@@ -48,14 +51,12 @@ FAILURE = Failure(
         r"(?=.*, in forward\n *logits = self\.lm_head\())"
     },
     variants=(
-        Variant(
-            "broken",
-            checkpointing=("off", "non-reentrant"),
-            look="tied embeddings of which one has an FSDP unit of its own",
-        ),
+        Variant("broken", checkpointing=MODES, look="tied embeddings of which one has an FSDP unit of its own"),
         Variant("one_group", checkpointing=OFF, strategies=("fsdp*",)),
         Variant("grouped_by_hand", checkpointing=OFF, strategies=("fsdp2",)),
         Variant("tied_again", checkpointing=OFF, strategies=FSDP),
+        Variant("even_broken", checkpointing=OFF, strategies=FSDP),
+        Variant("even_tied_again", checkpointing=OFF, strategies=FSDP),
         Variant("broken", trainer="sft", checkpointing=OFF, strategies=("single", "ddp", "zero3", "fsdp*")),
     ),
     claims={
@@ -75,20 +76,25 @@ FAILURE = Failure(
             where=SPLIT_BY_HAND,
         ),
         "c2": Claim(
-            "tie them again once the model is sharded, with torch 2.11",
+            "tie them again once the model is sharded, with torch 2.11, if the ranks share the vocabulary unevenly",
             swap={"remedy": "tied_again", "stack": "torch-2.11.0"},
             where=SPLIT_BY_HAND,
+        ),
+        "c3": Claim(
+            "tie them again once the model is sharded, with torch 2.11, if the ranks share the vocabulary evenly",
+            swap={"remedy": "even_tied_again", "stack": "torch-2.11.0"},
+            where={"variant": "even_broken", "strategy": "fsdp2*"},
         ),
         "d": Claim("accelerate 1.15.0 or newer", swap={"stack": "today"}, where={"variant": "sft-broken"}, source=FIX),
     },
 )
 
 
-def tied():
-    """A Qwen2 whose head is its embedding, in the blocks that its class names."""
+def tied(rows):
+    """A Qwen2 whose head is its embedding of as many rows, in the blocks that its class names."""
     from tiny_models.qwen2 import qwen2
 
-    return qwen2(tie_word_embeddings=True)
+    return qwen2(tie_word_embeddings=True, vocab_size=rows)
 
 
 def scenario(remedy, setup):
@@ -97,7 +103,7 @@ def scenario(remedy, setup):
     from faultline.scenario import Scenario, causal_lm_loss, sgd
     from tiny_models.data import text_batch
 
-    model = tied()
+    model = tied(EVEN if remedy.startswith("even_") else ODD)
     if remedy != "one_group":
         model._no_split_modules = [*model._no_split_modules, "Embedding"]
     if remedy == "grouped_by_hand" and torch.distributed.is_initialized():
@@ -107,7 +113,7 @@ def scenario(remedy, setup):
         model.lm_head.weight = model.model.embed_tokens.weight
         return sgd(model)
 
-    return Scenario(model, causal_lm_loss, text_batch, optimizer=tied_again if remedy == "tied_again" else None)
+    return Scenario(model, causal_lm_loss, text_batch, optimizer=tied_again if remedy.endswith("tied_again") else None)
 
 
 def group_by_hand(model, setup):
@@ -126,4 +132,4 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     words = tokenizer(padding_side="right")
-    return SFTTrainer(tied(), SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
+    return SFTTrainer(tied(EVEN), SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)

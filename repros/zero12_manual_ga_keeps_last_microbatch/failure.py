@@ -25,6 +25,7 @@ FAILURE = Failure(
         Variant("boundary", checkpointing=OFF, strategies=("zero*",)),
         Variant("native", checkpointing=OFF),
         Variant("no_sync", checkpointing=OFF),
+        Variant("accumulate", checkpointing=OFF),
         Variant("no_overlap", checkpointing=OFF, strategies=("zero*",)),
     ),
     claims={
@@ -38,8 +39,12 @@ FAILURE = Failure(
             swap={"remedy": "native"},
         ),
         "c": Claim(
-            "`no_sync()` around all micro-batches but the last, as `accelerator.accumulate` does it",
+            "`engine.no_sync()` around all micro-batches but the last",
             swap={"remedy": "no_sync"},
+        ),
+        "c2": Claim(
+            "`accelerator.accumulate(model)`, with `gradient_accumulation_steps` in the config as well",
+            swap={"remedy": "accumulate"},
         ),
         "d": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where={"strategy": "zero2*"}),
         "e": Claim("ZeRO-3", swap={"strategy": "zero3"}, where={"strategy": "zero[12]*"}),
@@ -66,7 +71,7 @@ def no_sync(model, last):
     return nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
 
 
-LOOPS = {"boundary": boundary, "native": None, "no_sync": no_sync}
+LOOPS = {"boundary": boundary, "native": None, "no_sync": no_sync, "accumulate": None}
 
 
 def scenario(remedy, setup):
@@ -81,5 +86,6 @@ def scenario(remedy, setup):
         text_batch,
         micro_batches=2,
         by_hand=LOOPS.get(remedy, plain),
+        accelerate=remedy == "accumulate",
         deepspeed={"zero_optimization": overlap},
     )
