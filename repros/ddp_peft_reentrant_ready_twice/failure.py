@@ -31,7 +31,7 @@ FAILURE = Failure(
     since="2023-04 at the latest",
     until="not fixed: TRL and transformers take non-reentrant checkpointing by default now; reentrant is as it was",
     upstream="huggingface/transformers",
-    report="broken/ddp-find-unused/*",
+    report="sft-default_broken/*",
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
@@ -86,6 +86,11 @@ FAILURE = Failure(
             where={"strategy": "ddp"},
         ),
         "e": Claim("ZeRO-2 instead of DDP", swap={"strategy": "zero2"}, where={"strategy": "ddp*"}),
+        "f": Claim(
+            "`ddp_find_unused_parameters=False` in the trainer's arguments, where nothing is said of it",
+            swap={"variant": "sft-broken", "strategy": "ddp"},
+            where={"variant": "sft-default_broken"},
+        ),
     },
 )
 

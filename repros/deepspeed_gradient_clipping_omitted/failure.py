@@ -29,6 +29,7 @@ FAILURE = Failure(
     since="March 2024, as reported; clipped unasked since deepspeed 0.19.3",
     until="not fixed: transformers fills the key in only where the config has it",
     upstream="huggingface/transformers",
+    report="sft-broken/*",
     reported=Reported("deepspeed-0.19.3", "broken", "zero3", good="deepspeed-0.19.2"),
     began=(Turn("deepspeed", "0.19.3", {"variant": "broken", "strategy": "zero*"}, BISECT),),
     signatures={"check": r"CheckFailed: .*above max_grad_norm"},
