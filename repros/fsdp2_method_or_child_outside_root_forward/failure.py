@@ -1,6 +1,6 @@
 """A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
 
-from faultline.catalogue import Claim, Failure, Mechanism, Reported, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Reported, Turn, Variant
 
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
 LAZY = "https://github.com/pytorch/pytorch/pull/117881"
@@ -25,7 +25,15 @@ FAILURE = Failure(
     ),
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
-    reported=Reported("trl-1.6.0", "sft-broken", "fsdp2"),
+    reported=Reported("trl-1.6.0", "sft-broken", "fsdp2", good="trl-1.7.0"),
+    fixes=(
+        Turn(
+            "trl",
+            "1.7.0",
+            {"variant": "sft-broken", "strategy": "fsdp2"},
+            "make reproduce FAILURE=fsdp2_method_or_child_outside_root_forward",
+        ),
+    ),
     report="sft-head_broken/fsdp2/*",
     upstream="huggingface/trl",
     signatures={
