@@ -2,9 +2,7 @@
 
 from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
-ISSUE = "https://github.com/huggingface/transformers/issues/23018"
 PEFT = "https://github.com/huggingface/peft/issues/313"
-MODES = "https://github.com/huggingface/trl/issues/835"
 DEFAULT = "https://github.com/huggingface/trl/pull/4811"
 ADAPTER = ("adapter",)
 
@@ -15,13 +13,13 @@ CHECKPOINTED = ("reentrant", "non-reentrant")
 FAILURE = Failure(
     title="LoRA with reentrant checkpointing under DDP marks a parameter as ready twice",
     records=(
-        ISSUE,
+        "https://github.com/huggingface/transformers/issues/23018",
         PEFT,
         "https://github.com/huggingface/peft/issues/663",
         "https://github.com/huggingface/peft/issues/1745",
         "https://github.com/huggingface/trl/issues/480",
         "https://github.com/huggingface/trl/issues/831",
-        MODES,
+        "https://github.com/huggingface/trl/issues/835",
         "https://github.com/huggingface/trl/issues/921",
         "https://github.com/artidoro/qlora/issues/223",
         "https://github.com/huggingface/trl/issues/4782",

@@ -20,7 +20,6 @@ FAILURE = Failure(
     found_by=("no_gradient", "unequal"),
     signatures={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
-        # With accelerate 1.14, which splits tied embeddings.
     },
     # Any parameter without a gradient ends so. If the log names those that got none, the tower must be among them.
     context={
@@ -29,7 +28,7 @@ FAILURE = Failure(
     },
     told_by={"unfinished-reduction": "a vision tower or its projector among the parameters without a gradient"},
     mechanism={"unfinished-reduction": Mechanism("parameters that got no gradient, for each of which DDP waits")},
-    # find_unused_parameters with reentrant checkpointing, whatever the model
+    # DDP that looks for unused parameters, with reentrant checkpointing; accelerate 1.14, which splits tied embeddings
     elsewhere=("marked-ready-twice", "shared-parameter"),
     variants=(
         Variant("broken", look=TEXT_ALONE),

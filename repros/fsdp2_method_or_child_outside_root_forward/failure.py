@@ -3,7 +3,6 @@
 from faultline.catalogue import Claim, Failure, Mechanism, Reported, Turn, Variant
 
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
-LAZY = "https://github.com/pytorch/pytorch/pull/117881"
 TRL = "https://github.com/huggingface/trl/issues/6064"
 TRL_FIX = "https://github.com/huggingface/trl/pull/6065"
 
@@ -21,7 +20,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/trl/pull/5873",
         "https://github.com/huggingface/trl/issues/6076",
         "https://github.com/huggingface/trl/pull/6077",
-        LAZY,
+        "https://github.com/pytorch/pytorch/pull/117881",
     ),
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",

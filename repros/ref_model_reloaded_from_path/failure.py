@@ -8,8 +8,6 @@ from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 from faultline.errors import CheckFailed
 
 ISSUE = "https://github.com/huggingface/trl/issues/1340"
-RESIZE = "https://github.com/allenai/open-instruct/pull/355"
-ALIGNED = "https://github.com/huggingface/trl/pull/5534"
 
 OFF = ("off",)  # checkpointing has no part in where a model comes from
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
@@ -27,8 +25,8 @@ FAILURE = Failure(
         ISSUE,
         "https://github.com/huggingface/trl/issues/495",
         "https://github.com/huggingface/trl/issues/1005",
-        RESIZE,
-        ALIGNED,
+        "https://github.com/allenai/open-instruct/pull/355",
+        "https://github.com/huggingface/trl/pull/5534",
         "https://github.com/huggingface/trl/issues/2046",
     ),
     since="February 2024, as reported",
