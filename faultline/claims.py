@@ -54,7 +54,7 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
     for cell, (outcome, signature) in outcomes.items():
         if outcome in ("invalid", "impossible") or signature in failure.elsewhere:
             continue
-        if not _chosen(failure, claim, cell):
+        if not chosen(failure, claim, cell):
             continue
         fails = outcome != "trains"
         if claim.kind in ("present", "fails", "trains", "shows"):
@@ -83,7 +83,7 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
     return Verdict(claim, tuple(pro), tuple(contra))
 
 
-def _chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
+def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
     """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32."""
     where = {"variant": "*broken", "precision": "fp32", **claim.where}
     return cell.failure == failure.name and all(

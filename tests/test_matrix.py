@@ -324,7 +324,7 @@ def test_a_claim_can_be_put_to_the_test(failure, claim):
     assert claim.text and claim.kind in KINDS
     assert not claim.source or claim.source.startswith("https://"), "a source is a link, or there is none"
     assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}, "an axis that doesn't exist"
-    about = [cell for cell in DEFAULT if claims._chosen(failure, claim, cell)]
+    about = [cell for cell in DEFAULT if claims.chosen(failure, claim, cell)]
     assert about, "`where` matches no cell of the default matrix"
     assert bool(claim.swap) == (claim.kind in ("helps", "detects", "changes")), "nothing to compare with, or no need to"
     swapped = [claims.swapped(failure, claim, cell) for cell in about] if claim.swap else []

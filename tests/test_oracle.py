@@ -32,6 +32,7 @@ BY_HAND = tuple(("zero12_manual_ga_keeps_last_microbatch", variant) for variant 
 MERGED = "fsdp_sharded_save_model_writes_nothing", "merge"
 SAVED = ("zero3_save_pretrained_empty", "state_dict"), MERGED
 SAVED_BY_ALL = ("rank0_only_save", "all_ranks"), MERGED
+RESUMED = "rank0_only_save", "resumed_all_ranks"  # under DDP, with all that each rank resumes from
 
 
 def but(reasons):
@@ -53,10 +54,10 @@ NO_WRAPPER = {
     "fsdp1-[fg]*": "what isn't gathered raises in the forward pass",
     "fsdp2*": "wraps in place",
 }
-ALONE = {"ddp*": "one rank has all that is saved, and waits for none"}
 NO_GATHERING = {"fsdp1-[fg]*": "torch dies of SIGSEGV where FSDP1 gathers on a CPU"}
 
 ALL = but(NO_PEERS)
+DDP = fnmatch.filter(ALL, "ddp*")
 SUBSET = [name for name in matrix.SUBSET_STRATEGIES if name != "single"]
 GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
 
@@ -205,11 +206,19 @@ def test_a_spoilt_checkpoint_is_caught(run, fault, strategy):
     assert "model.layers.0.mlp.up_proj.weight" in entry["detail"]
 
 
-@pytest.mark.parametrize("strategy", but(NO_PEERS | ALONE))
+@pytest.mark.parametrize("strategy", [name for name in ALL if name not in DDP])
 def test_a_rank_that_saves_alone_is_caught(run, strategy):
     """Breaks when a collective that lacks a rank passes; gloo ends it with an abort, or it hangs."""
     entry = run(cell(one_of(SAVED if strategy in GATHERED else SAVED_BY_ALL, strategy), strategy), "ONE_RANK_SAVES")
     assert entry["outcome"] in ("hangs", "crashes"), entry["detail"] or "not caught"
+
+
+@pytest.mark.parametrize("strategy", DDP)
+def test_what_a_rank_alone_does_not_save_is_missed(run, strategy):
+    """Breaks when a checkpoint passes that lacks what the other rank resumes from: DDP's saving waits for none."""
+    entry = run(cell(RESUMED, strategy), "ONE_RANK_SAVES")
+    assert (entry["outcome"], entry["signature"]) == ("diverges", "checkpoint-lacks"), entry["detail"] or "not caught"
+    assert "random_states_1.pkl" in entry["detail"]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +240,7 @@ HEALTHY = [
     *((LORA, name) for name in (*SUBSET, "fsdp1-no-shard")),
     *((ACCUMULATED, name) for name in but(NO_STATIC_GRAPH)),
     *((one_of(SAVED, name), name) for name in EVERY),
+    *((RESUMED, name) for name in DDP),
 ]
 
 

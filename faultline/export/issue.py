@@ -6,11 +6,11 @@ import platform
 import re
 from dataclasses import replace
 
-from faultline import known, readmes, report, strategies, verdicts
+from faultline import claims, known, readmes, report, strategies, verdicts
 from faultline.catalogue import REMEDIES
 from faultline.export.facts import Place, documented, shown, told
 from faultline.export.write import TEMPLATES, packages_of, write
-from faultline.matrix import default_world
+from faultline.matrix import Cell, default_world
 from faultline.report import one_line, plain
 from faultline.results import stack_name
 
@@ -94,12 +94,14 @@ def _told(where: Place, outcome: str, signature: str) -> str:
 
 
 def tried(where: Place) -> list[tuple[str, str]]:
-    """Each remedy that today's stack can speak of, and whether it helps; those that do come first."""
-    found = {
-        prose(claim.text): verdicts.by_rules(where.failure, claim).word
-        for claim in where.failure.claims.values()
-        if claim.kind in REMEDIES and "stack" not in claim.swap
-    }
+    """Each remedy that was meant for such a cell, in whichever precision, and whether it helps in the cells of its
+    form that were run; those that do come first. Upgrades aren't among them, nor what no such cell can have."""
+    cell, found = replace(where.cell, precision=Cell.precision), {}
+    for claim in where.failure.claims.values():
+        if claim.kind in REMEDIES and "stack" not in claim.swap and claims.chosen(where.failure, claim, cell):
+            every = verdicts.by_rules(where.failure, claim)
+            sides = ([c for c in side if c.variant == cell.variant] for side in (every.speaks_for, every.against))
+            found[prose(claim.text)] = claims.Verdict(claim, *map(tuple, sides)).word
     return [(text, told) for word, told in HELPS.items() for text in found if found[text] == word]
 
 

@@ -3,7 +3,6 @@
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 TRL = "https://github.com/huggingface/trl/issues/7245"
-MINIMIND = "https://github.com/jingyaogong/minimind/issues/853"
 OPENVLA = "https://github.com/moojink/openvla-oft/issues/160"
 
 OFF = ("off",)
@@ -16,7 +15,7 @@ FAILURE = Failure(
     records=(
         TRL,
         "https://github.com/huggingface/trl/issues/5282",
-        MINIMIND,
+        "https://github.com/jingyaogong/minimind/issues/853",
         "https://github.com/jingyaogong/minimind/pull/854",
         OPENVLA,
         "https://github.com/kohya-ss/sd-scripts/issues/924",

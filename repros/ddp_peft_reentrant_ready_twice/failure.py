@@ -2,9 +2,7 @@
 
 from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
-ISSUE = "https://github.com/huggingface/transformers/issues/23018"
 PEFT = "https://github.com/huggingface/peft/issues/313"
-MODES = "https://github.com/huggingface/trl/issues/835"
 DEFAULT = "https://github.com/huggingface/trl/pull/4811"
 ADAPTER = ("adapter",)
 
@@ -15,13 +13,13 @@ CHECKPOINTED = ("reentrant", "non-reentrant")
 FAILURE = Failure(
     title="LoRA with reentrant checkpointing under DDP marks a parameter as ready twice",
     records=(
-        ISSUE,
+        "https://github.com/huggingface/transformers/issues/23018",
         PEFT,
         "https://github.com/huggingface/peft/issues/663",
         "https://github.com/huggingface/peft/issues/1745",
         "https://github.com/huggingface/trl/issues/480",
         "https://github.com/huggingface/trl/issues/831",
-        MODES,
+        "https://github.com/huggingface/trl/issues/835",
         "https://github.com/huggingface/trl/issues/921",
         "https://github.com/artidoro/qlora/issues/223",
         "https://github.com/huggingface/trl/issues/4782",
@@ -31,7 +29,7 @@ FAILURE = Failure(
     since="2023-04 at the latest",
     until="not fixed: TRL and transformers take non-reentrant checkpointing by default now; reentrant is as it was",
     upstream="huggingface/transformers",
-    report="broken/ddp-find-unused/*",
+    report="sft-default_broken/*",
     signatures={
         "marked-ready-twice": r"Expected to mark a variable ready only once",
     },
@@ -86,6 +84,11 @@ FAILURE = Failure(
             where={"strategy": "ddp"},
         ),
         "e": Claim("ZeRO-2 instead of DDP", swap={"strategy": "zero2"}, where={"strategy": "ddp*"}),
+        "f": Claim(
+            "`ddp_find_unused_parameters=False` in the trainer's arguments, where nothing is said of it",
+            swap={"variant": "sft-broken", "strategy": "ddp"},
+            where={"variant": "sft-default_broken"},
+        ),
     },
 )
 

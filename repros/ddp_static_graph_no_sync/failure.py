@@ -3,8 +3,6 @@
 from faultline.catalogue import Claim, Failure, Variant
 
 PR = "https://github.com/pytorch/pytorch/pull/187732"
-ACCELERATE = "https://github.com/huggingface/accelerate/issues/3679"
-TRANSFORMERS = "https://github.com/huggingface/transformers/pull/45519"
 
 OFF = ("off",)  # where the assertion comes from, checkpointing has no part
 ACCUMULATED = ("accumulation",)
@@ -15,8 +13,8 @@ FAILURE = Failure(
     records=(
         PR,
         "https://github.com/pytorch/pytorch/issues/103487",
-        ACCELERATE,
-        TRANSFORMERS,
+        "https://github.com/huggingface/accelerate/issues/3679",
+        "https://github.com/huggingface/transformers/pull/45519",
         "https://github.com/huggingface/transformers/issues/45518",
     ),
     since="torch 2.11 (the oldest that was tried)",

@@ -2,9 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/Lightning-AI/pytorch-lightning/issues/20340"
-TORCH = "https://github.com/pytorch/pytorch/issues/12603"
-
 OFF = ("off",)
 PLAIN = ("single", "ddp*")
 UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
@@ -12,20 +9,20 @@ UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains f
 FAILURE = Failure(
     title="Parameters that begin to require gradients once DDP has wrapped the model are never synchronised",
     records=(
-        ISSUE,
-        TORCH,
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/20340",
+        "https://github.com/pytorch/pytorch/issues/12603",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
     since="torch's first DistributedDataParallel (reported in 2018)",
     until="not fixed: DDP's hooks are for what requires gradients when it is made",
     found_by=("unfrozen",),
     signatures={
-        # FSDP2 takes the dtype of a group's gradients from what requires them at first.
         # To ZeRO-3's optimizer a parameter outside of its groups is empty.
         "empty-in-step": r"The size of tensor a \(0\) must match the size of tensor b",
     },
     context={"unreduced-dtype": r"foreach_reduce", "empty-in-step": r"_take_model_step"},
-    # zero_unfreeze_after_initialize, zero3_nonreentrant_frozen_checkpointerror
+    # zero_unfreeze_after_initialize, as FSDP2 takes the dtype of a group's gradients from what requires them at first,
+    # and zero3_nonreentrant_frozen_checkpointerror
     elsewhere=("unreduced-dtype", "recomputed-empty"),
     variants=(
         Variant(

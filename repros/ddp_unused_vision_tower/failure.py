@@ -15,11 +15,11 @@ FAILURE = Failure(
     since="torch's DDP has always asked for a gradient of every parameter",
     until="not fixed: DDP's documented contract",
     upstream="huggingface/trl",
+    report="sft-default_broken/ddp/non-reentrant/*",
     reported=Reported("trl-0.16.0", "sft-config_under_torchrun", "ddp"),
     found_by=("no_gradient", "unequal"),
     signatures={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
-        # With accelerate 1.14, which splits tied embeddings.
     },
     # Any parameter without a gradient ends so. If the log names those that got none, the tower must be among them.
     context={
@@ -28,7 +28,7 @@ FAILURE = Failure(
     },
     told_by={"unfinished-reduction": "a vision tower or its projector among the parameters without a gradient"},
     mechanism={"unfinished-reduction": Mechanism("parameters that got no gradient, for each of which DDP waits")},
-    # find_unused_parameters with reentrant checkpointing, whatever the model
+    # DDP that looks for unused parameters, with reentrant checkpointing; accelerate 1.14, which splits tied embeddings
     elsewhere=("marked-ready-twice", "shared-parameter"),
     variants=(
         Variant("broken", look=TEXT_ALONE),
@@ -36,6 +36,13 @@ FAILURE = Failure(
         Variant("freeze_unused"),
         Variant("images_on_one_rank"),
         Variant("broken", trainer="sft", look=TEXT_ALONE, package="torch"),
+        Variant(
+            "default_broken",
+            trainer="sft",
+            strategies=("ddp",),
+            checkpointing=("reentrant", "non-reentrant"),
+            look=TEXT_ALONE,
+        ),
         Variant("freeze_unused", trainer="sft"),
         Variant("config_under_torchrun", trainer="sft", strategies=("ddp",)),
         Variant("accelerate_launch", trainer="sft", strategies=("zero2", "zero3")),
@@ -80,6 +87,11 @@ FAILURE = Failure(
             source=ISSUE,
         ),
         "g": Claim("a small test run before training shows the problem", kind="shows", source=ISSUE),
+        "h": Claim(
+            "`ddp_find_unused_parameters=True` in the trainer's arguments, where nothing is said of it",
+            swap={"variant": "sft-broken", "strategy": "ddp-find-unused"},
+            where={"variant": "sft-default_broken"},
+        ),
     },
 )
 
@@ -113,6 +125,7 @@ def freeze(model):
 
 
 def trainer(variant, arguments, setup):
+    """TRL's trainer with a tokenizer; what `default_broken` doesn't say is `ddp_find_unused_parameters`."""
     from trl import SFTConfig, SFTTrainer
 
     from faultline.accelerated import as_launched, config_file
@@ -122,6 +135,8 @@ def trainer(variant, arguments, setup):
 
     if variant.remedy == "accelerate_launch" and "deepspeed" in arguments:
         as_launched(arguments.pop("deepspeed"), setup)
+    if variant.remedy == "default_broken":
+        arguments = {key: value for key, value in arguments.items() if key != "ddp_find_unused_parameters"}
     if variant.remedy == "config_under_torchrun":
         config_file(ZERO3, setup)  # nothing that torchrun starts reads it
     if "fsdp" in arguments:

@@ -3,8 +3,6 @@
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 from faultline.errors import CheckFailed
 
-AXOLOTL = "https://github.com/axolotl-ai-cloud/axolotl/issues/1381"
-DEFAULT = "https://github.com/deepspeedai/DeepSpeed/pull/8068"
 LOGGED = "https://github.com/deepspeedai/DeepSpeed/issues/6743"
 
 OFF = ("off",)  # checkpointing has no part in clipping
@@ -18,8 +16,8 @@ ZERO = ("zero0", "zero1", "zero2", "zero3")
 FAILURE = Failure(
     title="`max_grad_norm` is ignored under DeepSpeed where the config has no `gradient_clipping`",
     records=(
-        AXOLOTL,
-        DEFAULT,
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/1381",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8068",
         "https://github.com/huggingface/accelerate/issues/3807",
         "https://github.com/huggingface/transformers/issues/37566",
         "https://github.com/deepspeedai/DeepSpeed/issues/7220",
@@ -29,6 +27,7 @@ FAILURE = Failure(
     since="March 2024, as reported; clipped unasked since deepspeed 0.19.3",
     until="not fixed: transformers fills the key in only where the config has it",
     upstream="huggingface/transformers",
+    report="sft-broken/*",
     reported=Reported("deepspeed-0.19.3", "broken", "zero3", good="deepspeed-0.19.2"),
     began=(Turn("deepspeed", "0.19.3", {"variant": "broken", "strategy": "zero*"}, BISECT),),
     signatures={"check": r"CheckFailed: .*above max_grad_norm"},

@@ -2,7 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/huggingface/trl/issues/2580"
 FIX = "https://github.com/huggingface/trl/pull/6573"
 DPO = "https://github.com/huggingface/trl/pull/2539"
 
@@ -39,7 +38,7 @@ WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), ("fsdp1-full", "fsdp2"))
 FAILURE = Failure(
     title="The teacher of distillation trainers is neither sharded nor moved to the accelerator under FSDP",
     records=(
-        ISSUE,
+        "https://github.com/huggingface/trl/issues/2580",
         FIX,
         "https://github.com/huggingface/trl/issues/1147",
         DPO,

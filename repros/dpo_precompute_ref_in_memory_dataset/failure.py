@@ -2,7 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/huggingface/trl/issues/6291"
 FIX = "https://github.com/huggingface/trl/pull/6348"
 LOOK = "a data set of `Dataset.from_list` or `Dataset.from_dict`"
 
@@ -12,7 +11,7 @@ SOME = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 FAILURE = Failure(
     title="`precompute_ref_log_probs` with a data set in memory: other ranks can't open what rank 0 has cached",
     records=(
-        ISSUE,
+        "https://github.com/huggingface/trl/issues/6291",
         FIX,
         "https://github.com/huggingface/trl/pull/6293",
         "https://github.com/huggingface/trl/pull/6292",

@@ -2,15 +2,13 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/pytorch/pytorch/issues/149205"
-
 OFF = ("off",)
 FSDP2 = ("single", "fsdp2*")
 
 FAILURE = Failure(
     title="An optimizer made after a forward pass holds dead parameters under FSDP2",
     records=(
-        ISSUE,
+        "https://github.com/pytorch/pytorch/issues/149205",
         "https://github.com/pytorch/pytorch/issues/131965",
         "https://github.com/pytorch/pytorch/issues/107843",
         "https://github.com/huggingface/accelerate/issues/2665",

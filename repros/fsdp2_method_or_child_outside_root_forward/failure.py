@@ -1,9 +1,8 @@
 """A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
 
-from faultline.catalogue import Claim, Failure, Mechanism, Reported, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Reported, Turn, Variant
 
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
-LAZY = "https://github.com/pytorch/pytorch/pull/117881"
 TRL = "https://github.com/huggingface/trl/issues/6064"
 TRL_FIX = "https://github.com/huggingface/trl/pull/6065"
 
@@ -21,11 +20,21 @@ FAILURE = Failure(
         "https://github.com/huggingface/trl/pull/5873",
         "https://github.com/huggingface/trl/issues/6076",
         "https://github.com/huggingface/trl/pull/6077",
-        LAZY,
+        "https://github.com/pytorch/pytorch/pull/117881",
     ),
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
-    reported=Reported("trl-1.6.0", "sft-broken", "fsdp2"),
+    reported=Reported("trl-1.6.0", "sft-broken", "fsdp2", good="trl-1.7.0"),
+    fixes=(
+        Turn(
+            "trl",
+            "1.7.0",
+            {"variant": "sft-broken", "strategy": "fsdp2"},
+            "make reproduce FAILURE=fsdp2_method_or_child_outside_root_forward",
+        ),
+    ),
+    report="sft-head_broken/fsdp2/*",
+    upstream="huggingface/trl",
     signatures={
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
         # A child that ran first: as FSDP2 tells it, and FSDP1.
@@ -83,9 +92,10 @@ FAILURE = Failure(
             "head_broken",
             trainer="sft",
             checkpointing=OFF,
-            strategies=("single", "ddp", "zero3", "fsdp2"),
+            strategies=("single", "ddp", "zero3", "fsdp2*"),
             needs=("adapter", "trained head"),
         ),
+        Variant("head_of_logits", trainer="sft", checkpointing=OFF, strategies=("single", "fsdp2")),
     ),
     claims={
         "a": Claim(
@@ -116,6 +126,11 @@ FAILURE = Failure(
             where={"strategy": "fsdp2", "variant": "*broken"},
         ),
         "f": Claim("a newer TRL (1.16.0)", swap={"stack": "today"}, where={"variant": "sft-*broken"}, source=TRL_FIX),
+        "g": Claim(
+            "a `compute_loss_func` of one's own, to which `SFTTrainer` gives the logits",
+            swap={"remedy": "head_of_logits"},
+            where={"variant": "sft-head_broken", "strategy": "fsdp2"},
+        ),
     },
 )
 
@@ -211,6 +226,15 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     config = SFTConfig(**arguments, loss_type="chunked_nll")  # computes the loss from `lm_head.weight`, in chunks
-    words, saved = tokenizer(padding_side="right"), ["lm_head"] if variant.remedy == "head_broken" else None
+    words, saved = tokenizer(padding_side="right"), ["lm_head"] if variant.remedy.startswith("head") else None
+    others = {"compute_loss_func": loss_of_logits} if variant.remedy == "head_of_logits" else {}
     model = add_lora(qwen2(), modules_to_save=saved)
-    return SFTTrainer(model, config, train_dataset=text_dataset(), processing_class=words)
+    return SFTTrainer(model, config, train_dataset=text_dataset(), processing_class=words, **others)
+
+
+def loss_of_logits(outputs, labels, num_items_in_batch):
+    """The same loss, from the logits that the whole forward pass gives."""
+    import torch
+
+    logits, targets = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    return torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / num_items_in_batch

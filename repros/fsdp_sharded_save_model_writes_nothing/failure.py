@@ -2,18 +2,15 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/huggingface/transformers/issues/30491"
-UNWRAPPED = "https://github.com/huggingface/transformers/issues/37519"
-
 OFF = ("off",)  # checkpointing has no part in what is saved
 FSDP = ("fsdp*",)
-SHARDED = ("sharded state dict",)
+NEEDS = ("sharded state dict",)
 
 FAILURE = Failure(
     title="`trainer.save_model` under FSDP with `SHARDED_STATE_DICT` writes nothing",
     records=(
-        ISSUE,
-        UNWRAPPED,
+        "https://github.com/huggingface/transformers/issues/30491",
+        "https://github.com/huggingface/transformers/issues/37519",
         "https://github.com/huggingface/transformers/issues/36626",
         "https://github.com/huggingface/transformers/issues/24208",
         "https://github.com/huggingface/transformers/issues/31034",
@@ -35,7 +32,7 @@ FAILURE = Failure(
             strategies=("single", "ddp", "fsdp*"),
             checkpointing=OFF,
             package="accelerate",
-            needs=SHARDED,
+            needs=NEEDS,
             look="`accelerator.save_state`, loaded with `from_pretrained`",
         ),
         Variant("merge", strategies=FSDP, checkpointing=OFF),
@@ -45,7 +42,7 @@ FAILURE = Failure(
             ("single", "ddp", "zero2", "zero3", "fsdp*"),
             checkpointing=OFF,
             package="transformers",
-            needs=SHARDED,
+            needs=NEEDS,
         ),
         *(Variant(remedy, "sft", FSDP, checkpointing=OFF) for remedy in ("full", "merge", "rank_0", "from_start")),
     ),

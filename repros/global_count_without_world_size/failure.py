@@ -3,7 +3,6 @@
 from faultline.catalogue import Claim, Failure, Variant
 
 VERL = "https://github.com/verl-project/verl-SpeCo/pull/29"
-TRL = "https://github.com/huggingface/trl/pull/6478"
 
 OFF = ("off",)  # checkpointing has no part in what a loss is divided by
 
@@ -11,7 +10,7 @@ FAILURE = Failure(
     title="A loss divided by the token count of all ranks is averaged over the ranks once more",
     records=(
         VERL,
-        TRL,
+        "https://github.com/huggingface/trl/pull/6478",
         "https://github.com/huggingface/transformers/issues/35207",
         "https://github.com/huggingface/transformers/issues/34511",
         "https://github.com/huggingface/transformers/pull/45994",

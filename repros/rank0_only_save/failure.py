@@ -2,16 +2,16 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/kohya-ss/sd-scripts/pull/604"
-STUCK = "https://github.com/ibrahimethemhamamci/CT-CLIP/issues/16"
-DOCS = "https://huggingface.co/docs/transformers/deepspeed"
-
 OFF = ("off",)  # checkpointing has no part in what is saved
 DDP = ("ddp*",)
 
 FAILURE = Failure(
     title="Saving on the main process only hangs where saving takes all ranks",
-    records=(ISSUE, STUCK, DOCS),
+    records=(
+        "https://github.com/kohya-ss/sd-scripts/pull/604",
+        "https://github.com/ibrahimethemhamamci/CT-CLIP/issues/16",
+        "https://huggingface.co/docs/transformers/deepspeed",
+    ),
     since="accelerate's first release with DeepSpeed (2021)",
     until="not fixed: what is sharded is gathered or written by all ranks together",
     report="broken/zero3/*",

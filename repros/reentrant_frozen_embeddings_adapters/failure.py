@@ -2,20 +2,16 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/huggingface/transformers/issues/26221"
-UNLEARNING = "https://github.com/locuslab/open-unlearning/issues/178"
-LORA = "https://github.com/microsoft/LoRA/issues/120"
-MODES = "https://github.com/huggingface/trl/issues/835"
 ADAPTER = ("adapter",)
 
 FAILURE = Failure(
     title="Reentrant checkpointing behind frozen embeddings trains the head and no adapter",
     records=(
-        ISSUE,
-        UNLEARNING,
+        "https://github.com/huggingface/transformers/issues/26221",
+        "https://github.com/locuslab/open-unlearning/issues/178",
         "https://github.com/cloneofsimo/lora/issues/26",
-        LORA,
-        MODES,
+        "https://github.com/microsoft/LoRA/issues/120",
+        "https://github.com/huggingface/trl/issues/835",
         "https://github.com/huggingface/transformers/issues/42489",
         "https://github.com/huggingface/transformers/pull/42494",
         "https://github.com/NVIDIA-TAO/tao-pytorch/pull/106",

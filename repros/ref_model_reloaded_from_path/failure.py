@@ -4,15 +4,19 @@ import copy
 import math
 from pathlib import Path
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 from faultline.errors import CheckFailed
 
 ISSUE = "https://github.com/huggingface/trl/issues/1340"
-RESIZE = "https://github.com/allenai/open-instruct/pull/355"
-ALIGNED = "https://github.com/huggingface/trl/pull/5534"
 
 OFF = ("off",)  # checkpointing has no part in where a model comes from
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
+LOADED = {"variant": "dpo-loaded_broken"}
+BISECT = (
+    "make bisect FAILURE=ref_model_reloaded_from_path PACKAGE=trl VARIANT=dpo-loaded_broken STRATEGY=ddp"
+    " CHECKPOINTING=off FROM=0.27.2 TO=1.0.0 DIRECTION=fixed"
+)
+TRAINED_BEFORE = "an adapter that was trained before, loaded to be trained on, and no `ref_model`"
 LOOK = "a policy that is changed after `from_pretrained`, and no `ref_model`"
 
 FAILURE = Failure(
@@ -21,14 +25,16 @@ FAILURE = Failure(
         ISSUE,
         "https://github.com/huggingface/trl/issues/495",
         "https://github.com/huggingface/trl/issues/1005",
-        RESIZE,
-        ALIGNED,
+        "https://github.com/allenai/open-instruct/pull/355",
+        "https://github.com/huggingface/trl/pull/5534",
         "https://github.com/huggingface/trl/issues/2046",
     ),
     since="February 2024, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
     report="dpo-broken/*",
+    reported=Reported("trl-0.17.0", "dpo-loaded_broken", "ddp", good="trl-1.0.0"),
+    fixes=(Turn("trl", "0.29.0", LOADED, BISECT),),
     signatures={
         "no-path": r"Repo id must|Incorrect path_or_model_id|not a valid model identifier",
         "no-zero3-copy": r"not compatible with `create_reference_model",
@@ -49,7 +55,8 @@ FAILURE = Failure(
         Variant("broken", "grpo", SOME, checkpointing=OFF, needs=("reference model",), look=LOOK),
         *(Variant(each, "dpo", SOME, checkpointing=OFF) for each in ("explicit", "saved_again", "ln_2", "no_path")),
         Variant("peft", "dpo", SOME, checkpointing=OFF),
-        *(Variant("loaded", each, SOME, checkpointing=OFF) for each in ("dpo", "kto")),
+        Variant("loaded_broken", "dpo", SOME, checkpointing=OFF, needs=("adapter",), look=TRAINED_BEFORE),
+        Variant("loaded", "kto", SOME, checkpointing=OFF),
         Variant("loaded_ln_2", "dpo", SOME, checkpointing=OFF),
         # It ends before there is a trainer: only what DeepSpeed was told shows by then under which strategy.
         Variant("two_adapters", "dpo", ("zero2", "zero3"), checkpointing=OFF),
@@ -89,6 +96,9 @@ FAILURE = Failure(
             kind="shows",
             where={"variant": "dpo-two_adapters"},
             source=ISSUE,
+        ),
+        "j": Claim(
+            "a newer TRL (0.29.0), for an adapter that was trained before", swap={"stack": "today"}, where=LOADED
         ),
     },
 )
@@ -143,7 +153,8 @@ def prepare(accelerator, reference):
     return accelerator.prepare_model(reference, evaluation_mode=True)
 
 
-ADAPTER = {"loaded": "default", "loaded_ln_2": "default", "two_adapters": "policy"}  # what the policy's is called
+# What the policy's adapter is called.
+ADAPTER = {**dict.fromkeys(("loaded", "loaded_broken", "loaded_ln_2"), "default"), "two_adapters": "policy"}
 NAMES = {"dpo": "DPO", "kto": "KTO", "grpo": "GRPO"}
 
 

@@ -2,7 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
-ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7837"
 PR = "https://github.com/deepspeedai/DeepSpeed/pull/7839"
 
 BISECT = (
@@ -14,7 +13,7 @@ BF16 = {"variant": "broken", "strategy": "zero0*", "precision": "bf16"}
 
 FAILURE = Failure(
     title="ZeRO-0 in bf16 hardly moves the weights: gradients are divided by a loss scale that nobody applied",
-    records=(ISSUE, PR),
+    records=("https://github.com/deepspeedai/DeepSpeed/issues/7837", PR),
     since="deepspeed 0.17.6 (gradients add up), 0.18.3 at the latest (they are divided as well)",
     until="deepspeed 0.18.6",
     upstream="deepspeedai/DeepSpeed",

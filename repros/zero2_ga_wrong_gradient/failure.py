@@ -2,10 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
-ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7718"
-TRL = "https://github.com/huggingface/trl/issues/4540"
-OLDER = "https://github.com/deepspeedai/DeepSpeed/issues/5294"
-
 BISECT = "make bisect FAILURE=zero2_ga_wrong_gradient PACKAGE=deepspeed OTHERS=fixed"
 
 OFF = ("off",)  # checkpointing has no part in how micro-batches are added up
@@ -16,10 +12,10 @@ WRONG = [{"variant": "broken", "strategy": name} for name in ("zero2", "zero2-sm
 FAILURE = Failure(
     title="Gradient accumulation under ZeRO-2 gives the wrong gradient (deepspeed 0.17.6 to 0.18.2)",
     records=(
-        ISSUE,
+        "https://github.com/deepspeedai/DeepSpeed/issues/7718",
         "https://github.com/deepspeedai/DeepSpeed/issues/7749",
         "https://github.com/deepspeedai/DeepSpeed/issues/7629",
-        TRL,
+        "https://github.com/huggingface/trl/issues/4540",
         "https://github.com/huggingface/trl/issues/4631",
         "https://github.com/huggingface/accelerate/issues/3877",
     ),
@@ -44,7 +40,12 @@ FAILURE = Failure(
         "a2": Claim("deepspeed 0.17.5 or older", swap={"stack": "deepspeed-0.17.5"}, where=ZERO2),
         "b": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where=ZERO2),
         "c": Claim("ZeRO-3 instead of ZeRO-2", swap={"strategy": "zero3"}, where=ZERO2),
-        "d": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where=ZERO2, source=OLDER),
+        "d": Claim(
+            "`overlap_comm: false`",
+            swap={"remedy": "no_overlap"},
+            where=ZERO2,
+            source="https://github.com/deepspeedai/DeepSpeed/issues/5294",
+        ),
         "e": Claim("fp32 instead of bf16", swap={"precision": "fp32"}, where={**ZERO2, "precision": "bf16"}),
     },
 )

@@ -2,7 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
-ISSUE = "https://github.com/huggingface/peft/issues/2916"
 INJECTION = "https://github.com/huggingface/peft/pull/3576"
 MODULES = {"lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
 MATRICES = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
@@ -12,7 +11,7 @@ NEEDS = ("adapter", "target_parameters")
 FAILURE = Failure(
     title="LoRA with `target_parameters` under ZeRO-3 ends in the backward pass unless checkpointing is on",
     records=(
-        ISSUE,
+        "https://github.com/huggingface/peft/issues/2916",
         "https://github.com/huggingface/peft/issues/2855",
         INJECTION,
         "https://github.com/huggingface/peft/issues/3080",

@@ -2,9 +2,7 @@
 
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
-ISSUE = "https://github.com/huggingface/trl/issues/5217"
 FIX = "https://github.com/deepspeedai/DeepSpeed/pull/8148"
-FACTORY = "https://github.com/hiyouga/LLaMA-Factory/issues/6438"
 ADAPTER = ("adapter",)
 ZERO3 = {"variant": "broken", "strategy": "zero3*", "checkpointing": "non-reentrant"}
 BISECT = (
@@ -14,7 +12,11 @@ BISECT = (
 
 FAILURE = Failure(
     title="ZeRO-3 with LoRA and non-reentrant checkpointing ends in a CheckpointError",
-    records=(ISSUE, FIX, FACTORY),
+    records=(
+        "https://github.com/huggingface/trl/issues/5217",
+        FIX,
+        "https://github.com/hiyouga/LLaMA-Factory/issues/6438",
+    ),
     since="deepspeed 0.17.6 (the oldest that was tried)",
     until="deepspeed 0.19.3",
     upstream="deepspeedai/DeepSpeed",

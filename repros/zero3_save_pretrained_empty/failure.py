@@ -2,21 +2,17 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/huggingface/transformers/issues/20082"
-OPENRLHF = "https://github.com/OpenRLHF/OpenRLHF/issues/839"
-DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/2413"
-
 OFF = ("off",)  # checkpointing has no part in what is saved
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
     title="`save_pretrained` under ZeRO-3 writes tensors without elements",
     records=(
-        ISSUE,
-        DEEPSPEED,
+        "https://github.com/huggingface/transformers/issues/20082",
+        "https://github.com/deepspeedai/DeepSpeed/issues/2413",
         "https://github.com/axolotl-ai-cloud/axolotl/issues/933",
         "https://github.com/deepspeedai/DeepSpeed/issues/3841",
-        OPENRLHF,
+        "https://github.com/OpenRLHF/OpenRLHF/issues/839",
         "https://github.com/ymcui/Chinese-LLaMA-Alpaca-2/issues/222",
     ),
     since="deepspeed's ZeRO-3 (2021)",

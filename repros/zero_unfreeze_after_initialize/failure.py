@@ -4,9 +4,6 @@ from contextlib import nullcontext
 
 from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
-ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/5639"
-CRASH = "https://github.com/deepspeedai/DeepSpeed/issues/4055"
-
 OFF = ("off",)  # checkpointing has no part in what an optimizer holds
 UNFREEZES = r"requires_grad_?\(True\)|\.requires_grad = True|[uU]n_?fr(?:ee|o)z"
 UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
@@ -14,8 +11,8 @@ UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains f
 FAILURE = Failure(
     title="Parameters that begin to require gradients after `deepspeed.initialize` never move under ZeRO",
     records=(
-        ISSUE,
-        CRASH,
+        "https://github.com/deepspeedai/DeepSpeed/issues/5639",
+        "https://github.com/deepspeedai/DeepSpeed/issues/4055",
         "https://github.com/deepspeedai/DeepSpeed/pull/2653",
         "https://github.com/deepspeedai/DeepSpeed/issues/2615",
     ),
