@@ -136,7 +136,11 @@ def merged(files: Iterable[tuple[str, list[Told]]], versions: Iterable[Pin] = ()
         sources[OTHER_NORM] = sources.pop(defaults.NORM)
     torch = kept.get("torch")
     if torch and not torch.holds(ranges.public(known.pinned()["torch"])):
-        notes.append(f"everything was measured with torch {known.pinned()['torch']}, not with torch{torch.text}")
+        own = [moment.date for moment in known.ran().moments if torch.holds(ranges.public(moment.versions["torch"]))]
+        also = (
+            f"; torch{torch.text} is that of {', '.join(own)} alone" if own else f", and nothing with torch{torch.text}"
+        )
+        notes.append(f"nearly everything was measured with torch {known.pinned()['torch']}{also}")
     return Setup(left, kept, sources, tuple(dict.fromkeys(notes)))
 
 

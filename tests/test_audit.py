@@ -99,6 +99,16 @@ CLEAN = {
 }
 
 
+@pytest.mark.parametrize(
+    ("torch", "words"), [("2.11.0", "is that of torch-2.11.0 alone"), ("2.5.0", "and nothing with")]
+)
+def test_with_which_torch_all_was_measured_is_said(tmp_path, asked, torch, words):
+    """Breaks when a torch that stacks were run with is said to be none, or one that nobody ran to be measured."""
+    (tmp_path / "requirements.txt").write_text(f"torch=={torch}\ntrl==1.16.0\n")
+    _, out, _ = asked("audit", str(tmp_path))
+    assert words in " ".join(out.split())
+
+
 def test_a_clean_current_project_passes(tmp_path, asked):
     """Breaks when a project fails its audit for what only its code could have, or reads pages of it."""
     files = project(tmp_path, **CLEAN)
