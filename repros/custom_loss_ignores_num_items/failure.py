@@ -28,9 +28,9 @@ FAILURE = Failure(
     ),
     since="transformers 4.46",
     until="not fixed: it is the contract of `compute_loss`, and nothing warns of a loss that doesn't keep it",
-    # DDP's static graph and `no_sync`, whatever the model.
     report="trainer-broken/*",
     signatures={},
+    # DDP's static graph and `no_sync`, whatever the model.
     elsewhere=("static-graph-no-sync",),
     variants=(
         Variant("broken", checkpointing=OFF, package="transformers", needs=ACCUMULATED, look="a loss of one's own"),

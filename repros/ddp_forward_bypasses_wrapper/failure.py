@@ -18,6 +18,7 @@ FAILURE = Failure(
         "https://github.com/jingyaogong/minimind/issues/853",
         "https://github.com/jingyaogong/minimind/pull/854",
         OPENVLA,
+        "https://github.com/OpenTSLM/OpenTSLM/pull/49",
         "https://github.com/kohya-ss/sd-scripts/issues/924",
         "https://github.com/kohya-ss/sd-scripts/pull/989",
     ),

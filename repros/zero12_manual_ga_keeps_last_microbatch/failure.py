@@ -17,8 +17,9 @@ FAILURE = Failure(
     upstream="deepspeedai/DeepSpeed",
     signatures={
         "no-sync-refused": r"no_sync context manager is incompatible with gradient partitioning",
-        # DDP's own: unused parameters with reentrant checkpointing, and a static graph with `no_sync`.
     },
+    # DDP's own: unused parameters with reentrant checkpointing, and a static graph with `no_sync`; and what a remedy
+    # that isn't one ends in.
     elsewhere=("static-graph-no-sync", "marked-ready-twice", "no-sync-refused"),
     variants=(
         Variant("broken", look="a loop with several `engine.backward(loss)` before each `engine.step()`"),

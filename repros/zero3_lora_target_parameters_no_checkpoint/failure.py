@@ -17,6 +17,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/peft/issues/3080",
         "https://github.com/huggingface/peft/pull/3102",
         "https://github.com/AgileRL/AgileRL/pull/658",
+        "https://github.com/huggingface/peft/issues/297",
     ),
     since="peft 0.21.2 with deepspeed 0.19.8 (no older ones were tried)",
     until="open, and not reported in this form",
