@@ -23,9 +23,10 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     settings = {
         "mesh": init_device_mesh(setup.device.type, (setup.world_size,)),
-        "reshard_after_forward": options["reshard_after_forward"],
         "mp_policy": bf16 if setup.precision == "bf16" else MixedPrecisionPolicy(),
     }
+    if not options["reshard_after_forward"]:  # else torch's default: all but the root, which accelerate leaves to it
+        settings["reshard_after_forward"] = False
     for module in reversed(units(model)):  # a unit within a unit first
         fully_shard(module, **settings)
     fully_shard(model, **settings)
@@ -98,7 +99,7 @@ def evidence(model: Any) -> dict[str, Any]:
     return {
         "wrapper": next((base.__name__ for base in type(model).__mro__ if base.__name__ == "FSDPModule"), "none"),
         "units": len(units),
-        # The root never reshards, nor does accelerate's group of norm and head.
+        # The root doesn't reshard, nor does accelerate's group of norm and head.
         "reshard_after_forward": any(group and group.post_forward_mesh_info is not None for group in groups[1:]),
         "bytes_held": nbytes(shards),
         "bytes_whole": nbytes(model.parameters()),

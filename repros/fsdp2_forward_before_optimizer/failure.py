@@ -54,8 +54,8 @@ def scenario(remedy, setup):
     def forward(model):
         """What people do before they train: see what the model says so far."""
         rows = text_batch(0, setup.rank, setup.world_size)["input_ids"].to(setup.device)
-        if hasattr(model, "set_reshard_after_forward") and remedy != "root_reshards":
-            model.set_reshard_after_forward(False, recurse=False)  # as `fully_shard` leaves the root unless it is told
+        if remedy == "root_reshards" and hasattr(model, "set_reshard_after_forward"):
+            model.set_reshard_after_forward(True, recurse=False)
         with torch.set_grad_enabled(remedy == "with_grad"):
             model(input_ids=rows)
 

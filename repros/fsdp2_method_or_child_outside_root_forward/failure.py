@@ -77,6 +77,12 @@ FAILURE = Failure(
             "broken", checkpointing=OFF, look="a method of the model, other than `forward`, that computes the loss"
         ),
         Variant("head_broken", checkpointing=OFF, look="`lm_head.weight` in a loss of one's own"),
+        Variant(
+            "early_head_broken",
+            checkpointing=OFF,
+            strategies=("single", "ddp", "zero3", "fsdp*"),
+            look="`lm_head.weight` read before the forward pass",
+        ),
         Variant("child_broken", checkpointing=OFF, look="a part of the model that runs before the model"),
         Variant("redirected", checkpointing=OFF),
         Variant("registered", checkpointing=OFF, strategies=("fsdp2*",)),
@@ -113,7 +119,7 @@ FAILURE = Failure(
         "c": Claim(
             "`lm_head.weight.full_tensor()` once, before the loss is computed",
             swap={"variant": "full_tensor"},
-            where={"variant": "head_broken", "strategy": "fsdp2*"},
+            where={"variant": "early_head_broken", "strategy": "fsdp2*"},
         ),
         "d": Claim(
             "`unwrap_model` first",
@@ -153,10 +159,15 @@ def by_head(model, input_ids):
     return hidden @ bare(model).lm_head.weight.T
 
 
-def by_whole_head(model, input_ids):
-    hidden = model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1]
+def by_early_head(model, input_ids):
     weight = bare(model).lm_head.weight
-    return hidden @ (weight.full_tensor() if hasattr(weight, "full_tensor") else weight).T
+    return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1] @ weight.T
+
+
+def by_whole_head(model, input_ids):
+    weight = bare(model).lm_head.weight
+    weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1] @ weight.T
 
 
 def by_forward(model, input_ids):
@@ -171,6 +182,7 @@ def redirected(model, input_ids):
 
 WAYS = {
     "head_broken": by_head,
+    "early_head_broken": by_early_head,
     "child_broken": by_forward,
     "redirected": redirected,
     "full_tensor": by_whole_head,

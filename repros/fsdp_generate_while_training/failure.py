@@ -92,8 +92,6 @@ def scenario(remedy, setup):
     def sample(model):
         """See what the model says: on every rank as many tokens, of prompts of one length."""
         prompts = text_batch(0, setup.rank, setup.world_size)["input_ids"][:, :8].to(setup.device)
-        if hasattr(model, "set_reshard_after_forward"):
-            model.set_reshard_after_forward(False, recurse=False)  # as `fully_shard` leaves the root unless it is told
         if remedy == "forward_first":
             with torch.no_grad():
                 model(input_ids=prompts)
