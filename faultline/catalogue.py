@@ -92,7 +92,7 @@ class Claim:
     shows     the chosen cell doesn't train, and says so with an error
 
     An upgrade swaps the `stack`, one of stacks/: what it helps against is what the broken cells do on the stack that
-    the failure was reported on. So are other claims of a failure that today's stack doesn't show any more.
+    the failure was reported on. So are other claims of which no cell of today's stack can tell.
     `source` is the link in which it is recommended, or described, by name: an issue, a pull request, or a page of the
     library's documentation. Where the record names nobody, there is none.
     `general` is the same for any model with the mechanism, where it helps there as well.

@@ -1,4 +1,4 @@
-"""Claims judged where their failure shows: in a run, or by the rules of an older stack if today's shows none of it."""
+"""Claims judged where their failure shows: in a run, or by the rules of an older stack if today's can't tell."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ class Judged:
 
 
 def stack(failure: Failure, claim: Claim) -> str:
-    """The stack whose broken cells put a claim to the test: of an upgrade, the one before it."""
-    return failure.reported.stack if failure.reported and "stack" in claim.swap else known.shown_on(failure)
+    """The stack whose broken cells put a claim to the test: of an upgrade, or where today's can't tell, the older one."""
+    if not failure.reported:
+        return TODAY
+    if "stack" in claim.swap or claims.verdict(failure, claim, known.outcomes(failure)).word == "untested":
+        return failure.reported.stack
+    return known.shown_on(failure)
 
 
 def by_rules(failure: Failure, claim: Claim) -> Verdict:

@@ -1,13 +1,20 @@
 """Blocks checkpointed by hand behind frozen embeddings: the adapters in them get no gradient, and the head trains."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
+RESET = "https://github.com/huggingface/transformers/issues/26221"
+
+BISECT = (
+    "make bisect FAILURE=reentrant_frozen_embeddings_adapters PACKAGE=trl VARIANT=sft-broken STRATEGY=single"
+    " CHECKPOINTING=reentrant PRECISION=fp32 FROM=0.17.0 TO=0.24.0 DIRECTION=fixed BLAME=1"
+)
 ADAPTER = ("adapter",)
+SOME = ("single", "ddp", "zero2", "fsdp2")
 
 FAILURE = Failure(
     title="Reentrant checkpointing behind frozen embeddings trains the head and no adapter",
     records=(
-        "https://github.com/huggingface/transformers/issues/26221",
+        RESET,
         "https://github.com/locuslab/open-unlearning/issues/178",
         "https://github.com/cloneofsimo/lora/issues/26",
         "https://github.com/microsoft/LoRA/issues/120",
@@ -17,9 +24,11 @@ FAILURE = Failure(
         "https://github.com/NVIDIA-TAO/tao-pytorch/pull/106",
     ),
     since="torch's reentrant checkpointing",
-    until="not fixed: it is documented; transformers 5.23 sees to it for its own models",
+    until="not fixed: it is documented; TRL's `SFTTrainer` sees to it since 0.20.0, transformers itself by 5.23",
     found_by=("frozen_input",),
+    fixes=(Turn("trl", "0.20.0", {"variant": "sft-broken", "checkpointing": "reentrant"}, BISECT),),
     report="broken/fsdp2/*",
+    reported=Reported("trl-0.17.0", "sft-broken", "ddp", "reentrant", good="trl-0.24.0"),
     signatures={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
     },
@@ -38,13 +47,8 @@ FAILURE = Failure(
             "broken", needs=ADAPTER, look="blocks of a frozen model checkpointed by hand, below a head that is trained"
         ),
         Variant("enable_input_require_grads", checkpointing=("reentrant",)),
-        Variant(
-            "broken",
-            trainer="sft",
-            strategies=("single", "ddp", "zero2", "fsdp2"),
-            checkpointing=("reentrant",),
-            needs=ADAPTER,
-        ),
+        Variant("broken", trainer="sft", strategies=SOME, checkpointing=("reentrant",), needs=ADAPTER),
+        Variant("model_non_reentrant", trainer="sft", strategies=SOME, checkpointing=("reentrant",)),
     ),
     claims={
         "a": Claim("`use_reentrant=False`", swap={"checkpointing": "non-reentrant"}, where={"variant": "broken"}),
@@ -63,6 +67,17 @@ FAILURE = Failure(
             "transformers' own checkpointing, 5.23",
             swap={"variant": "sft-broken"},
             where={"variant": "broken", "checkpointing": "reentrant"},
+        ),
+        "e": Claim(
+            "`use_reentrant=False` told to the model, and not to the trainer",
+            swap={"remedy": "model_non_reentrant"},
+            where={"variant": "sft-broken"},
+            source=RESET,
+        ),
+        "f": Claim(
+            "a newer TRL and transformers (0.24.0, 4.57.1)",
+            swap={"stack": "trl-0.24.0"},
+            where={"variant": "sft-broken"},
         ),
     },
 )
@@ -93,4 +108,6 @@ def trainer(variant, arguments, setup):
     from tiny_models.tokenizer import tokenizer
 
     model, words = adapters_and_head(variant.remedy), tokenizer(padding_side="right")
+    if variant.remedy == "model_non_reentrant":  # and the trainer's own arguments say otherwise
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
