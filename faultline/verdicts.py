@@ -22,7 +22,7 @@ class Judged:
 
 
 def stack(failure: Failure, claim: Claim) -> str:
-    """The stack whose broken cells put a claim to the test: of an upgrade, or where today's can't tell, the older one."""
+    """The stack whose broken cells put a claim to the test: the older one of an upgrade, or if today's can't tell."""
     if not failure.reported:
         return TODAY
     if "stack" in claim.swap or claims.verdict(failure, claim, known.outcomes(failure)).word == "untested":
