@@ -2,9 +2,6 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ISSUE = "https://github.com/huggingface/transformers/issues/37766"
-DPO = "https://github.com/huggingface/transformers/issues/35856"
-RATIO = "https://github.com/MakazhanAlpamys/Soup/issues/720"
 FLAG = "https://github.com/huggingface/trl/pull/5710"
 DOCS = "https://huggingface.co/docs/transformers/main_classes/trainer"
 
@@ -16,11 +13,11 @@ SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 FAILURE = Failure(
     title="A custom `compute_loss` that ignores `num_items_in_batch` multiplies gradients by the accumulation steps",
     records=(
-        ISSUE,
-        DPO,
+        "https://github.com/huggingface/transformers/issues/37766",
+        "https://github.com/huggingface/transformers/issues/35856",
         "https://github.com/huggingface/trl/pull/2615",
         FLAG,
-        RATIO,
+        "https://github.com/MakazhanAlpamys/Soup/issues/720",
         "https://github.com/huggingface/trl/pull/6478",
         "https://github.com/modelscope/ms-swift/issues/10117",
         "https://github.com/modelscope/ms-swift/pull/10116",

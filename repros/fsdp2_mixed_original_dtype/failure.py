@@ -2,9 +2,7 @@
 
 from faultline.catalogue import Claim, Failure, Variant
 
-ACCELERATE = "https://github.com/huggingface/accelerate/pull/3985"
 VERL = "https://github.com/volcengine/verl/pull/4275"
-FACTORY = "https://github.com/hiyouga/LLaMA-Factory/issues/7993"
 CASTING = "https://github.com/huggingface/trl/pull/6343"
 
 OFF = ("off",)  # dtypes are compared before anything is computed
@@ -16,7 +14,7 @@ TWIN = {"variant": "[bl]*"}  # `broken` and `lora_broken`, of which rounding hid
 FAILURE = Failure(
     title="Trainable parameters of two dtypes in one FSDP group are refused",
     records=(
-        ACCELERATE,
+        "https://github.com/huggingface/accelerate/pull/3985",
         "https://github.com/modelscope/twinkle/issues/182",
         "https://github.com/volcengine/verl/issues/3470",
         VERL,
@@ -26,7 +24,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/trl/issues/1723",
         "https://github.com/axolotl-ai-cloud/axolotl/issues/1494",
         "https://github.com/axolotl-ai-cloud/axolotl/issues/1482",
-        FACTORY,
+        "https://github.com/hiyouga/LLaMA-Factory/issues/7993",
         "https://github.com/hiyouga/LLaMA-Factory/pull/10346",
         CASTING,
     ),

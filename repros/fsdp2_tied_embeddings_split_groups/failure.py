@@ -3,9 +3,6 @@
 from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
 
 FIX = "https://github.com/huggingface/accelerate/pull/4171"
-SPLIT = "https://github.com/huggingface/accelerate/pull/4015"
-CHECK = "https://github.com/pytorch/pytorch/pull/176225"
-NEMO = "https://github.com/NVIDIA-NeMo/Automodel/pull/3708"
 
 BISECT = (
     "make bisect FAILURE=fsdp2_tied_embeddings_split_groups PACKAGE=accelerate VARIANT=sft-broken STRATEGY=fsdp2"
@@ -24,10 +21,10 @@ FAILURE = Failure(
     title="Tied embeddings in two groups of FSDP2 are refused, and untied without a word before torch 2.12",
     records=(
         FIX,
-        SPLIT,
-        CHECK,
+        "https://github.com/huggingface/accelerate/pull/4015",
+        "https://github.com/pytorch/pytorch/pull/176225",
         "https://github.com/pytorch/pytorch/pull/176257",
-        NEMO,
+        "https://github.com/NVIDIA-NeMo/Automodel/pull/3708",
         "https://github.com/huggingface/accelerate/pull/3154",
         "https://github.com/EvolvingLMMs-Lab/lmms-engine/pull/157",
     ),

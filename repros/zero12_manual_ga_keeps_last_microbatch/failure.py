@@ -4,14 +4,15 @@ from contextlib import nullcontext
 
 from faultline.catalogue import Claim, Failure, Variant
 
-PR = "https://github.com/allenai/open-instruct/pull/1498"
-ISSUE = "https://github.com/huggingface/accelerate/issues/1970"
-
 OFF = ("off",)  # checkpointing has no part in how micro-batches are added up
 
 FAILURE = Failure(
     title="Gradient accumulation by hand keeps only the last micro-batch under ZeRO-1 and ZeRO-2",
-    records=(PR, ISSUE, "https://github.com/huggingface/accelerate/issues/3877"),
+    records=(
+        "https://github.com/allenai/open-instruct/pull/1498",
+        "https://github.com/huggingface/accelerate/issues/1970",
+        "https://github.com/huggingface/accelerate/issues/3877",
+    ),
     since="deepspeed 0.18.3 (the oldest that was tried)",
     until="not fixed: without gradient_accumulation_steps in its config, each backward ends a step for the engine",
     upstream="deepspeedai/DeepSpeed",
