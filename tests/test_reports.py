@@ -1,5 +1,6 @@
 """Upstream reports: what each is for has to run in its file, and what it tells of remedies was tried on its cell."""
 
+import argparse
 import ast
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 from faultline import catalogue
 from faultline.catalogue import failures
+from faultline.errors import UsageError
 from faultline.export import facts, issue, reports
 from faultline.matrix import Cell
 
@@ -58,3 +60,9 @@ def test_every_report_tells_of_what_was_tried():
     for failure in failures().values():
         cell = reports.telling(failure)
         assert cell is None or issue.tried(facts.place(cell)), failure.name
+
+
+def test_a_name_that_matches_no_failure_is_refused():
+    """Breaks when a slip of the pen ends as if every report had been written, and none was."""
+    with pytest.raises(UsageError, match="did you mean zero_double_reduction"):
+        reports.command(argparse.Namespace(failure="zero_double_reductoin"))

@@ -6,11 +6,11 @@ import argparse
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from faultline import claims, known, overview, readmes
+from faultline import claims, known, matrix, overview, readmes
 from faultline.catalogue import REPROS, Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.export import facts, issue, prove, write
-from faultline.matrix import Cell
+from faultline.matrix import Cell, Selection
 from faultline.results import stack_name
 
 LIST = REPROS / "README.md"
@@ -21,10 +21,12 @@ MARKERS = ("<!-- reports: begin -->", "<!-- reports: end -->")
 def command(args: argparse.Namespace) -> int:
     """Export the telling cell of each failure, run the file, and write the report where it reproduced; exit code 1
     where a file did something else, and then there is no report."""
+    asked = Selection(failure=tuple(part.strip() for part in args.failure.split(",") if part.strip()))
+    matrix.check(failures(), asked)
     wrong = []
     for failure in failures().values():
         cell = telling(failure)
-        if cell is None or (args.failure and failure.name not in args.failure.split(",")):
+        if cell is None or not matrix.matches(failure.name, asked.failure or ("*",)):
             continue
         outputs: list[str] = []
 
