@@ -249,6 +249,15 @@ def test_fsdp2_shows_what_a_rank_owns_while_a_forward_pass_has_left_it_whole(two
     assert evidence(model) == before
 
 
+def test_fsdp2_leaves_its_root_whole_and_no_block_as_torch_and_accelerate_do(two_ranks):
+    """Breaks when the root is told to reshard: an optimizer made after a forward pass would be no failure any more."""
+    model = wrapped("fsdp2", qwen2()).model
+    with torch.no_grad():
+        model(input_ids=TOKENS)
+    assert not hasattr(model.lm_head.weight, "to_local")
+    assert all(hasattr(parameter, "to_local") for parameter in model.model.layers.parameters())
+
+
 def test_fsdp1_without_sharding_is_read_though_a_forward_pass_went_around_its_root(two_ranks):
     """Breaks when such a model is gathered to be read, which FSDP1 refuses."""
     model, family = wrapped("fsdp1-no-shard", qwen2()).model, strategies.family("fsdp1-no-shard")
