@@ -22,6 +22,7 @@ from faultline.wording import normalised
 
 KEPT = 60  # last lines of a traceback
 FIRST = 60  # and its first ones, where there are more
+QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error
 
 _PATHS = (
     (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
@@ -60,15 +61,22 @@ def results(folders: Iterable[Path]) -> Iterator[Result]:
 
 
 def merged(entries: Iterable[Entry], found: Iterable[Result]) -> list[Entry]:
-    """Entries with the errors of results added: one for each failure, signature, outcome and normalised text."""
+    """Entries with the errors of results added: one for each failure, signature, outcome and normalised text.
+
+    A cell that ended without one on a stack isn't named any more beside what it ended with there before.
+    """
+    found = list(found)
+    last = {(result["stack"], result["id"]): result["outcome"] for result in found}
+    quiet = {place for place, outcome in last.items() if outcome in QUIET}
     told: dict[tuple[str, ...], Entry] = {}
     for entry in (*map(_named, entries), *filter(None, map(recorded, found))):
         key = (entry["failure"], entry["signature"], entry["outcome"], normalised(entry["error"]))
         have = told.setdefault(key, entry)
         names = sorted({*entry["stacks"], *have["stacks"]})
         cells = {name: {*entry["stacks"].get(name, ()), *have["stacks"].get(name, ())} for name in names}
-        told[key] = have | {"stacks": {name: sorted(own) for name, own in cells.items()}}
-    return [told[key] for key in sorted(told)]
+        left = {name: sorted(cell for cell in own if (name, cell) not in quiet) for name, own in cells.items()}
+        told[key] = have | {"stacks": {name: own for name, own in left.items() if own}}
+    return [told[key] for key in sorted(told) if told[key]["stacks"]]
 
 
 def ran(before: Timeline, found: Iterable[Result]) -> Timeline:

@@ -37,13 +37,24 @@ def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
         for n in (1, 2)
     ]
     other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
-    trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
+    trains = entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)
     found = recorded.merged([], [*same, other, trains])
     assert [e["signature"] for e in found] == ["other", "reduced-twice"]
     assert found[1]["stacks"] == {"trl 1": [same[0]["id"]], "trl 2": [same[1]["id"]]}
     assert recorded.merged(found, [*same, other]) == found
     assert "/home" not in json.dumps(found)
     assert "/home/" not in known.ERRORS.read_text() and "/root/" not in known.ERRORS.read_text()
+
+
+def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_with():
+    """Breaks when a cell whose file was changed stays the proof of an error that it doesn't show any more."""
+    told = [entry("zero_double_reduction", place, "already been reduced") for place in ("zero1", "zero2")]
+    trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
+    elsewhere = entry("zero_double_reduction", "zero1", "", stack="trl 2.0.0", outcome=Outcome.TRAINS)
+    (left,) = recorded.merged(recorded.merged([], told), [trains, elsewhere])
+    assert left["stacks"] == {"trl 1.0.0": [told[0]["id"]]}
+    assert recorded.merged([left], [entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)]) == []
+    assert recorded.merged([], [trains, told[1]]), "the last run of a cell counts"
 
 
 @pytest.fixture
