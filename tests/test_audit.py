@@ -438,7 +438,7 @@ def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
         if applies:
             [case] = found["zero2_ga_wrong_gradient"]["cases"]
             assert found["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
-            assert case["outcomes"] == ["diverges (differs)"] and case["stacks"]["pinned"] == ["deepspeed-0.18.2"]
+            assert case["outcomes"] == ["diverges (differs)"] and "deepspeed-0.18.2" in case["stacks"]["pinned"]
             assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
             assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
 
@@ -659,25 +659,23 @@ def test_fixes_are_what_the_timeline_shows():
             assert after and not any(s.shows for s in after), f"{failure.name} is there after {fix.version}"
 
 
-def test_what_began_with_a_release_is_left_out_before_it(monkeypatch):
+def test_what_began_with_a_release_is_left_out_before_it():
     """Breaks when a release before the first that shows a failure is told of it, or one in between isn't."""
     failure = FAILURES["distillation_loss_over_ranks"]
-    first = catalogue.Turn("trl", "1.2.0", {"variant": "gkd-broken"}, "make bisect")
-    began = replace(failure, began=(first,))
-    monkeypatch.setattr(conditions, "failures", lambda: {failure.name: began})
+    assert failure.began[0].version == "1.7.0"
     place = {"strategy": "ddp", "checkpointing": "off", "trainer": "gkd", "average_tokens_across_devices": "yes"}
     for asked, wanted in (
-        ("==1.1.9", None),
-        ("<1.2", None),
-        ("==1.2.0", []),
+        ("==1.5.0", None),
+        ("<1.7", None),
+        ("==1.7.0", []),
         ("==1.9.0", []),
         ("==1.16.0", []),
-        (">=1.0", ["trl is 1.2.0 or newer"]),
+        (">=1.0", ["trl is 1.7.0 or newer"]),
         ("==99.0", ["your releases, newer than any that was measured, do what trl 1.16.0 does"]),
     ):
         found = cases(setup({"trl": asked}, **place), failure.name)
         assert [[*case.open] for case in found] == ([] if wanted is None else [wanted]), asked
-    assert "trl is 1.2.0 or newer" in cases(setup(**place), failure.name)[0].open
+    assert "trl is 1.7.0 or newer" in cases(setup(**place), failure.name)[0].open
 
 
 def test_the_environment_here_is_todays_stack():
