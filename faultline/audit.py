@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +16,14 @@ from faultline.conditions import Case, Finding
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.known import Fate
 from faultline.matrix import CHECKPOINTING, PRECISIONS, Cell
+from faultline.ranges import Range
 from faultline.report import audit
 from faultline.server import STACK
 from faultline.setups import Setup
 from faultline.stacks import TODAY
 
 MECHANISM = "the bare mechanism today"
+WITH = "these cells with "
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Evidence:
 
     `remedies` are those that cells of the case tested, as `measured` says: today; or if these don't show it any more,
     the bare mechanism's in the same places; or if that doesn't either, on the stack that the failure was reported on.
+    Where the project has a release with which the rules say otherwise, they are what these say.
     """
 
     today: int
@@ -61,8 +64,8 @@ def command(args: argparse.Namespace) -> int:
     return EXIT_UNEXPECTED if any(finding.applies for finding in found) else EXIT_AS_EXPECTED
 
 
-def evidence(failure: Failure, case: Case) -> Evidence:
-    """What was measured of a case."""
+def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evidence:
+    """What was measured of a case; of remedies, with the one release that a package has, where it does otherwise."""
     told = known.outcomes(failure)
     today = [cell for cell in case.shown if samples.shows(failure, cell, told[cell])]
     past = [sample for cell in case.shown for sample in samples.of(failure, cell)]
@@ -72,7 +75,13 @@ def evidence(failure: Failure, case: Case) -> Evidence:
     seen = {told[cell] for cell in today} or {sample.told for sample in past if sample.shows and sample.told[0]}
     twins = [cell for cell in dict.fromkeys(map(_plain, today)) if samples.shows(failure, cell, told[cell])]
     mechanism = [] if twins else _mechanism(failure, case.shown)
-    reported = f"these cells on {known.shown_on(failure)}"
+    measured = "these cells today" if twins else MECHANISM if mechanism else f"these cells on {known.shown_on(failure)}"
+    tested = twins or mechanism or case.shown
+    remedies = known.remedies(failure, tested)
+    own, theirs = known.theirs(failure, {name: str(left.low) for name, left in versions.items() if left.pinned})
+    there = known.remedies(failure, tested, theirs)
+    if own and there and {(fate.key, fate.word) for fate in there} != {(fate.key, fate.word) for fate in remedies}:
+        measured, remedies = WITH + ", ".join(f"{name} {own[name]}" for name in sorted(own)), there
     return Evidence(
         len(today),
         len(case.among),
@@ -81,8 +90,8 @@ def evidence(failure: Failure, case: Case) -> Evidence:
         max(did, default=""),
         tuple(sorted(showed & {*stacks.named()} - {TODAY})),
         tuple(sorted(report.named(*each) for each in seen)),
-        tuple(known.remedies(failure, twins or mechanism or case.shown)),
-        "these cells today" if twins else MECHANISM if mechanism else reported,
+        tuple(remedies),
+        measured,
         tuple(dict.fromkeys(_upgrade(fix) for cell in case.shown if (fix := history.fixed(failure, cell)))),
         commands(failure, case),
     )
@@ -161,7 +170,7 @@ def _finding(setup: Setup, finding: Finding) -> dict[str, Any]:
 
 
 def _case(setup: Setup, failure: Failure, case: Case) -> dict[str, Any]:
-    shown = evidence(failure, case)
+    shown = evidence(failure, case, setup.versions)
     return {
         "variants": [variant.name for variant in case.variants],
         "holds": {condition: list(setup.sources.get(condition, ())) for condition in case.holds},

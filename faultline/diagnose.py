@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from faultline import clues, known, logs, stacks, strategies, tracebacks
+from faultline import clues, known, logs, nearby, stacks, strategies, tracebacks
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.events import Event, Found
 from faultline.hints import SET, TELLING, Collector, Hints
@@ -171,7 +171,7 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
     """The answer for machines; README.md has the table of its keys."""
     match, hints = told.match, told.hints
     failure = match.failure if match else None
-    fates, scope = known.fates(failure, match.signature, match.where) if match and failure else ([], "")
+    fates, scope = known.fates(failure, match.signature, match.where, hints.versions) if match and failure else ([], "")
     return {
         "answer": told.answer,
         "sure": match.sure if match else "",
@@ -216,8 +216,8 @@ def _event(event: Event) -> dict[str, Any]:
 
 def then(told: Diagnosis) -> dict[str, Any]:
     """What was measured on the stack nearest to the versions that are known of the run; empty where none is near."""
-    moment = known.nearest(told.hints.versions)
-    if not told.match or not moment:
+    near = nearby.nearest(told.match.failure, told.hints.versions) if told.match else None
+    if not told.match or not near:
         return {}
-    cells = known.then(told.match.failure, moment, told.match.where)
-    return {"date": moment.date, "versions": dict(moment.versions), "outcomes": cells}
+    moment, did = near
+    return {"date": moment.date, "versions": dict(moment.versions), "outcomes": nearby.then(did, told.match.where)}

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from faultline import bootstrap, claims, expectations, matrix, report, runner, stacks, timeline
+from faultline import bootstrap, claims, expectations, matrix, ranges, report, runner, stacks, timeline
 from faultline.catalogue import REMEDIES, ROOT, Claim, Failure, failures
 from faultline.claims import Outcomes, Verdict
 from faultline.matrix import Cell, Selection
 from faultline.report import one_line
 from faultline.server import STACK
 from faultline.stacks import TODAY
-from faultline.timeline import Moment
 from faultline.wording import same_error
 
 ERRORS = ROOT / "fixtures" / "errors" / "errors.jsonl"
@@ -74,13 +73,25 @@ def everything_pinned() -> dict[str, str]:
 @functools.cache
 def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
     """What every cell of the default matrix does on a stack of stacks/: its rules, which a run was held against."""
+    return ruled(failure, pinned() | bootstrap.pinned(stacks.named()[stack]))
+
+
+def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
+    """What every cell of the default matrix does with these versions, as the rules have it."""
     rules = runner.rules(failure)
-    versions = pinned() | bootstrap.pinned(stacks.named()[stack])
     found = {}
     for cell in matrix.select({failure.name: failure}, Selection(failure=(failure.name,))):
         told = expectations.expect(rules, cell, versions)
         found[cell] = (told.outcome, told.signatures[0] if told.signatures else "")
     return found
+
+
+def theirs(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
+    """Those of somebody's releases by which a failure's rules tell cells apart, and what cells do with them."""
+    asked = {package for rule in runner.rules(failure) for package, _ in rule.versions}
+    own = {name: version for name, version in versions.items() if name in asked and ranges.is_version(version)}
+    shown = shown_on(failure)
+    return own, ruled(failure, pins(shown) | own) if own else outcomes(failure, shown)
 
 
 def shown_on(failure: Failure) -> str:
@@ -213,38 +224,46 @@ def shown_by_itself(failure: Failure, signature: str) -> bool:
     return any(told[1] == signature and cell.broken for cell, told in outcomes(failure).items())
 
 
-def fates(failure: Failure, signature: str, where: Collection[Place]) -> tuple[list[Fate], str]:
+def fates(
+    failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str] | None = None
+) -> tuple[list[Fate], str]:
     """Remedies and how they did, with what they were measured against: ``there``, these words in these places.
 
     Where no cell could tell, ``there in other words``, whichever the failure has in these places; else
-    ``elsewhere``: these words in any place; else ``other words`` of the failure, in any place.
+    ``elsewhere``: these words in any place; else ``other words`` of the failure, in any place. With somebody's
+    releases, as the rules have it for them, if they have these words at all.
     """
-    known = outcomes(failure, shown_on(failure))
+    own, known = theirs(failure, versions or {})
+    if own and not any(told[1] == signature for told in known.values()):
+        known = outcomes(failure, shown_on(failure))
     for scope, chosen in (
         ("there", [c for c, told in known.items() if told[1] == signature and (c.strategy, c.checkpointing) in where]),
-        ("there in other words", in_other_words(failure, signature, where)),
+        ("there in other words", in_other_words(failure, signature, where, known)),
         ("elsewhere", [cell for cell, told in known.items() if told[1] == signature]),
         ("other words", list(known)),
     ):
-        if found := remedies(failure, chosen):
+        if found := remedies(failure, chosen, known):
             return found, scope
     return [], ""
 
 
-def in_other_words(failure: Failure, signature: str, where: Collection[Place]) -> list[Cell]:
+def in_other_words(failure: Failure, signature: str, where: Collection[Place], told: Outcomes) -> list[Cell]:
     """The cells in these places that show the failure, each with another error or none."""
     own = {*failure.signatures} - {signature, *failure.elsewhere}
     return [
         cell
-        for cell, (outcome, word) in outcomes(failure, shown_on(failure)).items()
+        for cell, (outcome, word) in told.items()
         if (cell.strategy, cell.checkpointing) in where
         and (word in own if outcome == "raises" else outcome in ("diverges", "misplaced", "hangs", "crashes"))
     ]
 
 
-def remedies(failure: Failure, chosen: Collection[Cell]) -> list[Fate]:
-    """Each remedy that some of these cells put to the test, and how it did in them; upgrades are told as fixes."""
-    known = outcomes(failure, shown_on(failure))
+def remedies(failure: Failure, chosen: Collection[Cell], told: Outcomes | None = None) -> list[Fate]:
+    """Each remedy that some of these cells put to the test, and how it did in them; upgrades are told as fixes.
+
+    `told` is what cells do, unless it is as on the stack that shows the failure.
+    """
+    known = told or outcomes(failure, shown_on(failure))
     return [
         fate
         for key, claim in failure.claims.items()
@@ -296,31 +315,3 @@ def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tupl
 
 def _usual(cell: Cell) -> Cell:
     return replace(cell, precision="fp32", world_size=matrix.default_world(cell))
-
-
-def nearest(versions: Mapping[str, str]) -> Moment | None:
-    """The latest stack of the timeline with nothing newer than these versions; None where they name nothing of it."""
-    known = {name: version for name, version in versions.items() if name in STACK and name != "torch"}
-    fits = [
-        m for m in over_time().moments if known and m.versions and all(_upto(m.versions, *v) for v in known.items())
-    ]
-    return fits[-1] if fits else None
-
-
-def _upto(versions: Mapping[str, str], name: str, version: str) -> bool:
-    try:
-        return name not in versions or Version(versions[name]) <= Version(version)
-    except InvalidVersion:
-        return True
-
-
-def then(failure: Failure, moment: Moment, where: Collection[Place]) -> dict[str, int]:
-    """What the failure's cells did on a stack of the timeline, in these places if any was run there: how many each."""
-    at = list(over_time().moments).index(moment)
-    cells = {Cell.parse(name): told[at] for name, told in over_time().cells.items()}
-    own = {cell: told for cell, told in cells.items() if cell.failure == failure.name}
-    there = {cell: told for cell, told in own.items() if (cell.strategy, cell.checkpointing) in where} or own
-    counts: dict[str, int] = {}
-    for told in there.values():
-        counts[told] = counts.get(told, 0) + 1
-    return dict(sorted(counts.items(), key=lambda entry: -entry[1]))

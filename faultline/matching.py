@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from faultline import known, report, strategies
+from faultline import known, nearby, report, strategies
 from faultline.catalogue import Failure, Mechanism, failures
 from faultline.hints import Hints
 from faultline.known import Fate, Place
@@ -123,7 +123,8 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
         return Match(failure, signature, LIKELY, where=there, mechanism=same.text)
     if not bears_out:
         return Match(failure, signature, against=SHARED)
-    return Match(failure, signature, CERTAIN if there and shown and in_log else LIKELY, where=there)
+    sure = there and shown and in_log and not nearby.gone(failure, signature, there, hints.versions)
+    return Match(failure, signature, CERTAIN if sure else LIKELY, where=there)
 
 
 def _later(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:
@@ -172,8 +173,9 @@ def happens(match: Match) -> list[str]:
     same = [cell for cell in cells if told[cell][1] == match.signature]
     found = report.places(same, cells)
     if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
+        shown = known.outcomes(match.failure, known.shown_on(match.failure))
         others: dict[str, list[Cell]] = {}
-        for cell in known.in_other_words(match.failure, match.signature, match.where):
+        for cell in known.in_other_words(match.failure, match.signature, match.where, shown):
             if cell.broken:
                 others.setdefault(report.named(*told[cell]), []).append(cell)
         found += [f"as {name} under {place}" for name, own in others.items() for place in report.places(own, cells)]

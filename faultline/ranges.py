@@ -70,6 +70,13 @@ def exactly(version: str) -> Range:
     return Range(f"=={found}", found, True, found, True)
 
 
+def is_version(text: str) -> bool:
+    try:
+        return bool(public(text))
+    except InvalidVersion:
+        return False
+
+
 @functools.cache
 def public(version: str) -> Version:
     return Version(Version(version).public)

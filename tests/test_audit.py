@@ -360,7 +360,7 @@ def test_what_is_listed_was_measured(full):
                 assert modes == {"off"} or cell.checkpointing in full.left.get("checkpointing", modes)
             variants = {cell.variant for cell in case.shown}
             assert variants == {variant.name for variant in case.variants}
-            shown = audit.evidence(finding.failure, case)
+            shown = audit.evidence(finding.failure, case, full.versions)
             elsewhere = any(s.shows for cell in case.shown for s in samples.of(finding.failure, cell))
             told = history.NOT_BEFORE in case.open or "older than" in str(case.open)
             assert shown.today or shown.stacks or elsewhere or told
@@ -688,3 +688,20 @@ def test_a_need_that_there_is_not_is_refused():
     """Breaks when a slip in a failure.py makes a condition that no project ever meets."""
     with pytest.raises(ValueError, match="needs some of adapter"):
         catalogue.Variant("broken", needs=("adaptor",))
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "one", "none"), [("0.19.2", "refuted", "verified"), ("0.19.3", "verified", "refuted")]
+)
+def test_a_remedy_is_what_it_is_with_the_release_that_a_project_has(tmp_path, asked, deepspeed, one, none):
+    """Breaks when somebody is told to set what fails with the release that they pin, because today's makes it right."""
+    pins = "".join(f"{name}=={version}\n" for name, version in known.pinned().items())
+    (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "train.yaml").write_text("trainer: sft\noutput_dir: x\nmax_grad_norm: 0.5\nbf16: false\nfp16: false\n")
+    _, out, _ = asked("audit", str(tmp_path), "--json")
+    found = {each["failure"]: each for each in json.loads(out)["findings"]}
+    case = found["deepspeed_gradient_clipping_omitted"]["cases"][0]
+    words = {fate["claim"].partition(",")[0]: fate["verdict"] for fate in case["remedies"]}
+    assert (words["`max_grad_norm=1.0`"], words["`max_grad_norm=0`"]) == (one, none)
+    assert case["measured"].endswith("today" if deepspeed == "0.19.3" else "with deepspeed 0.19.2")

@@ -21,6 +21,7 @@ from faultline import (
     known,
     logs,
     matching,
+    nearby,
     readmes,
     report,
     score,
@@ -31,6 +32,7 @@ from faultline.hints import Hints
 from faultline.matching import CERTAIN, LIKELY
 from faultline.matrix import CHECKPOINTING
 from faultline.report import diagnosis
+from faultline.stacks import TODAY
 
 FAILURES = catalogue.failures()
 SAMPLES = list(score.samples())
@@ -496,9 +498,26 @@ def test_remedies_of_the_same_place_in_other_words_come_before_those_of_other_pl
 
 
 def test_the_nearest_stack_is_none_newer():
-    assert known.nearest({"trl": "0.15.2"}).date == "2025-03-01"
-    assert known.nearest({"trl": "0.1.0"}) is None and known.nearest({}) is None
-    assert known.nearest({"trl": "not a version"}) is not None
+    """Breaks when what is said of somebody's versions was measured with newer ones, or on a stack further away."""
+    failure = FAILURES["grpo_lora_no_grad"]
+    assert nearby.nearest(failure, {"trl": "0.15.2"})[0].versions["trl"] == "0.15.2"
+    assert nearby.nearest(failure, {"trl": "0.1.0"}) is None and nearby.nearest(failure, {}) is None
+    assert nearby.nearest(failure, {"trl": "not a version"}) is not None
+
+
+def test_a_failure_that_no_month_was_asked_of_is_told_of_on_its_own_stacks():
+    """Breaks when a line about somebody's versions ends before it says anything, or says it of another release."""
+    failure, place = FAILURES["zero3_nonreentrant_frozen_checkpointerror"], {("zero3", "non-reentrant")}
+    for asked, stack, outcome in (("0.18.3", "deepspeed-0.18.3", "raises"), ("0.19.8", TODAY, "trains")):
+        moment, did = nearby.nearest(failure, {"deepspeed": asked})
+        assert moment.date == stack and {each.split()[0] for each in nearby.then(did, place)} == {outcome}
+        words = "torch.utils.checkpoint.CheckpointError: Recomputed values for the following tensors have different"
+        words += " metadata: {'shape': torch.Size([0])}"
+        here = {"strategies": frozenset(["zero3"]), "modes": frozenset(["non-reentrant"])}
+        sure = told(words, **here, versions={"deepspeed": asked}).match.sure
+        assert sure == (CERTAIN if outcome == "raises" else LIKELY)
+    for failure in FAILURES.values():
+        assert nearby.then(nearby.nearest(failure, known.pinned())[1], ())
 
 
 @pytest.fixture

@@ -69,18 +69,20 @@ def _finding(console: Console, setup: Setup, finding: Finding) -> None:
         if number:
             _line(console, Text("  or", style="bold"))
         _holds(console, setup, [condition for condition in case.holds if condition not in shared])
-        _case(console, failure, case, told)
+        _case(console, setup, failure, case, told)
     _told(console, "  fix", failure.until)
     _told(console, "  more", report.here(f"python -m faultline show {failure.name}"))
     for record in failure.records:
         _told(console, "", record)
 
 
-def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> None:
+def _case(console: Console, setup: Setup, failure: Failure, case: Case, told: set[str]) -> None:
     """One way in which a failure may arise; `told` are the remedies that stand there already."""
-    from faultline.audit import MECHANISM, evidence
+    from faultline.audit import MECHANISM, WITH, evidence
 
-    shown = evidence(failure, case)
+    shown = evidence(failure, case, setup.versions)
+    whose = " of the bare mechanism" if shown.measured == MECHANISM else ""
+    whose = f" with {shown.measured.removeprefix(WITH)}" if shown.measured.startswith(WITH) else whose
     for condition in case.open:
         _told(console, "  if", conditions.words(case, condition))
     today = f"{shown.today or 'none'} of {_cells(shown.of)} today"
@@ -92,7 +94,6 @@ def _case(console: Console, failure: Failure, case: Case, told: set[str]) -> Non
     for upgrade in shown.upgrade:
         _told(console, "  verified", f"{upgrade}  [first release with the fix]")
     for fate in sorted(shown.remedies, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps")):
-        whose = " of the bare mechanism" if shown.measured == MECHANISM else ""
         did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}{whose}", *fate.instead))
         what = "shows it beforehand: " if fate.claim.kind == "detects" else ""
         if (line := f"{fate.word} {what}{fate.claim.text}") not in told:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from faultline import known, report, strategies
+from faultline import known, nearby, report, strategies
 from faultline.events import TIMEOUT, Event
 from faultline.matching import CERTAIN, LIKELY, Match, apart, commands, happens, name_of, worded
 from faultline.matrix import CHECKPOINTING
@@ -40,7 +40,7 @@ def _known(console: Console, told: Diagnosis, match: Match) -> None:
         _line(console, f"  {telling}")
     console.print()
     _why(console, told, match)
-    fates, scope = known.fates(failure, match.signature, match.where)
+    fates, scope = known.fates(failure, match.signature, match.where, told.hints.versions)
     place = {
         "there": _run(told) or "wherever it was measured",
         "there in other words": f"{_run(told)}, where today's versions fail in other words",
@@ -92,6 +92,8 @@ def _likely(told: Diagnosis, match: Match) -> str:
         return f"the error says that much; {which}, nothing in the log says"
     if match.later:
         return "this is what loads a checkpoint that such a run has left; under which strategy it ran, this can't tell"
+    if nearby.gone(match.failure, match.signature, match.where, told.hints.versions):
+        return "runs ended with these words, but none with your versions, or the nearest that were measured"
     context = match.failure.context.get(match.signature)
     if context and not re.search(context, told.hints.context):
         return "only what you said bears it out: other mistakes have these words too, and nothing else in the log fits"
