@@ -24,6 +24,7 @@ from faultline.catalogue import ROOT, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.matrix import Cell, Selection
 from faultline.ranks import RankServer
+from faultline.results import Result
 
 README = ROOT / "bench" / "README.md"
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
@@ -149,24 +150,29 @@ def linear(say: Callable[[str], None]) -> list[Row]:
         "trainer": [cell for cell in cells if cell in trained],
     }
     minutes, seconds = {}, {}
+    wrong: set[str] = set()
     for name, part in parts.items():
-        each: list[float] = []
-        minutes[name] = timed(partial(run, part, each)) / 60
-        seconds[name] = statistics.median(each)
-        say(f"{name}: {len(part)} cells in {minutes[name]:.1f} min")
+        entries: list[Result] = []
+        minutes[name] = timed(partial(run, part, entries)) / 60
+        seconds[name] = statistics.median(entry["seconds"] for entry in entries)
+        wrong |= {entry["id"] for entry in entries if entry["verdict"] != "expected"}
+        say(
+            f"{name}: {len(part)} cells in {minutes[name]:.1f} min, not as expected: {', '.join(sorted(wrong)) or 'none'}"
+        )
     whole, quarter = minutes["scenario"] + minutes["trainer"], minutes["quarter"]
     per_cell = [60 * whole / len(cells), 60 * quarter / len(parts["quarter"])]
     return [
         (f"default matrix ({len(cells)} cells)", f"{whole:.1f} min", "under 25 min"),
+        ("cells that did not do what is expected of them", f"{len(wrong)}", "0"),
         (f"its scenario-level cells ({len(scenario)})", f"{minutes['scenario']:.1f} min", ""),
         ("median scenario-level cell", f"{seconds['scenario']:.2f} s", ""),
         ("seconds per cell, whole / a quarter", f"{per_cell[0]:.2f} / {per_cell[1]:.2f}", "the same: linear"),
     ]
 
 
-def run(cells: Sequence[Cell], seconds: list[float]) -> None:
-    """Run cells on as many workers as there are cores; `seconds` gets those of each."""
-    runner.run_all(cells, os.cpu_count() or 2, lambda entry: seconds.append(entry["seconds"]))
+def run(cells: Sequence[Cell], entries: list[Result]) -> None:
+    """Run cells on as many workers as there are cores; `entries` gets the result of each."""
+    runner.run_all(cells, os.cpu_count() or 2, entries.append)
 
 
 def checks(say: Callable[[str], None]) -> list[Row]:
