@@ -156,9 +156,7 @@ def linear(say: Callable[[str], None]) -> list[Row]:
         minutes[name] = timed(partial(run, part, entries)) / 60
         seconds[name] = statistics.median(entry["seconds"] for entry in entries)
         wrong |= {entry["id"] for entry in entries if entry["verdict"] != "expected"}
-        say(
-            f"{name}: {len(part)} cells in {minutes[name]:.1f} min, not as expected: {', '.join(sorted(wrong)) or 'none'}"
-        )
+        say(f"{name}: {len(part)} cells in {minutes[name]:.1f} min; not as expected: {', '.join(wrong) or 'none'}")
     whole, quarter = minutes["scenario"] + minutes["trainer"], minutes["quarter"]
     per_cell = [60 * whole / len(cells), 60 * quarter / len(parts["quarter"])]
     return [
