@@ -229,21 +229,27 @@ def told(problem: str, folder: Path) -> tuple[str, str]:
 
 def frames(traceback: str, folder: Path) -> str:
     """A traceback without this suite's frames, and without causes that have none of a folder; empty if none has."""
-    told = [part for part in map(_foreign, traceback.split(CAUSE)) if f'\n  File "{folder}' in part]
+    told = [_foreign(part, folder) for part in traceback.split(CAUSE)]
+    told = [part for part in told if f'\n  File "{folder}' in part]
     return CAUSE.join(part.strip("\n") for part in told) + "\n" if told else ""
 
 
-def _foreign(traceback: str) -> str:
+def _foreign(traceback: str, folder: Path) -> str:
+    """A traceback without this suite's frames; where it ends in this suite's own refusal, the last is of the folder."""
     kept: list[str] = []
-    ours = False
+    ours, end = False, 0
     for line in traceback.splitlines(keepends=True):
         if named := re.match(r'  File "([^"]+)"', line):
             # Each call of a module has three of torch's own, which say nothing.
             ours = named[1].startswith((str(blame.FOLDER), "<")) or named[1].endswith("/torch/nn/modules/module.py")
+            own = folder in Path(named[1]).parents and "site-packages" not in Path(named[1]).parts
         elif not line.startswith("    "):
-            ours = line.startswith("faultline.")
+            ours, own = line.startswith("faultline."), False
+            if ours:
+                kept = kept[:end]
         if not ours:
             kept.append(line)
+            end = len(kept) if own else end
     return "".join(kept)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -69,6 +71,65 @@ class Watch:
             "recomputed": self.recomputed,
             "forwards": self.forwards,
         }
+
+
+class CutOff:
+    """Collects the modules that reentrant checkpoints cut off from the loss: they train, and can get no gradient.
+
+    Such a checkpoint is an autograd function that runs modules, whosever it is: torch's, DeepSpeed's or one's own. It
+    goes on to no backward pass unless a tensor that is handed to it, in no container, requires a gradient. In another
+    checkpoint that is known once the outer one is recomputed. `modules` are the outermost ones that ran in it; where it
+    runs none, the one whose method it is, if that has parameters of its own.
+    """
+
+    def __init__(self, names: Mapping[torch.nn.Module, str]) -> None:
+        self.modules: dict[str, None] = {}
+        self._names = names
+        self._ran: list[torch.nn.Module] | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        function = torch.autograd.Function
+        handle = register_module_forward_pre_hook(self._on_forward)
+        try:
+            with mock.patch.object(function, "apply", classmethod(self._around(function.apply.__func__))):
+                yield
+        finally:
+            handle.remove()
+
+    def _on_forward(self, module: torch.nn.Module, args: Any) -> None:
+        if self._ran is not None and module in self._names and not torch.is_grad_enabled():
+            self._ran.append(module)
+
+    def _around(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        def run(cls: type, *args: Any, **kwargs: Any) -> Any:
+            has_graph = any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+            if has_graph or self._ran is not None or not torch.is_grad_enabled():
+                return apply(cls, *args, **kwargs)
+            self._ran = []
+            try:
+                return apply(cls, *args, **kwargs)
+            finally:
+                ran, self._ran = self._ran, None
+                self._add(dict.fromkeys(ran, True) or dict.fromkeys(self._methods_of(args), False))
+
+        return run
+
+    def _methods_of(self, args: Iterable[Any]) -> Iterator[torch.nn.Module]:
+        for each in args:
+            while isinstance(each, partial):
+                each = each.func
+            module = getattr(each, "__self__", None)
+            if isinstance(module, torch.nn.Module) and module in self._names:
+                yield module
+
+    def _add(self, modules: Mapping[torch.nn.Module, bool]) -> None:
+        """Add those that train, with all in them or by what is their own."""
+        names = [self._names[module] for module in modules]
+        for name, (module, whole) in zip(names, modules.items(), strict=True):
+            within = name.startswith(tuple(f"{other}." for other in names))
+            if not within and any(parameter.requires_grad for parameter in module.parameters(recurse=whole)):
+                self.modules.setdefault(name)
 
 
 def configured(model: Any) -> str:

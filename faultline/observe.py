@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from faultline.checkpointing import CutOff
 from faultline.strategies._common import blocks
 
 
@@ -34,6 +35,7 @@ class Observer:
         self._calls: Counter[tuple[int, str]] = Counter()
         self._several: dict[str, int] = {}
         self._frozen: dict[str, None] = {}
+        self._cut_off = CutOff(self._names)
         self._used: dict[int, set[str]] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
@@ -51,7 +53,8 @@ class Observer:
         self._calls.clear()
         self._inside.clear()
         try:
-            yield
+            with self._cut_off.watching():
+                yield
         finally:
             self._on = False
         for name, parameter in self._model.named_parameters():
@@ -96,12 +99,13 @@ class Observer:
         """What was seen, by name: of a run in one process all, under a strategy `apart`, `inside` and `entered` hold.
 
         `no_gradient` and `zero_gradient` are trainable parameters in no step of which one came, `several_calls` modules
-        that run more than once in a forward pass, `frozen_input` blocks that train on inputs without a graph,
-        `unfrozen` parameters that require gradients only since a step, `unequal` modules that run for some ranks' rows
-        only, `tied` the names of one parameter, `apart` those of them that aren't one any more, `order` all modules as
-        they run, `inside` the innermost module whose forward pass did not end, `entered` the classes of the model and
-        of what is around it whose forward passes ran, `not_fed` what a made-up batch leaves out, and why, `cast` the
-        types of weights that were made fp32.
+        that run more than once in a forward pass, `frozen_input` blocks that train on inputs without a graph, and what
+        the model's own reentrant checkpoints cut off for that (see `checkpointing.CutOff`), `unfrozen` parameters that
+        require gradients only since a step, `unequal` modules that run for some ranks' rows only, `tied` the names of
+        one parameter, `apart` those of them that aren't one any more, `order` all modules as they run, `inside` the
+        innermost module whose forward pass did not end, `entered` the classes of the model and of what is around it
+        whose forward passes ran, `not_fed` what a made-up batch leaves out, and why, `cast` the types of weights that
+        were made fp32.
         """
         everywhere = set.intersection(*self._used.values()) if self._used else set()
         return {
@@ -111,7 +115,7 @@ class Observer:
             "no_gradient": [name for name, found in self._gradients.items() if found == "none"],
             "zero_gradient": [name for name, found in self._gradients.items() if found == "zero"],
             "several_calls": [name for name, calls in self._several.items() if calls > 1],
-            "frozen_input": list(self._frozen),
+            "frozen_input": list(self._frozen | self._cut_off.modules),
             "unfrozen": list(self._unfrozen),
             "entered": list(self._entered),
             "unequal": sorted(set().union(*self._used.values()) - everywhere),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ COMPARED = {
     "over_ranks": "every weight moves as far as it should divided by the number of ranks: an average is taken twice",
     "bypassed": "the loss never calls the wrapper that the strategy put around the model, only what is inside of it",
 }
+UNMOVED = ("diverges", "unmoved")
+CUT_OFF = "nothing that is given to a reentrant checkpoint requires a gradient, so no weight in it gets one"
 WORDS = ("verified", "conditional", "refuted")
 
 
@@ -32,7 +35,7 @@ class Form:
 
     @property
     def places(self) -> frozenset[Place]:
-        return frozenset((result["strategy"], result["checkpointing"]) for result in self.results)
+        return frozenset(map(place, self.results))
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,29 @@ class Group:
 
     @functools.cached_property
     def fates(self) -> list[Fate]:
-        """Remedies of the known failure as measured where the model shows it, the verified ones first."""
+        """Remedies of the known failure as measured where the model shows it, the verified ones first.
+
+        Where it may be another, or another beside it, those of each are told, with what they help against unless they
+        do the same against all.
+        """
+        every = [(match, self._fates(match)) for match in (self.match, *self.either) if match]
+        same = Counter((fate.claim.text, fate.word) for _, own in every for fate in own)
+        told: dict[tuple[str, str], Fate] = {}
+        for match, own in every:
+            for fate in own:
+                text, word = fate.claim.text, fate.word
+                said = text if same[text, word] == len(every) else f"{text}, against {match.failure.name}"
+                told.setdefault((said, word), replace(fate, claim=replace(fate.claim, text=said)))
+        return sorted(told.values(), key=lambda fate: WORDS.index(fate.word))
+
+    def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
-        for form in self.forms if self.failure else ():
-            for fate in known.fates(self.failure, form.signature, form.places)[0]:  # type: ignore[arg-type]
+        for form in self.forms:
+            signature = form.signature if match is self.match else match.signature
+            for fate in known.fates(match.failure, signature, form.places)[0]:
                 if fate.claim.kind == "helps":
                     by_key.setdefault(fate.key, []).append(fate)
-        fates = matching.worded(map(_together, by_key.values()), self.match.mechanism if self.match else "")
-        return sorted(fates, key=lambda fate: WORDS.index(fate.word))
+        return matching.worded(map(_together, by_key.values()), match.mechanism)
 
 
 def _together(fates: Sequence[Fate]) -> Fate:
@@ -86,13 +104,16 @@ def ran(results: Collection[Result]) -> bool:
 
 
 def groups(results: Collection[Result]) -> list[Group]:
-    """The cells that don't train, put together where they show one known failure, or else do the same."""
+    """The cells that don't train, put together where they show one known failure, or else do the same.
+
+    With them are those that do what one process does, where that is what a known failure does there already.
+    """
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
     known_as: dict[tuple[Any, ...], list[tuple[Match, tuple[Match, ...]]]] = {}
     for result in results:
-        if fine(result):
+        match, either = recognised(result) if not fine(result) else (alone(result), ())
+        if fine(result) and not match:
             continue
-        match, either = recognised(result)
         at = (result["first"].get("phase"), result["first"].get("module"))
         words = normalised(result["detail"]) if result["outcome"] != "diverges" else at
         form = (result["outcome"], match.signature if match else "", "" if match else words)
@@ -124,19 +145,21 @@ def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
     What its comparison shows decides before what the model is like.
     """
-    facts, where = result["facts"], (result["strategy"], result["checkpointing"])
+    facts, where = result["facts"], place(result)
     shown = dict.fromkeys(result["shows"], True)
     if result["outcome"] == "raises":
         error: dict[str, Any] = next((rank["error"] for rank in result["ranks"] if rank["error"]), {})
         context = in_place(error.get("traceback", ""), *where)
         hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
         fits = [match for match in matching.fitting(result["detail"], hints) if match.sure]
-        for match in fits:
-            if fits_model(match.failure, facts | shown):
-                return match, ()
+        # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
+        cut = cut_off(facts)
+        unused = {"no_gradient": [name for name in facts.get("no_gradient", ()) if name not in cut]}
+        if seen := [match for match in fits if fits_model(match.failure, facts | unused | shown)]:
+            return seen[0], matching.sharing(seen[0], seen) if cut else ()
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
-        alone = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
-        found = next(alone, None)
+        words = (m for m in fits if not m.failure.found_by and known.shown_by_itself(m.failure, m.signature))
+        found = next(words, None)
         return (replace(found, sure=matching.LIKELY), matching.sharing(found, fits)) if found else (None, ())
     for facts_seen in (shown, facts):
         fitting = _showing(result, facts_seen)
@@ -147,11 +170,37 @@ def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
 
 def _showing(result: Result, facts: dict[str, Any]) -> tuple[Match, ...]:
     """The failures that need one of these facts, and of which a cell in the same place does the same."""
-    did, where = (result["outcome"], result["signature"]), (result["strategy"], result["checkpointing"])
+    return _doing((result["outcome"], result["signature"]), place(result), facts)
+
+
+def _doing(did: tuple[str, str], where: Place, facts: dict[str, Any]) -> tuple[Match, ...]:
+    """The failures that need one of these facts, and of which a cell does this there."""
     fitting = [f for f in failures().values() if fits_model(f, facts) and _measured(f, did, where)]
     fitting.sort(key=_in_trainers)  # a model that is checked has none
     by = {f.name: next(fact for fact in f.found_by if facts.get(fact)) for f in fitting}
     return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
+
+
+def alone(result: Result) -> Match | None:
+    """The known failure that one process shows already where a cell agrees with it: weights that never move, because
+    the model's own checkpoints cut them off."""
+    if result["outcome"] != "trains" or result["checkpointing"] != "off" or not cut_off(result["facts"]):
+        return None
+    _, mode = place(result)
+    fitting = _doing(UNMOVED, ("single", mode), {"frozen_input": result["facts"]["frozen_input"]})
+    return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
+
+
+def cut_off(facts: dict[str, Any]) -> list[str]:
+    """The parameters without a gradient in blocks that the model's own reentrant checkpoints cut off."""
+    blocks = facts.get("frozen_input", ()) if facts.get("checkpointing") == "reentrant" else ()
+    return [name for name in facts.get("no_gradient", ()) if name.startswith(tuple(f"{block}." for block in blocks))]
+
+
+def place(result: Result) -> Place:
+    """Where a cell was run: a model that checkpoints by itself does so where nothing was asked for."""
+    mode = result["checkpointing"]
+    return result["strategy"], result["facts"].get("checkpointing", mode) if mode == "off" else mode
 
 
 def _in_trainers(failure: Failure) -> float:

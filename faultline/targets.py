@@ -45,12 +45,13 @@ class Module:
         with alone():
             built = _call(file, self.target["function"]) if self.target["function"] else tiny(file)
         model, loss, batch = _parts(built)
+        called = f"{file.name}:{self.target['function']}"
         if not isinstance(model, torch.nn.Module):
-            raise Refused(f"{file.name} gives a {type(model).__name__}: return a model, or (model, loss, batch)")
+            raise Refused(f"{called} gives {kind(model)}: return a model, or (model, loss, batch)")
         if loss is not None and not callable(loss):
-            raise Refused(f"the loss is a {type(loss).__name__}: return a function loss(model, batch) in its place")
+            raise Refused(f"the loss is {kind(loss)}: return a function loss(model, batch) in its place")
         if hasattr(model, "_orig_mod"):
-            raise Refused(f"{file.name} gives a compiled model: return it as it was before torch.compile")
+            raise Refused(f"{called} gives a compiled model: return it as it was before torch.compile")
         kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
         if kinds - {torch.float32}:
             model.float()  # the strategies make bf16 of it where a cell asks for that, each in its own way
@@ -93,6 +94,12 @@ class Module:
             return whole
 
         return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer, optimizer=of_all)
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words: an int, a float."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def of_all(model: Any) -> torch.optim.Optimizer:
@@ -265,7 +272,7 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
 
     found = mapped(batch, mine)
     if not any(True for _ in tensors(found)):
-        raise Refused(f"the batch is a {type(batch).__name__} without a tensor: give tensors, in dictionaries or lists")
+        raise Refused(f"the batch is {kind(batch)} without a tensor: give tensors, in dictionaries or lists")
     return found
 
 
@@ -273,5 +280,5 @@ def scalar(loss: Any) -> torch.Tensor:
     """A loss, or the one of a model's output; raises Refused for what can't be trained on."""
     found = getattr(loss, "loss", None) if not isinstance(loss, torch.Tensor) else loss
     if not isinstance(found, torch.Tensor) or found.numel() != 1:
-        raise Refused(f"the loss is a {type(loss).__name__}, not a tensor with one number")
+        raise Refused(f"the loss is {kind(loss)}, not a tensor with one number")
     return found.reshape(())

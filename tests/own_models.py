@@ -62,6 +62,52 @@ def checkpoints_by_itself():
     return model, loss, batch()
 
 
+class Checkpointed(nn.Module):
+    """Checkpoints its blocks by hand, behind an embedding that is frozen."""
+
+    def __init__(self, use_reentrant=True):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(4, 8).requires_grad_(False), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.use_reentrant)
+        return self.head(x)
+
+
+def checkpointed(model):
+    return model, loss, {"x": torch.arange(4), "y": torch.arange(4) % 3}
+
+
+def cut_off():
+    return checkpointed(Checkpointed())
+
+
+def cut_off_and_unused():
+    model = Checkpointed()
+    model.spare = nn.Linear(8, 8)
+    return checkpointed(model)
+
+
+def not_reentrant():
+    return checkpointed(Checkpointed(use_reentrant=False))
+
+
+def trained_embedding():
+    model = Checkpointed()
+    model.embed.requires_grad_(True)
+    return checkpointed(model)
+
+
+def frozen_blocks():
+    model = Checkpointed()
+    model.blocks.requires_grad_(False)
+    return checkpointed(model)
+
+
 def unused():
     model = Model()
     model.spare = nn.Linear(8, 8)

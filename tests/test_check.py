@@ -152,6 +152,19 @@ def test_a_refusal_is_one_line_with_the_cause_alone():
     assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
 
 
+def test_of_a_script_that_starts_processes_its_own_line_is_the_last():
+    """Breaks when the traceback ends in a library's frames, without an error."""
+    library = (
+        '  File "/home/me/.venv/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 275, in spawn\n'
+    )
+    ours = f'  File "{ROOT}/faultline/targets.py", line 9, in start\n    raise Refused()\n'
+    problem = f"{TRACEBACK}{library}    process.start()\n{ours}faultline.targets.Refused: the script starts processes\n"
+    message, traceback = check.told(problem, Path("/home/me"))
+    assert message == "the script starts processes" and traceback.endswith("    x.shape\n")
+    raised = check.told(problem.replace("faultline.targets.Refused", "RuntimeError"), Path("/home/me"))[1]
+    assert "process.start()" in raised and raised.endswith("RuntimeError: the script starts processes\n")
+
+
 def test_a_module_that_is_missing_is_not_blamed_on_the_stack():
     """Breaks when somebody whose own helpers.py lies elsewhere is told to choose another release of torch."""
     problem = (
@@ -342,6 +355,51 @@ def test_what_ranks_show_beside_the_reference():
         assert seen(*others) == [], others
     assert seen(None, None, entered=("Inner", "Module")) == ["bypassed"]
     assert seen(None, None, entered=()) == [], "nothing ran"
+
+
+CUT_OFF = FACTS | {"checkpointing": "reentrant", "frozen_input": ["bs.0"], "no_gradient": ["bs.0.w"]}
+WAITS = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+
+
+def test_cells_that_agree_hide_nothing_that_one_process_does_already():
+    """Breaks when a model of which half never trains is told to do what it should."""
+    places = ("ddp-find-unused", "fsdp2")
+    found = [entry(cell=f"check/model/{name}/off/fp32/w2/cpu", facts=CUT_OFF) for name in places]
+    text = shown(found)
+    assert "bs.0: get no gradient: nothing that is given to a reentrant checkpoint requires a gradient" in text
+    assert "✓ trains (unmoved)  " in text
+    assert "likely: reentrant_frozen_embeddings_adapters" in text and "verified     `use_reentrant=False`" in text
+    assert "In one process too, bs.0.w never move." in checked.verdict(found)
+    [problem] = checked.as_json(found)["problems"]
+    assert problem["forms"][0]["outcome"] == "trains" and len(problem["forms"][0]["cells"]) == 2
+    for other in ({"frozen_input": []}, {"checkpointing": "off"}, {"no_gradient": []}, {"no_gradient": ["bs.01.w"]}):
+        quiet = [entry(cell="check/model/fsdp2/off/fp32/w2/cpu", facts=CUT_OFF | other)]
+        assert not problems.groups(quiet) and "never move" not in checked.verdict(quiet), other
+
+
+def test_a_parameter_that_is_cut_off_is_not_called_unused():
+    """Breaks when DDP's own advice, which only silences it, is told to be verified."""
+    found = entry("raises", detail=WAITS, ranks=[{"error": {"traceback": WAITS}}])
+    [group] = problems.groups([found | {"facts": CUT_OFF}])
+    assert (group.failure.name, group.either) == ("reentrant_frozen_embeddings_adapters", ())
+    told = {fate.claim.text: fate.word for fate in group.fates}
+    assert told["`find_unused_parameters=True`"] == "refuted" and told["`use_reentrant=False`"] == "verified"
+    [group] = problems.groups([found | {"facts": CUT_OFF | {"no_gradient": ["bs.0.w", "spare.w"]}}])
+    assert [match.failure.name for match in group.either] == ["reentrant_frozen_embeddings_adapters"]
+    assert {"`use_reentrant=False`, against reentrant_frozen_embeddings_adapters"} < {f.claim.text for f in group.fates}
+    [group] = problems.groups([found | {"facts": FACTS | {"frozen_input": ["a"], "no_gradient": ["a.w"]}}])
+    assert (group.failure.name, group.either) == ("ddp_unused_vision_tower", ()), "no checkpoint was there"
+
+
+def test_the_ranks_that_raised_are_told_where_not_all_did():
+    """Breaks when somebody looks for a fault on rank 0 that is in rank 1's rows, or a peer's end is taken for it."""
+    own = {"type": "ValueError", "message": "no 1", "traceback": ""}
+    alike, peer = own | {"message": "no 2"}, {"type": "RuntimeError", "message": "Connection closed by peer"}
+    for other in (None, peer):
+        ranks = [{"error": other}, {"error": own}]
+        assert "  raised on rank 1 of 2\n" in shown([entry("raises", ranks=ranks, rank=1)])
+    ranks = [{"error": alike}, {"error": own}]
+    assert "raised on" not in shown([entry("raises", ranks=ranks, rank=1)])
 
 
 def shown(results, target="train.py:build", options=()):

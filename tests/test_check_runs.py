@@ -233,6 +233,40 @@ def test_an_adapter_that_reentrant_checkpointing_cuts_off_is_named(run, strategy
     assert run("adapters_behind_inputs_without_a_graph", strategy, "non-reentrant")["outcome"] == "trains"
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "ddp-find-unused", "fsdp2"])
+def test_blocks_that_the_models_own_checkpoints_cut_off_are_named(run, strategy):
+    """Breaks when a model that checkpoints by hand behind a frozen embedding is told to train as it should: it does as
+    in one process, where half of it never moves, and DDP that looks for unused parameters only says nothing."""
+    found = run("cut_off", strategy)
+    assert found["facts"]["frozen_input"] == ["blocks.0", "blocks.1"]
+    assert found["outcome"] == ("raises" if strategy == "ddp" else "trains"), found["detail"]
+    [group] = problems.groups([found])
+    assert (group.failure.name, group.either) == ("reentrant_frozen_embeddings_adapters", ())
+    told = {fate.claim.text: fate.word for fate in group.fates}
+    assert told["`use_reentrant=False`"] == "verified"
+    assert told.get("`find_unused_parameters=True`") == ("refuted" if strategy == "ddp" else None)
+
+
+def test_an_unused_part_beside_blocks_that_are_cut_off_is_told_as_well(run):
+    """Breaks when what helps against one of two causes is told to help against both."""
+    [group] = problems.groups([run("cut_off_and_unused", "ddp")])
+    names = ["ddp_unused_vision_tower", "reentrant_frozen_embeddings_adapters"]
+    assert [group.failure.name, *(match.failure.name for match in group.either)] == names
+    told = {fate.claim.text: fate.word for fate in group.fates}
+    assert told["`find_unused_parameters=True`"] == "refuted", "against both, in reentrant checkpoints"
+    assert told[f"`use_reentrant=False`, against {names[1]}"] == "verified"
+    assert told[f"freeze the unused parameters (`requires_grad=False`), against {names[0]}"] == "verified"
+
+
+@pytest.mark.parametrize("model", ["not_reentrant", "trained_embedding", "frozen_blocks"])
+def test_checkpoints_that_cut_nothing_off_are_quiet(run, model):
+    """The near misses: a graph that comes through, and blocks that are frozen on purpose."""
+    found = run(model, "fsdp2")
+    assert (found["outcome"], found["facts"]["frozen_input"]) == ("trains", []), found["detail"]
+    assert found["facts"]["checkpointing"] == ("non-reentrant" if model == "not_reentrant" else "reentrant")
+    assert not problems.groups([found])
+
+
 def test_an_adapter_that_fits_nothing_is_refused(run):
     with pytest.raises(check.TargetFailed, match="PEFT refuses the adapter: Target modules"):
         run(QWEN2, lora="target=nothing_of_the_sort")
@@ -242,7 +276,7 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
     ("what", "told", "line"),
     [
         ("without_a_loss", r"return \(model, loss, batch\)", ""),
-        ("no_model", r"gives a int: return a model, or \(model, loss, batch\)", ""),
+        ("no_model", r"own_models.py:no_model gives an int: return a model, or \(model, loss, batch\)", ""),
         ("no_function", "the loss is a float: return a function", ""),
         ("no_number", "the loss is nan in one process already", ""),
         ("equal_rows", "give rows that differ", ""),
@@ -267,6 +301,7 @@ def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, told, 
     assert "\n" not in str(failed.value)
     assert (line in failed.value.traceback) if line else not failed.value.traceback
     assert f"{ROOT}/faultline" not in failed.value.traceback
+    assert "/torch/multiprocessing/" not in failed.value.traceback
 
 
 def test_the_command_tells_a_fault_from_a_mistake():

@@ -12,9 +12,10 @@ from rich.text import Text
 from faultline import matching, report
 from faultline.matrix import default_world
 from faultline.oracle import OWN
-from faultline.problems import COMPARED, Form, Group, agrees, facts_of, fine, groups, ran
+from faultline.problems import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
 from faultline.report import named, one_line, plain, terminal
 from faultline.results import Result
+from faultline.wording import normalised
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback
@@ -25,7 +26,8 @@ FACTS = {
     "no_gradient": "never get a gradient: DDP waits for one of every trainable parameter",
     "zero_gradient": "get gradients of zeros only",
     "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
-    "frozen_input": "get inputs without a graph: in reentrant checkpoints such layers were seen to get no gradient",
+    "frozen_input": "get inputs without a graph: a reentrant checkpoint gives such layers no gradient, unless something"
+    " makes these inputs require one",
     "unfrozen": "require gradients only once training has begun: a wrapper made before that may not know of them",
     "unequal": "run for some ranks' rows only: ranks use different parameters",
 }
@@ -81,7 +83,9 @@ def verdict(results: Sequence[Result]) -> str:
     if not wrong and not unproven and not own:
         trained = sum(result["outcome"] == "trains" for result in results)
         who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
-        return f"{who} what one process does: every gradient and weight agrees."
+        agree = f"{who} what one process does: every gradient and weight agrees."
+        never = cut_off(facts_of(results))
+        return agree + (f" In one process too, {_names(never)} never move." if never else "")
     told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
     told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
     told += [f"{own} ended in a fault of Faultline's own, which says nothing of the model"] * bool(own)
@@ -98,7 +102,8 @@ def remarks(facts: dict[str, Any]) -> list[str]:
     """What the model shows in one process, one line each."""
     if not facts:
         return []
-    told = [f"{_names(facts[key])}: {text}" for key, text in FACTS.items() if facts[key]]
+    words = FACTS | ({"frozen_input": f"get no gradient: {CUT_OFF}"} if cut_off(facts) else {})
+    told = [f"{_names(facts[key])}: {text}" for key, text in words.items() if facts[key]]
     still = [name for key in ("no_gradient", "zero_gradient") for name in facts[key] if "lora_" in name]
     if still:
         told.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
@@ -145,7 +150,12 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     symbol, style = report.SYMBOLS[one["outcome"]], terminal.STYLES[one["outcome"]]
     head = Text(f"{symbol} {named(one['outcome'], form.signature or one['signature'])}", style=style)
     _line(console, head.append(f"  {_where(form.results, results)}", "default"))
+    if fine(one):
+        _line(console, f"  as in one process, where these never move: {_names(cut_off(one['facts']))}")
+        return
     _line(console, f"  {one_line(one['detail'])[:DETAIL]}")
+    if one["outcome"] == "raises" and (ranks := raising(one)):
+        _line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one['ranks'])}")
     for parameter, (kind, step, rank, error) in list(worst(one).items())[:SHOWN]:
         _line(console, f"    {one_line(parameter)}: {kind} off by {_number(error)} in step {step} on rank {rank}")
     if one["raised_in"] is not None:
@@ -156,6 +166,17 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         _line(console, f"  first differs: {first_words}")
     for names in one["apart"]:
         _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
+
+
+def raising(result: Result) -> list[int]:
+    """The ranks that raised a cell's error, where not all of them did."""
+    said = [
+        normalised(f"{error.get('type')}: {error.get('message')}") if (error := rank["error"]) else ""
+        for rank in result["ranks"]
+    ]
+    first = result.get("rank")
+    own = [rank for rank, words in enumerate(said) if first is not None and words == said[first] != ""]
+    return own if len(own) < len(said) else []
 
 
 def command(target: str, options: Sequence[str], result: Result) -> str:
@@ -203,6 +224,7 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
         "outcome",
         "signature",
         "detail",
+        "rank",
         "first",
         "raised_in",
         "at",

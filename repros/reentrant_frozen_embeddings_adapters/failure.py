@@ -51,11 +51,17 @@ FAILURE = Failure(
         Variant("model_non_reentrant", trainer="sft", strategies=SOME, checkpointing=("reentrant",)),
     ),
     claims={
-        "a": Claim("`use_reentrant=False`", swap={"checkpointing": "non-reentrant"}, where={"variant": "broken"}),
+        "a": Claim(
+            "`use_reentrant=False`",
+            swap={"checkpointing": "non-reentrant"},
+            where={"variant": "broken"},
+            general="`use_reentrant=False`",
+        ),
         "b": Claim(
             "`model.enable_input_require_grads()`",
             swap={"remedy": "enable_input_require_grads"},
             where={"variant": "broken"},
+            general="have the checkpointed part's input require a gradient, as `enable_input_require_grads()` does",
         ),
         "c": Claim(
             "`find_unused_parameters=True`, as DDP's error says",
