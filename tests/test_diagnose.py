@@ -130,6 +130,41 @@ def test_words_that_others_share_need_more_than_themselves():
     assert told("gradient_checkpointing=True\n" + NO_GRAD, **place("ddp", "reentrant")).match.sure == CERTAIN
 
 
+@pytest.mark.parametrize(
+    ("frames", "answer"),
+    [
+        (
+            '  File "trl/trainer/dpo_trainer.py", line 1241, in _precompute_ref_logps\n'
+            "    return concatenate_datasets([dataset, Dataset.from_file(cache_file)], axis=1)\n"
+            "                                          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+            '  File "datasets/arrow_dataset.py", line 818, in from_file\n',
+            "dpo_precompute_ref_in_memory_dataset",
+        ),
+        (
+            '  File "prepare.py", line 9, in <module>\n    data = Dataset.from_file(cache)\n'
+            '  File "datasets/arrow_dataset.py", line 818, in from_file\n',
+            "dpo_precompute_ref_in_memory_dataset (mechanism)",
+        ),
+        (
+            '  File "prepare.py", line 9, in <module>\n    data = pickle.load(open("tokenized.pkl", "rb"))\n'
+            '  File "datasets/table.py", line 1093, in __setstate__\n',
+            UNKNOWN,
+        ),
+        (
+            '  File "prepare.py", line 9, in <module>\n    data = load_from_disk("data")\n'
+            '  File "datasets/table.py", line 1083, in from_file\n',
+            UNKNOWN,
+        ),
+    ],
+)
+def test_a_cache_file_that_is_gone_is_a_known_failure_only_where_that_opens_it(frames, answer):
+    """Breaks when any missing cache file of a data set is taken for TRL's, or TRL's isn't known by its frames."""
+    gone = "FileNotFoundError: [Errno 2] Failed to open local file '/tmp/hf_datasets-4q2x/cache-77aa.arrow'\n"
+    log = f"precompute_ref_log_probs=True\nTraceback (most recent call last):\n{frames}{gone}"
+    for how in ({}, {"strategies": frozenset(["ddp"])}):
+        assert score.said(told(log, **how)) == answer
+
+
 def test_a_strategy_from_the_options_bears_nothing_out_for_certain():
     """Breaks when `--strategy fsdp2` is taken for a line of the log that speaks of FSDP."""
     words = "    ref_logps = self.ref_model(batch)\nRuntimeError: Expected all tensors to be on the same device\n"
