@@ -8,7 +8,10 @@ from collections.abc import Sequence
 EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 LONGEST = 400  # characters of names in a message
-LISTS = {"failure": "list", "variant": "list --ids", "cell": "list --ids"}  # what tells names that are too many
+FIRST = 10  # names, where there are more than that and nothing lists them
+LISTS = {"failure": "`python -m faultline list`"} | dict.fromkeys(
+    ("variant", "cell"), "`python -m faultline list --ids`"
+)
 
 
 class UsageError(Exception):
@@ -27,8 +30,9 @@ def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     are, or with what lists them."""
     if near := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
         return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(near)}?")
-    told = ", ".join(known) or "none that there is"
-    if len(told) > LONGEST:
-        listed = f" that `python -m faultline {LISTS[kind]}` has" if kind in LISTS else ""
-        return UsageError(f"unknown {kind} {name!r}: none of the {len(known)}{listed}")
-    return UsageError(f"unknown {kind} {name!r}: {'one of ' * (len(known) > 1)}{told}")
+    told = ", ".join(known)
+    if len(told) <= LONGEST:
+        return UsageError(f"unknown {kind} {name!r}: {f'one of {told}' if told else 'there is none'}")
+    if kind in LISTS:
+        return UsageError(f"unknown {kind} {name!r}: none of the {len(known)} that {LISTS[kind]} has")
+    return UsageError(f"unknown {kind} {name!r}: one of {', '.join(known[:FIRST])} and {len(known) - FIRST} more")
