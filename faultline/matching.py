@@ -127,6 +127,24 @@ def _weigh(failure: Failure, signature: str, hints: Hints) -> Match:
     return Match(failure, signature, CERTAIN if sure else LIKELY, where=there)
 
 
+def settling(match: Match, hints: Hints) -> list[str]:
+    """The options, of axes that aren't known, of which some value makes an answer certain or rules it out, if perhaps
+    only beside another; a checkpointing mode that has no part in a failure does neither."""
+    unknown = frozenset[str]()
+    named = [hints.strategies] if hints.strategies else [unknown, *(frozenset([n]) for n in strategies.names())]
+    modes = [hints.modes] if hints.modes else [unknown, *(frozenset([mode]) for mode in CHECKPOINTING)]
+
+    def open_with(name: frozenset[str], mode: frozenset[str]) -> bool:
+        return _weigh(match.failure, match.signature, replace(hints, strategies=name, modes=mode)).sure == LIKELY
+
+    still = [[open_with(name, mode) for mode in modes] for name in named]
+    settles = {
+        "--strategy": any(first and not all(others) for first, *others in zip(*still, strict=True)),
+        "--checkpointing": any(first and not all(others) for first, *others in still),
+    }
+    return [option for option, does in settles.items() if does]
+
+
 def _later(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:
     """How sure the words of a process are that loads what a run left: what is known of it says nothing of that run."""
     context = failure.context.get(signature)

@@ -14,7 +14,7 @@ from faultline.campaigns import Measured
 from faultline.catalogue import Failure, Reported, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.matrix import Cell
-from faultline.report import one_line, plain
+from faultline.report import cut, one_line, plain
 from faultline.results import Result, untagged
 
 
@@ -84,7 +84,7 @@ def _outcome(measured: Measured) -> str:
 
 
 def _detail(measured: Measured) -> str:
-    return one_line(measured.results[0]["detail"] if measured.results else measured.unusable)[:400]
+    return cut(measured.results[0]["detail"] if measured.results else measured.unusable, 400)
 
 
 def _error(measured: Measured) -> str:

@@ -270,7 +270,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
     [
         (["--package", "trll"], "unknown package 'trll'; did you mean trl"),
         (["--from", "0.161"], "unknown release of trl '0.161'; did you mean 0.16.0"),
-        (["--to", "newest"], "unknown release of trl 'newest'; did you mean 0.55.0"),
+        (["--to", "newest"], "unknown release of trl 'newest': one of 0.55.0, 0.54.0"),
         (["--from", "0.30", "--to", "0.20"], "--from 0.30.0 is later than --to 0.20.0"),
         (["--from", "0.30", "--to", "0.30.0"], "a single release"),
         (["--bad", "trains"], "unknown outcome 'trains'"),

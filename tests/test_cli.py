@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline import catalogue, commands, matrix, results, runner, server
+from faultline import catalogue, commands, matrix, results, runner, server, stacks, strategies
 from faultline.errors import EXIT_USAGE
 from faultline.expectations import Expectation
 from faultline.matrix import Selection
@@ -74,6 +74,20 @@ def test_an_unknown_name_is_refused_with_the_nearest(refused, verb, option, valu
     line = refused(verb, option, value)
     assert line.startswith(f"faultline: unknown {option[2:]} ") and "did you mean" in line
     assert nearest in line.split("did you mean")[1], "the name that was meant is not named"
+
+
+@pytest.mark.parametrize("option", ["--strategy", "--stack"])
+def test_a_name_that_is_like_none_is_refused_with_all_there_are(refused, tmp_path, option):
+    """Breaks when somebody who writes `foo` is asked whether it was meant to be the first of the names."""
+    log = tmp_path / "train.log"
+    log.write_text("ValueError: no\n")
+    names = strategies.names() if option == "--strategy" else list(stacks.named())
+    assert refused("diagnose", str(log), option, "foo").endswith(f" 'foo': one of {', '.join(names)}")
+
+
+def test_a_name_that_is_like_none_of_many_is_refused_with_what_lists_them(refused):
+    line = refused("list", "--failure", "xyz")
+    assert line.endswith(f"'xyz': none of the {len(FAILURES)} that `python -m faultline list` has")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,12 @@ from faultline.stacks import TODAY
 FAILURES = catalogue.failures()
 SAMPLES = list(score.samples())
 PASTED = [sample for sample in SAMPLES if sample.group in (score.PASTED, score.OTHERS)]
+DPO = (
+    '  File "trl/trainer/dpo_trainer.py", line 1241, in _precompute_ref_logps\n'
+    "    return concatenate_datasets([dataset, Dataset.from_file(cache_file)], axis=1)\n"
+    '  File "datasets/arrow_dataset.py", line 818, in from_file\n'
+)
+GONE = "FileNotFoundError: [Errno 2] Failed to open local file '/tmp/hf_datasets-4q2x/cache-77aa.arrow'\n"
 NO_GRAD = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
 TWICE = "AssertionError: The parameter 7 has already been reduced. Gradient computed twice for this partition.\n"
 
@@ -49,6 +55,12 @@ def told(text, **how):
 def unhurried(content, asked=None):
     """The same with every line looked at."""
     return diagnose.diagnose(lambda wanted: logs.lines("log", [content], lambda: wanted() and None), asked)
+
+
+def printed(answer):
+    shown = io.StringIO()
+    diagnosis.show(Console(file=shown, width=200), answer)
+    return shown.getvalue()
 
 
 def place(strategy, checkpointing):
@@ -130,6 +142,56 @@ def test_words_that_others_share_need_more_than_themselves():
     only_said = told(NO_GRAD, **place("ddp", "reentrant"))
     assert only_said.match.sure == LIKELY, "options alone made an ambiguous error certain"
     assert told("gradient_checkpointing=True\n" + NO_GRAD, **place("ddp", "reentrant")).match.sure == CERTAIN
+
+
+@pytest.mark.parametrize(
+    ("frames", "answer"),
+    [
+        (DPO, "dpo_precompute_ref_in_memory_dataset"),
+        (
+            '  File "prepare.py", line 9, in <module>\n    data = Dataset.from_file(cache)\n'
+            '  File "datasets/arrow_dataset.py", line 818, in from_file\n',
+            "dpo_precompute_ref_in_memory_dataset (mechanism)",
+        ),
+        (
+            '  File "prepare.py", line 9, in <module>\n    data = pickle.load(open("tokenized.pkl", "rb"))\n'
+            '  File "datasets/table.py", line 1093, in __setstate__\n',
+            UNKNOWN,
+        ),
+        (
+            '  File "prepare.py", line 9, in <module>\n    data = load_from_disk("data")\n'
+            '  File "datasets/table.py", line 1083, in from_file\n',
+            UNKNOWN,
+        ),
+    ],
+)
+def test_a_cache_file_that_is_gone_is_a_known_failure_only_where_that_opens_it(frames, answer):
+    """Breaks when any missing cache file of a data set is taken for TRL's, or TRL's isn't known by its frames."""
+    log = f"precompute_ref_log_probs=True\nTraceback (most recent call last):\n{frames}{GONE}"
+    for how in ({}, {"strategies": frozenset(["ddp"])}):
+        assert score.said(told(log, **how)) == answer
+
+
+@pytest.mark.parametrize(
+    ("log", "how", "said"),
+    [
+        (f"Traceback (most recent call last):\n{DPO}{GONE}", {}, "against it; --strategy would settle it"),
+        (TWICE, {}, "against it; --strategy and --checkpointing would settle it"),
+        (TWICE, {"strategies": frozenset(["zero2"])}, "against it; --checkpointing would settle it"),
+    ],
+)
+def test_only_options_that_would_change_the_answer_are_asked_for(log, how, said):
+    """Breaks when a user is sent to find out a checkpointing mode that has no part in the failure."""
+    assert f"nothing speaks {said}\n" in printed(told(log, **how))
+
+
+def test_a_long_error_is_shown_as_whole_words_and_kept_whole():
+    """Breaks when an error is cut in the middle of a word, without a sign of it, or in what machines are given."""
+    words = "Expected to have finished reduction in the prior iteration before starting a new one. "
+    error = f"RuntimeError: {words}{'argument `find_unused_parameters=True` ' * 9}to"
+    shown = printed(told(f"{error}\n"))
+    assert re.search(r"RuntimeError: .* (?:argument|`find_unused_parameters=True`)…$", shown, re.MULTILINE)
+    assert diagnose.as_json(told(f"{error}\n"))["error"] == error
 
 
 def test_a_strategy_from_the_options_bears_nothing_out_for_certain():

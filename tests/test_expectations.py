@@ -220,7 +220,7 @@ def test_a_mistake_in_the_file_is_named_in_one_line(write, text, message):
         ("checkpointing = 'on'", "unknown checkpointing 'on'"),
         ("precision = 'fp16'", "unknown precision 'fp16'; did you mean"),
         ("device = 'gpu'", "unknown device 'gpu'"),
-        ("world_size = 3", "unknown world_size '3'; did you mean 1 or 2 or 4?"),
+        ("world_size = 3", "unknown world_size '3': one of 1, 2, 4"),
         ("signature = 'no-grad'", "unknown signature 'no-grad'; did you mean no-grad-fn"),
         ("versions = {tlr = '>=1'}", "unknown package 'tlr'; did you mean trl"),
         ("versions = {trl = '>=9'}\nvariant = 'brokn'", "unknown variant 'brokn'"),

@@ -62,6 +62,18 @@ def test_law_ordinary_text_stays_as_it_is(text):
     assert plain(text) == text
 
 
+@given(st.text(alphabet="ab `", max_size=60), st.integers(2, 40))
+def test_law_a_text_is_cut_at_a_word_and_says_so(text, most):
+    """Breaks when a reader can't see that there is more of an error, or reads half a word of it."""
+    line, shown = plain(text).split(), report.cut(text, most)
+    assert len(shown) <= most
+    if shown == " ".join(line):
+        return
+    kept = shown.removesuffix("…").split()
+    assert shown.endswith("…") and " ".join(line).startswith(shown[:-1])
+    assert kept == line[: len(kept)] or len(line[len(kept) - 1]) >= most // 2
+
+
 def test_an_escape_sequence_without_end_takes_no_more_than_its_line():
     assert plain("a\x1b]0;title\nb") == "a\nb"
     assert plain("\x1b[1;31mred\x1b[0m\r\nnext\rlast") == "red\nnext\nlast"

@@ -52,7 +52,50 @@ def test_a_report_runs_the_library_that_it_is_for(name):
 def test_a_report_tells_of_the_remedies_that_are_about_its_cell(cell, told):
     """Breaks when maintainers read that something helps, or doesn't, which was measured on another form of it."""
     where = facts.place(Cell.parse(cell))
-    assert dict(issue.tried(where)) == {issue.prose(where.failure.claims[key].text): word for key, word in told.items()}
+    said = {text: word.partition(";")[0] for text, word in issue.tried(where)}
+    assert said == {issue.prose(where.failure.claims[key].text): word for key, word in told.items()}
+
+
+def test_a_remedy_that_helps_in_places_is_told_with_those_where_it_does_not():
+    """Breaks when maintainers read `yes` of what was measured to help in some cells, and not where it didn't."""
+    tried = dict(issue.tried(facts.place(Cell.parse("rank0_only_save/broken/zero3/off/fp32/w2/cpu"))))
+    assert (
+        tried["save on all ranks"] == "yes; elsewhere crashes (SIGSEGV) under fsdp1-full, fsdp1-grad-op in sft-broken"
+    )
+    cell = Cell.parse("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
+    tried = [told for text, told in issue.tried(facts.place(cell)) if "one call for all slices" in text]
+    assert tried == ["in some of the cells that were run; elsewhere raises (marked-ready-twice) under ddp-find-unused"]
+
+
+def test_an_outcome_of_another_failure_is_told_as_such():
+    """Breaks when a cell that ends so whatever is done against the failure is counted as one more that shows it."""
+    rows = dict(issue.across(facts.place(Cell.parse("rank0_only_save/broken/zero3/off/fp32/w2/cpu"))))
+    other = "a rank was killed by SIGSEGV (another failure's: it says nothing of this one)"
+    assert rows["`fsdp1-full`, `fsdp1-grad-op`"] == other
+    assert [told for told in rows.values() if "another failure's" in told] == [other]
+
+
+def test_a_report_shows_where_each_rank_waits():
+    """Breaks when a maintainer is told of a hang, and not in which calls the ranks are."""
+    stack = "".join(
+        f'  File "/tmp/export-x/{file}", line {line} in {name}\n'
+        for file, line, name in [
+            *(("lib/site-packages/torch/c10d.py", n, f"inner{n}") for n in range(6)),
+            ("lib/site-packages/accelerate/accelerator.py", 3706, "save_state"),
+            ("repro.py", 52, "save"),
+            ("repro.py", 119, "one_rank"),
+            ("repro.py", 137, "<module>"),
+        ]
+    )
+    output = f"rank 0: ZeRO-3\nrank 0 waits in\nStack (most recent call first):\n{stack}the ranks ended\n"
+    assert issue._printed(output).splitlines()[3:-1] == [
+        "rank 0: ZeRO-3",
+        "rank 0 waits in",
+        *(f'  File "site-packages/torch/c10d.py", line {n} in inner{n}' for n in range(3)),
+        "  ...",
+        '  File "site-packages/accelerate/accelerator.py", line 3706 in save_state',
+        '  File "repro.py", line 52 in save',
+    ]
 
 
 def test_every_report_tells_of_what_was_tried():

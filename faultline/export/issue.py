@@ -11,6 +11,7 @@ from faultline.catalogue import REMEDIES
 from faultline.export.facts import Place, documented, shown, told
 from faultline.export.write import TEMPLATES, packages_of, write
 from faultline.matrix import Cell, default_world
+from faultline.recorded import shortened
 from faultline.report import one_line, plain
 from faultline.results import stack_name
 
@@ -35,6 +36,9 @@ TRAINS = "It trains as in one process: no error, and the same weights after each
 HELPS = {"verified": "yes", "conditional": "in some of the cells that were run", "refuted": "no"}
 SHOWN = 8  # lines of what a file printed
 LONGEST = 100  # characters of an error in the table
+INNERMOST = 3  # frames of where a rank waits
+STACK = re.compile(r"^(rank \d+ waits in)\nStack [^\n]*\n((?: +File [^\n]*\n)+)", re.MULTILINE)
+OWN = re.compile(r'repro\.py", line \d+ in (?!<|one_rank\b)')  # without what starts the ranks
 MARKUP = re.compile(r"([\\\\`*_{}\[\]<>#|~])")
 
 
@@ -82,7 +86,13 @@ def across(where: Place) -> list[tuple[str, str]]:
 
 
 def _told(where: Place, outcome: str, signature: str) -> str:
-    """An outcome for those who don't know the names of signatures: an error by its words, where they were recorded."""
+    """An outcome for those who don't know the names of signatures, and whether it is another failure's."""
+    told = _worded(where, outcome, signature)
+    return f"{told} (another failure's: it says nothing of this one)" if signature in where.failure.elsewhere else told
+
+
+def _worded(where: Place, outcome: str, signature: str) -> str:
+    """An outcome in words: an error by its own, where they were recorded."""
     there = replace(where, outcome=outcome, signature=signature)
     if outcome in ("trains", "impossible", "invalid"):
         return outcome
@@ -95,14 +105,21 @@ def _told(where: Place, outcome: str, signature: str) -> str:
 
 def tried(where: Place) -> list[tuple[str, str]]:
     """Each remedy that was meant for such a cell, in whichever precision, and whether it helps in the cells of its
-    form that were run; those that do come first. Upgrades aren't among them, nor what no such cell can have."""
+    form that were run; those that do come first. Where it does in some cells only, be they of other forms, it is said
+    what the others do. Upgrades aren't among them, nor what no such cell can have."""
     cell, found = replace(where.cell, precision=Cell.precision), {}
     for claim in where.failure.claims.values():
         if claim.kind in REMEDIES and "stack" not in claim.swap and claims.chosen(where.failure, claim, cell):
             every = verdicts.by_rules(where.failure, claim)
             sides = ([c for c in side if c.variant == cell.variant] for side in (every.speaks_for, every.against))
-            found[prose(claim.text)] = claims.Verdict(claim, *map(tuple, sides)).word
-    return [(text, told) for word, told in HELPS.items() for text in found if found[text] == word]
+            own = claims.Verdict(claim, *map(tuple, sides))
+            outcomes = known.outcomes(where.failure, verdicts.stack(where.failure, claim))
+            told = "; ".join(report.where(where.failure, every, outcomes)) if every.word == "conditional" else ""
+            but = f"; elsewhere {escaped(told)}" if told and own.word != "refuted" else ""
+            found[prose(claim.text)] = own.word, but
+    return [
+        (text, f"{told}{found[text][1]}") for word, told in HELPS.items() for text in found if found[text][0] == word
+    ]
 
 
 def _form(where: Place) -> str:
@@ -114,10 +131,27 @@ def _form(where: Place) -> str:
 
 
 def _printed(output: str) -> str:
-    """What the ranks told of themselves, as a code block; empty where they told nothing."""
+    """What the ranks told of themselves, and where each waits if they do, as a code block; empty where they told
+    nothing."""
+    waits = _waits(output)
+    output = STACK.sub("", output)
     lines = re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", output).splitlines()  # of two ranks at once, without its end
     told = sorted({plain(line) for line in lines if re.match(r"rank \d", line)})
-    return "It prints:\n\n" + fenced("\n".join(told[:SHOWN]), "text") if told else ""
+    return "It prints:\n\n" + fenced("\n".join([*told[:SHOWN], *waits]), "text") if told or waits else ""
+
+
+def _waits(output: str) -> list[str]:
+    """Where each rank waits: the innermost frames, and of the others those in which the file's own code calls on."""
+    told = []
+    for rank, stack in STACK.findall(output):
+        frames = [shortened(re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', frame)) for frame in stack.splitlines()]
+        own = [n for n, frame in enumerate(frames) if OWN.search(frame)]
+        called = own[0] - 1 if own else len(frames)
+        kept = [n for n in range(len(frames)) if n < INNERMOST or n == called or n in own]
+        told.append(rank)
+        for before, n in zip([-1, *kept], kept, strict=False):
+            told += ["  ..."] * (n > before + 1) + [frames[n]]
+    return told
 
 
 def prose(text: str) -> str:

@@ -70,6 +70,16 @@ def one_line(text: object) -> str:
     return " ".join(plain(text).split())
 
 
+def cut(text: object, most: int) -> str:
+    """A text in one line of so many characters at most: whole words and an ellipsis where there is more of it. Only a
+    word that is half of the line is cut itself."""
+    line = one_line(text)
+    if len(line) <= most:
+        return line
+    whole = line[:most].rpartition(" ")[0]
+    return (whole if len(whole) > most // 2 else line[: most - 1]) + "…"
+
+
 def as_expected(result: Result) -> bool:
     """Whether a cell did what was expected of it; one without evidence never did."""
     return result["verdict"] == "expected" and result["outcome"] != "invalid"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline import report, stacks
 from faultline.environments import pins
-from faultline.report import one_line
+from faultline.report import cut
 from faultline.search import Boundary, Smallest
 from faultline.stacks import NEEDED
 
@@ -83,7 +83,7 @@ def changes(names: Collection[str], old: Mapping[str, str], new: Mapping[str, st
 def why(measured: Measured) -> str:
     """What a stack did, in a line: why there was no run, or each outcome with its error."""
     told = [f"{report.found(entry)}: {entry['detail']}".removesuffix(": ") for entry in measured.results]
-    return one_line(measured.unusable or "; ".join(dict.fromkeys(told)) or "no cell ran")[:WIDTH]
+    return cut(measured.unusable or "; ".join(dict.fromkeys(told)) or "no cell ran", WIDTH)
 
 
 def repeat(bisection: Bisection, measured: Measured, version: str) -> str:
@@ -155,7 +155,7 @@ def _side(told: Mapping[str, Any], each: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {told['package']} {_named(each)}, {each['agree']} of {count(each['runs'], 'run')}"
     texts: dict[str, list[str]] = {}
     for cell, did in each["outcomes"].items():
-        text = f"{report.named(did['outcome'], did['signature'])}: {one_line(did['detail'])[:WIDTH]}".removesuffix(": ")
+        text = f"{report.named(did['outcome'], did['signature'])}: {cut(did['detail'], WIDTH)}".removesuffix(": ")
         texts.setdefault(text, []).append(cell)
     for text, cells in texts.items():
         yield f"    {text}" + (f" in {len(cells)} of {len(told['cells'])} cells" if len(texts) > 1 else "")

@@ -13,7 +13,7 @@ from faultline import matching, report
 from faultline.matrix import default_world
 from faultline.oracle import OWN
 from faultline.problems import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
-from faultline.report import named, one_line, plain, terminal
+from faultline.report import cut, named, one_line, plain, terminal
 from faultline.results import Result
 from faultline.wording import normalised
 
@@ -63,7 +63,7 @@ def impossible(results: Sequence[Result]) -> list[str]:
     by_reason: dict[str, list[Result]] = {}
     for result in results:
         if result["outcome"] == "impossible":
-            by_reason.setdefault(one_line(result["detail"])[:DETAIL], []).append(result)
+            by_reason.setdefault(cut(result["detail"], DETAIL), []).append(result)
     symbol = report.SYMBOLS["impossible"]
     return [f"{symbol} impossible  {_where(own, results)}: {reason}" for reason, own in by_reason.items()]
 
@@ -127,7 +127,7 @@ def _group(
     for form in group.forms:
         _form(console, form, results)
         for place in shown["at"][-LINES:] if shown and any(result is shown for result in form.results) else ():
-            _line(console, f"    {one_line(place)[:DETAIL]}", "dim")
+            _line(console, f"    {cut(place, DETAIL)}", "dim")
     one = group.forms[0].results[0]
     if match := group.match:
         # No more than the mechanism is known of a model that isn't the one that was measured.
@@ -153,7 +153,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     if fine(one):
         _line(console, f"  as in one process, where these never move: {_names(cut_off(one['facts']))}")
         return
-    _line(console, f"  {one_line(one['detail'])[:DETAIL]}")
+    _line(console, f"  {cut(one['detail'], DETAIL)}")
     if one["outcome"] == "raises" and (ranks := raising(one)):
         _line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one['ranks'])}")
     for parameter, (kind, step, rank, error) in list(worst(one).items())[:SHOWN]:

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from faultline import known, nearby, report, strategies
 from faultline.events import TIMEOUT, Event
-from faultline.matching import CERTAIN, LIKELY, Match, apart, commands, happens, name_of, worded
+from faultline.matching import CERTAIN, LIKELY, Match, apart, commands, happens, name_of, settling, worded
 from faultline.matrix import CHECKPOINTING
-from faultline.report import one_line
+from faultline.report import cut, one_line
 from faultline.silence import alike, silently
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _why(console: Console, told: Diagnosis, match: Match) -> None:
     if match.sure == LIKELY:
         reason = _likely(told, match)
     _line(console, Text(match.sure, style="bold").append(f"  {reason}", style="not bold"))
-    _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
+    _line(console, f"  {_place(told.cause)}  {cut(told.cause.text, SHOWN)}")
     _followed(console, told)
 
 
@@ -99,8 +99,7 @@ def _likely(told: Diagnosis, match: Match) -> str:
         return "only what you said bears it out: other mistakes have these words too, and nothing else in the log fits"
     if told.hints.modes and told.hints.modes.isdisjoint(mode for _, mode in match.where):
         return "nothing speaks against it; it was measured in another checkpointing mode, which has no part in it"
-    untold = {"--strategy": told.hints.strategies, "--checkpointing": told.hints.modes}
-    missing = " and ".join(option for option, names in untold.items() if not names)
+    missing = " and ".join(settling(match, told.hints))
     return "nothing speaks against it" + (f"; {missing} would settle it" if match.where and missing else "")
 
 
@@ -108,7 +107,7 @@ def _followed(console: Console, told: Diagnosis) -> None:
     others = [event for event in told.found.events if event is not told.cause]
     for event in others[:FOLLOWED]:
         word = "only followed" if event.follows else "besides"
-        _line(console, Text(f"  {_place(event)}  {word}: {one_line(event.text)[:100]}", style="dim"))
+        _line(console, Text(f"  {_place(event)}  {word}: {cut(event.text, 100)}", style="dim"))
     if told.found.partly:
         many = "so many lines of the log tell of errors that of the later ones only tracebacks were read"
         _line(console, Text(f"  {many}", style="dim"))
@@ -133,7 +132,7 @@ def _unknown(console: Console, told: Diagnosis) -> None:
     _line(console, Text("unknown", style="bold").append(_no_answer(told), style="not bold"))
     if told.cause:
         console.print()
-        _line(console, f"  {_place(told.cause)}  {one_line(told.cause.text)[:SHOWN]}")
+        _line(console, f"  {_place(told.cause)}  {cut(told.cause.text, SHOWN)}")
         _followed(console, told)
     if told.silence:
         _silent(console, told)
@@ -179,7 +178,7 @@ def _silent(console: Console, told: Diagnosis) -> None:
 def _warned(console: Console, told: Diagnosis) -> None:
     """Warnings that failures print and nothing else; none of them is sure by itself."""
     for warned in told.warned:
-        _line(console, f"  {one_line(warned.file)}:{warned.line}  {one_line(warned.text)[:SHOWN]}")
+        _line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
         where = report.grouped(silently(warned.failure, told.hints), strategies.names())
         show = report.here(f"python -m faultline show {warned.failure}")
         _line(console, f"  {warned.failure} says no more than that, under {where}: {show}")

@@ -1,6 +1,6 @@
 """DPO with `precompute_ref_log_probs` and a data set in memory: other ranks can't open what rank 0 has cached."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, Mechanism, Variant
 
 FIX = "https://github.com/huggingface/trl/pull/6348"
 LOOK = "a data set of `Dataset.from_list` or `Dataset.from_dict`"
@@ -24,6 +24,18 @@ FAILURE = Failure(
     upstream="huggingface/trl",
     report="dpo-broken/*",
     signatures={"not-my-cache": r"Failed to open local file '(?:.*hf_datasets-[^/]*/cache-[^/]*\.arrow|<path>)'"},
+    # Files of that name are missing for other reasons too: from a pickle, say, whose process has ended.
+    context={
+        "not-my-cache": r"\btrl/[\w/]+\.py\", line \d{1,6}, in _precompute_ref_logps\n[^\n]*\bDataset\.from_file\("
+    },
+    told_by={"not-my-cache": "TRL's `_precompute_ref_logps`, in which `Dataset.from_file` opens the file"},
+    mechanism={
+        "not-my-cache": Mechanism(
+            "a data set in memory is cached in a temporary folder that each process makes for itself: another process,"
+            " which has a folder of its own, can't open the file by its name",
+            r"datasets/arrow_dataset\.py\", line \d{1,6}, in from_file\b",
+        )
+    },
     variants=(
         Variant(
             "broken", checkpointing=OFF, package="trl", look="a cache file of an in-memory data set, for all ranks"
@@ -33,7 +45,11 @@ FAILURE = Failure(
         *(Variant(remedy, "dpo", SOME, checkpointing=OFF) for remedy in ("from_disk", "from_file", "not_precomputed")),
     ),
     claims={
-        "a": Claim("`save_to_disk`, and `load_from_disk` on all ranks", swap={"remedy": "from_disk"}),
+        "a": Claim(
+            "`save_to_disk`, and `load_from_disk` on all ranks",
+            swap={"remedy": "from_disk"},
+            general="`save_to_disk`, and `load_from_disk` on all ranks",
+        ),
         "b": Claim(
             "a data set that is loaded from a file",
             swap={"remedy": "from_file"},
