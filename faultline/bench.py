@@ -20,7 +20,7 @@ import psutil
 from rich.console import Console
 
 from faultline import expectations, matrix, readmes, runner, server, shards
-from faultline.catalogue import ROOT, failures
+from faultline.catalogue import REPROS, ROOT, failures, load_module
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.matrix import Cell, Selection
 from faultline.ranks import RankServer
@@ -61,12 +61,13 @@ def main() -> int:
 
 
 def healthy(strategy: str) -> list[Cell]:
-    """REPEATS cells of a strategy that train: every variant that does, over and over."""
+    """REPEATS cells of a strategy that train: every variant that does and saves nothing, over and over."""
     cells = [
         cell
         for cell in matrix.select(failures(), Selection(strategy=(strategy,), precision=("fp32",)))
         if cell.world_size == 2
         and not failures()[cell.failure].variant(cell.variant).trainer
+        and not hasattr(load_module(REPROS / cell.failure), "save")
         and expectations.first(runner.rules(failures()[cell.failure]), cell, server.versions()) is None
     ]
     return [cells[i * len(cells) // REPEATS] for i in range(REPEATS)]
@@ -85,6 +86,8 @@ def per_cell(ranks: RankServer, references: runner.References, say: Callable[[st
             job = {"cell": cell.id, "reference": str(reference)}
             forked.append(timed(lambda job=job: ranks.run(job, 2)))  # type: ignore[misc]
             again = ranks.run({**job, "times": 2}, 2)
+            if wrong := [end.report["error"] for end in again.ranks if end.report and end.report["error"]]:
+                raise RuntimeError(f"{cell.id}: {wrong[0]['message']}")
             bare.append(max(end.report["seconds"] for end in again.ranks if end.report))
             launched.append(timed(lambda job=job: torchrun(job)))  # type: ignore[misc]
             say(f"{strategy} {number + 1}/{REPEATS}: {forked[-1]:.2f} s, torchrun {launched[-1]:.1f} s")
