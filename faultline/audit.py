@@ -79,8 +79,8 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evi
     tested = twins or mechanism or case.shown
     remedies = known.remedies(failure, tested)
     own, theirs = known.theirs(failure, {name: str(left.low) for name, left in versions.items() if left.pinned})
-    there = known.remedies(failure, tested, theirs)
-    if own and there and {(fate.key, fate.word) for fate in there} != {(fate.key, fate.word) for fate in remedies}:
+    there = known.remedies(failure, tested, theirs) if own else []
+    if there and {(fate.key, fate.word) for fate in there} != {(fate.key, fate.word) for fate in remedies}:
         measured, remedies = WITH + ", ".join(f"{name} {own[name]}" for name in sorted(own)), there
     return Evidence(
         len(today),

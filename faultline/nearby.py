@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -25,42 +26,45 @@ def nearest(failure: Failure, versions: Mapping[str, str]) -> tuple[Moment, dict
     where the versions name nothing of the stack, or are older than all.
     """
     named = {name: version for name, version in versions.items() if name in STACK and name != "torch"}
+    if not named:
+        return None
 
     def distance(moment: Moment) -> tuple[Any, ...]:
         same = [name for name, version in named.items() if moment.versions.get(name) == version]
         return len(same), *(Version(moment.versions.get(name, "0")) for name in (*named, *sorted(STACK)))
 
-    fits = [
-        (moment, did)
-        for moment, did in measured(failure)
-        if named and all(_upto(moment.versions, *each) for each in named.items())
-    ]
+    fits = [each for each in measured(failure) if all(_upto(each[0].versions, *own) for own in named.items())]
     return max(fits, key=lambda each: distance(each[0]), default=None)
 
 
-def measured(failure: Failure) -> Iterator[tuple[Moment, dict[Cell, str]]]:
+@functools.cache
+def measured(failure: Failure) -> list[tuple[Moment, dict[Cell, str]]]:
     """Each stack on which broken cells of a failure were run, today's too, and what they did there."""
     today = {cell: " ".join(told).strip() for cell, told in known.outcomes(failure).items() if cell.broken}
-    yield Moment(TODAY, known.pinned()), {cell: did for cell, did in today.items() if did not in NOTHING}
+    found = [(Moment(TODAY, known.pinned()), {cell: did for cell, did in today.items() if did not in NOTHING})]
     for line in (known.over_time(), known.ran()):
         own = {Cell.parse(name): did for name, did in line.cells.items() if name.startswith(f"{failure.name}/")}
         for place, moment in enumerate(line.moments):
             there = {cell: did[place] for cell, did in own.items() if cell.broken and did[place] not in NOTHING}
             if there and moment.versions:
-                yield moment, there
+                found.append((moment, there))
+    return found
 
 
 def gone(failure: Failure, signature: str, where: Collection[known.Place], versions: Mapping[str, str]) -> bool:
     """Whether cells were run in these places on the stack nearest to these versions, and none ended so."""
     near = nearest(failure, versions)
-    there = [told for cell, told in near[1].items() if (cell.strategy, cell.checkpointing) in where] if near else []
+    there = _within(near[1], where) if near else []
     return bool(there) and not any(told.endswith(f" {signature}") for told in there)
 
 
 def then(did: Mapping[Cell, str], where: Collection[known.Place]) -> dict[str, int]:
     """How many cells had which outcome, in these places if any was run there."""
-    there = [told for cell, told in did.items() if (cell.strategy, cell.checkpointing) in where] or [*did.values()]
-    return dict(Counter(there).most_common())
+    return dict(Counter(_within(did, where) or did.values()).most_common())
+
+
+def _within(did: Mapping[Cell, str], where: Collection[known.Place]) -> list[str]:
+    return [told for cell, told in did.items() if (cell.strategy, cell.checkpointing) in where]
 
 
 def _upto(versions: Mapping[str, str], name: str, version: str) -> bool:
