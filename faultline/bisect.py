@@ -17,7 +17,7 @@ from faultline.campaigns import Campaign, Measured
 from faultline.catalogue import Failure, failures
 from faultline.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.index import Release
-from faultline.matrix import Cell, default_world
+from faultline.matrix import Cell, default_world, listed
 from faultline.oracle import Outcome
 from faultline.report import bisect as report
 from faultline.results import Result
@@ -255,7 +255,7 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
 
 def bad(text: str) -> list[str]:
     """The outcomes that count as the failure: ``raises``, or with a signature, ``raises:other``."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = list(listed(text))
     outcomes = [str(outcome) for outcome in Outcome if outcome not in (Outcome.TRAINS, Outcome.INVALID)]
     for word in words:
         if word.partition(":")[0] not in outcomes:

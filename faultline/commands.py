@@ -74,26 +74,22 @@ def run(args: argparse.Namespace) -> int:
 
 def selection(args: argparse.Namespace) -> Selection:
     """What the options ask for; whole cells leave nothing to narrow, so no other option goes with them."""
-
-    def names(text: str) -> tuple[str, ...]:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-
     others = [f"--{axis}" for axis in OPTIONS if getattr(args, axis)]
     if args.cell and others:
         raise UsageError(f"--cell names whole cells, with their device: leave out {' and '.join(others)}")
     try:
-        worlds = tuple(int(world) for world in names(args.world))
+        worlds = tuple(int(world) for world in matrix.listed(args.world))
     except ValueError:
         raise UsageError(f"--world takes numbers, not {args.world!r}") from None
     return Selection(
-        failure=names(args.failure),
-        variant=names(args.variant),
-        strategy=names(args.strategy),
-        checkpointing=names(args.checkpointing),
-        precision=names(args.precision),
+        failure=matrix.listed(args.failure),
+        variant=matrix.listed(args.variant),
+        strategy=matrix.listed(args.strategy),
+        checkpointing=matrix.listed(args.checkpointing),
+        precision=matrix.listed(args.precision),
         world_size=worlds,
         device=args.device or "cpu",
-        cells=names(args.cell),
+        cells=matrix.listed(args.cell),
     )
 
 

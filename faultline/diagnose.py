@@ -18,7 +18,7 @@ from faultline.events import Event, Found
 from faultline.hints import SET, TELLING, Collector, Hints
 from faultline.logs import Line
 from faultline.matching import Match, commands, fitting, happens, sharing, worded
-from faultline.matrix import CHECKPOINTING, matches
+from faultline.matrix import CHECKPOINTING, listed, matches
 from faultline.report import diagnosis, plain
 from faultline.silence import LOGGED, Silence, Steps, Warned, Warnings, alike, warnings
 from faultline.wording import searchable
@@ -141,8 +141,7 @@ def options(args: argparse.Namespace) -> Hints:
         for pattern in filter(None, given.split(",")):
             if not any(matches(name, (pattern.strip(),)) for name in names):
                 raise unknown(axis, pattern, names)
-    wanted = tuple(pattern.strip() for pattern in args.strategy.split(",") if pattern.strip())
-    modes = tuple(pattern.strip() for pattern in args.checkpointing.split(",") if pattern.strip())
+    wanted, modes = listed(args.strategy), listed(args.checkpointing)
     return Hints(
         frozenset(name for name in strategies.names() if matches(name, wanted)),
         frozenset(mode for mode in CHECKPOINTING if matches(mode, modes)),

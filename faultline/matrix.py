@@ -84,6 +84,11 @@ class Selection:
     cells: tuple[str, ...] = ()
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The values of an option that takes several between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 @functools.lru_cache(100_000)  # a cell has few values on each axis, and is asked for each rule and claim
 def matches(value: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)

@@ -21,7 +21,7 @@ MARKERS = ("<!-- reports: begin -->", "<!-- reports: end -->")
 def command(args: argparse.Namespace) -> int:
     """Export the telling cell of each failure, run the file, and write the report where it reproduced; exit code 1
     where a file did something else, and then there is no report."""
-    asked = Selection(failure=tuple(part.strip() for part in args.failure.split(",") if part.strip()))
+    asked = Selection(failure=matrix.listed(args.failure))
     matrix.check(failures(), asked)
     wrong = []
     for failure in failures().values():
