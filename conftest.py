@@ -5,12 +5,16 @@ import sys
 import pytest
 from rich.console import Console
 
-from faultline import catalogue, commands, matrix, runner
-from faultline.errors import UsageError
-from faultline.matrix import Selection
-from faultline.ranks import RankServer
-from faultline.report import plain
+from faultline.base.errors import UsageError
+from faultline.base.paths import REPROS
+from faultline.base.text import plain
+from faultline.catalogue import loading
+from faultline.cells import expected
+from faultline.cells import selection as selecting
+from faultline.cells.selection import Selection
 from faultline.report.listing import costs
+from faultline.runs import devices, runner
+from faultline.runs.supervisor import RankServer
 
 
 def pytest_addoption(parser):
@@ -21,18 +25,18 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     device = config.getoption("--device")
     try:
-        matrix.check(catalogue.failures(), Selection(device=device))
-        commands.check_device(device)
+        selecting.check(loading.failures(), Selection(device=device))
+        devices.check_device(device)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    for name in catalogue.failures():
+    for name in loading.failures():
         config.addinivalue_line("markers", f"{name}: cells of this failure")
     config.addinivalue_line("markers", "trainer: cells that run a real trainer")
     config.addinivalue_line("markers", "scenario: cells that run a bare model and loss")
 
 
 def pytest_collect_file(file_path, parent):
-    if file_path.name == "failure.py" and file_path.parent.parent == catalogue.REPROS:
+    if file_path.name == "failure.py" and file_path.parent.parent == REPROS:
         return Cells.from_parent(parent, path=file_path)
     return None
 
@@ -41,11 +45,11 @@ class Cells(pytest.File):
     """One failure's part of the default matrix."""
 
     def collect(self):
-        failure = catalogue.failures()[self.path.parent.name]
+        failure = loading.failures()[self.path.parent.name]
         selection = Selection(failure=(failure.name,), device=self.config.getoption("--device"))
         try:
-            runner.rules(failure)
-            cells = matrix.select(catalogue.failures(), selection)
+            expected.rules(failure)
+            cells = selecting.select(loading.failures(), selection)
         except UsageError as error:
             raise self.CollectError(str(error)) from None  # which pytest shows as it is
         for cell in cells:
@@ -58,7 +62,7 @@ class CellItem(pytest.Item):
     def __init__(self, *, cell, **kwargs):
         super().__init__(**kwargs)
         self.cell = cell
-        failure = catalogue.failures()[cell.failure]
+        failure = loading.failures()[cell.failure]
         self.add_marker(cell.failure)
         self.add_marker("trainer" if failure.variant(cell.variant).trainer else "scenario")
 
@@ -66,22 +70,22 @@ class CellItem(pytest.Item):
         self.user_properties.append((CELL, self.cell.failure))
         server, references = self.config.stash.get(RANKS, None) or start(self.config)
         entry = runner.run_cell(server, references, self.cell)
-        self.user_properties += [(key, entry[key]) for key in ("outcome", "signature", "verdict")]
-        if entry["verdict"] != "expected":
+        self.user_properties += [(key, getattr(entry, key)) for key in ("outcome", "signature", "verdict")]
+        if entry.verdict != "expected":
             raise NotAsExpected(entry)
 
     def repr_failure(self, excinfo, style=None):
         if not isinstance(excinfo.value, NotAsExpected):
             return super().repr_failure(excinfo)
         entry = excinfo.value.args[0]
-        wanted = entry["expected"]
+        wanted = entry.expected
         lines = [
-            f"{entry['verdict']}: {entry['outcome']} {entry['signature']}".rstrip(),
-            f"expected: {wanted['outcome']} {' or '.join(wanted['signatures'])}".rstrip(),
-            entry["detail"],
-            f"again: make test-matrix CELL={entry['id']}",
+            f"{entry.verdict}: {entry.outcome} {entry.signature}".rstrip(),
+            f"expected: {wanted.outcome} {' or '.join(wanted.signatures)}".rstrip(),
+            entry.detail,
+            f"again: make test-matrix CELL={entry.cell.id}",
         ]
-        errors = [rank["error"]["traceback"] for rank in entry["ranks"] if rank["error"]]
+        errors = [rank.error.traceback for rank in entry.ranks if rank.error]
         return plain("\n".join([*lines, *errors[:1]]))
 
     def reportinfo(self):

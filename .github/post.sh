@@ -6,7 +6,6 @@ set -euo pipefail
 TITLE="The newest releases are not known to be safe"
 LABEL="newest-releases"
 MARK="<!-- faultline: is-safe -->" # tells its comment from those of other workflows, which the same bot writes
-UNCHANGED="Nothing to compare: no pin of the stack changes" # as faultline/commands.py has it
 
 summary() { find results -path '*is-safe*' -name summary.md -type f | LC_ALL=C sort | tail -n 1; }
 
@@ -36,7 +35,7 @@ comment() {
   mine=$(gh api --paginate "repos/$GITHUB_REPOSITORY/issues/$pull/comments" --jq "$mine" | tail -n 1)
   if [ -n "$mine" ]; then
     marked "$2" | gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$mine" -F body=@- --silent
-  elif grep -q "$UNCHANGED" "$(summary)"; then
+  elif grep -qs '"identical": true' "$(dirname "$(summary)")/verdict.json"; then
     echo "nothing to compare, and nothing said before, so no comment"
   else
     marked "$2" | gh api --method POST "repos/$GITHUB_REPOSITORY/issues/$pull/comments" -F body=@- --silent

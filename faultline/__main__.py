@@ -6,7 +6,7 @@ from pathlib import Path
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from faultline.cli import main
+from faultline.cli.app import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from faultline.base.errors import Impossible
+
 LR = 0.05
 MOMENTUM = 0.9
 
@@ -49,10 +51,6 @@ class Scenario:
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
     before_step: Callable[[Any, int], torch.nn.Module | None] | None = None
-
-
-class Impossible(Exception):
-    """The cell can't exist here; the message says why."""
 
 
 @contextmanager

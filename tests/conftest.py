@@ -5,7 +5,8 @@ import os
 import pytest
 from hypothesis import settings
 
-from faultline import browser, cli
+from faultline.cli import app
+from faultline.maintain import browser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
@@ -28,7 +29,7 @@ def asked(capsys):
 
     def ask(*argv):
         try:
-            code = cli.main(argv)
+            code = app.main(argv)
         except SystemExit as leaving:
             code = leaving.code
         told = capsys.readouterr()

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}}
+"""What a DeepSpeed config needs for `save_model` to write whole weights under ZeRO-3."""
+
 
 def state_dict(folder: Path) -> dict[str, Any]:
     """The whole parameters in a folder that `save_model` or `save_state` wrote, by name; empty where there are none."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from faultline.matrix import ROWS
+from faultline.strategies import ROWS
 from tiny_models.tokenizer import LETTERS, VOCABULARY, tokenizer
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -115,9 +115,14 @@ def saved(model: Any, setup: Any, name: str = "model") -> Any:
     if setup.rank == 0:
         model.save_pretrained(path)
         tokenizer().save_pretrained(path)
+    wait()
+    return type(model).from_pretrained(path)
+
+
+def wait() -> None:
+    """Until every rank is here."""
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-    return type(model).from_pretrained(path)
 
 
 def text_dataset() -> Any:

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import libcst as cst
 
-from faultline.errors import UsageError
-from faultline.export.calls import Placed, fit, without_idle_methods
+from faultline.base.errors import UsageError
 from faultline.export.fold import fold
 from faultline.export.names import code, outside, tree
-from faultline.export.read import Module, Sources, ours, read
+from faultline.export.parse import Module, Sources, ours, read
+from faultline.export.specialise_calls import Placed, fit
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """The parts of one file: the imports of what isn't ours, as lines, and the definitions, the main part last."""
+def bundle(sources: Sources, main: str) -> tuple[set[str], str]:
+    """The lines that import what isn't ours, and all definitions that `main` uses, with itself at the end.
 
-    imports: tuple[str, ...]
-    body: str
-
-
-def bundle(sources: Sources, main: str, trainer: bool) -> Bundle:
-    """What `main` and all that it uses of our modules come to, in one name space.
-
-    A trainer may call any method of a model. Raises UsageError where two things would have one name.
+    Raises UsageError if two things would have one name.
     """
     start = read(main)
     folded: set[tuple[str, str]] = set()
@@ -37,14 +28,9 @@ def bundle(sources: Sources, main: str, trainer: bool) -> Bundle:
             folded.add((place, name))
             node = module.definitions[name]
             if isinstance(node, cst.FunctionDef):
-                module.definitions[name] = fold(
-                    node, sources.constants(place), sources.tables(place), sources.counted(place)
-                )
+                module.definitions[name] = fold(node, sources.constants(place), sources.tables(place))
         if not new and not fit(order, start, sources):
-            if trainer:
-                break
-            trainer = True  # once, when nothing else changes
-            without_idle_methods(order, start)
+            break
     nodes = [(module, module.definitions[name]) for _, module, name in order]
     nodes += [(start, node) for node in start.definitions.values()]
     imports: dict[str, tuple[str, str]] = {}
@@ -53,11 +39,9 @@ def bundle(sources: Sources, main: str, trainer: bool) -> Bundle:
             origin = module.imports.get(name)
             if origin and not ours(origin[0]) and imports.setdefault(name, origin) != origin:
                 raise UsageError(f"this cell can't be exported: two things in it are named {name}")
-    parts = [code(node).strip("\n") for _, node in nodes]
-    constants = [part for part, (_, node) in zip(parts, nodes, strict=True) if _simple(node)]
-    others = [part for part, (_, node) in zip(parts, nodes, strict=True) if not _simple(node)]
-    text = "\n".join(constants) + "\n\n" + "\n\n".join(others)
-    return Bundle(tuple(line(name, *place) for name, place in imports.items()), text)
+    constants = [code(node).strip("\n") for _, node in nodes if _simple(node)]
+    others = [code(node).strip("\n") for _, node in nodes if not _simple(node)]
+    return {line(name, *origin) for name, origin in imports.items()}, "\n\n".join(["\n".join(constants), *others])
 
 
 def _simple(node: cst.CSTNode) -> bool:
@@ -77,7 +61,7 @@ def line(local: str, module: str, attribute: str) -> str:
 
 def reachable(sources: Sources, start: Module) -> list[Placed]:
     """The definitions that a main part uses, by module, and those that use others behind them."""
-    found: dict[str, dict[str, None]] = {}
+    needed: dict[str, set[str]] = {}
     owners: dict[str, str] = {}
     done: list[str] = []
 
@@ -93,9 +77,9 @@ def reachable(sources: Sources, start: Module) -> list[Placed]:
             return follow(module, [name])
         if owners.setdefault(name, place) != place or name in start.definitions:
             raise UsageError(f"this cell can't be exported: two things in it are named {name}")
-        if name in found.setdefault(place, {}):
+        if name in needed.setdefault(place, set()):
             return None
-        found[place][name] = None
+        needed[place].add(name)
         used_here = outside(module.definitions[name])
         follow(module, used_here)
         for other in used_here:
@@ -108,5 +92,5 @@ def reachable(sources: Sources, start: Module) -> list[Placed]:
     for node in start.definitions.values():
         follow(start, outside(node))
     return [
-        (place, sources[place], name) for place in done for name in sources[place].definitions if name in found[place]
+        (place, sources[place], name) for place in done for name in sources[place].definitions if name in needed[place]
     ]

@@ -11,22 +11,10 @@ import libcst as cst
 from faultline.export.names import code
 
 # Pure methods of constants, and the syntax without names that is a constant.
-METHODS = frozenset(
-    ("get", "split", "removeprefix", "removesuffix", "startswith", "endswith", "index", "lower", "join")
-)
+METHODS = ("get", "split", "removeprefix", "removesuffix", "startswith", "endswith", "index", "lower", "join")
 LITERAL = (ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.Load)
-FOLDED = (
-    *LITERAL,
-    ast.Slice,
-    ast.Name,
-    ast.Attribute,
-    ast.Subscript,
-    ast.Compare,
-    ast.BoolOp,
-    ast.JoinedStr,
-    ast.FormattedValue,
-    ast.Starred,
-)
+NAMED = (ast.Slice, ast.Name, ast.Attribute, ast.Subscript, ast.Compare, ast.BoolOp, ast.Starred)
+FOLDED = (*LITERAL, *NAMED, ast.JoinedStr, ast.FormattedValue)
 LONGEST = 200  # characters of a constant that is put where its name was
 
 
@@ -75,10 +63,12 @@ def literal(value: Any) -> cst.BaseExpression:
 
 def spread(arguments: Any) -> list[cst.Arg]:
     """Arguments with ``*[...]`` written out and ``**{}`` left away."""
-    found: list[cst.Arg] = []
+    written: list[cst.Arg] = []
     for argument in arguments:
         if argument.star == "*" and isinstance(argument.value, cst.List | cst.Tuple):
-            found += [cst.Arg(element.value) for element in argument.value.elements]
+            written += [cst.Arg(element.value) for element in argument.value.elements]
         elif not (argument.star == "**" and isinstance(argument.value, cst.Dict) and not argument.value.elements):
-            found.append(argument)
-    return found if len(found) == len(arguments) else [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in found]
+            written.append(argument)
+    if len(written) != len(arguments):
+        written = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in written]
+    return written

@@ -9,7 +9,19 @@ from typing import Any
 import libcst as cst
 
 from faultline.export.evaluate import LONGEST, Unknown, constant, evaluate, literal, spread
-from faultline.export.names import Statements, bindings, changed, code, parameters, pure, tree, used, without
+from faultline.export.names import (
+    Statements,
+    Without,
+    bindings,
+    changed,
+    code,
+    flat,
+    parameters,
+    pure,
+    tree,
+    used,
+    visited,
+)
 
 
 class Fold(cst.CSTTransformer):
@@ -20,10 +32,7 @@ class Fold(cst.CSTTransformer):
     """
 
     def __init__(
-        self,
-        values: Mapping[str, cst.BaseExpression],
-        known: Mapping[str, Any],
-        tables: Mapping[str, cst.Dict],
+        self, values: Mapping[str, cst.BaseExpression], known: Mapping[str, Any], tables: Mapping[str, cst.Dict]
     ) -> None:
         super().__init__()
         self.values, self.known, self.tables = values, known, tables
@@ -51,21 +60,10 @@ class Fold(cst.CSTTransformer):
 
     # Names
 
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        self.names.add(node.attr)
-
-    def visit_Arg(self, node: cst.Arg) -> None:
-        if node.keyword:
-            self.names.add(node.keyword)
-
-    def visit_Param(self, node: cst.Param) -> None:
-        self.names.add(node.name)
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        self.names.add(node.target)
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self.names.add(node.name)
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        children = (getattr(node, field, None) for field in ("attr", "keyword", "name", "target"))
+        self.names.update(child for child in children if isinstance(child, cst.CSTNode))
+        return super().on_visit(node)
 
     def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.BaseExpression:
         if original in self.names or original.value not in self.values:
@@ -76,17 +74,17 @@ class Fold(cst.CSTTransformer):
 
     # Expressions
 
-    def visit_FormattedString(self, node: cst.FormattedString) -> None:
-        self.within_text += 1
-
     def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
         return self._fold(updated)
 
-    def leave_FormattedString(self, original: cst.FormattedString, updated: cst.FormattedString) -> cst.BaseExpression:
-        self.within_text -= 1
+    def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
         return self._fold(updated)
 
-    def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
+    def visit_FormattedString(self, node: cst.FormattedString) -> None:
+        self.within_text += 1
+
+    def leave_FormattedString(self, original: cst.FormattedString, updated: cst.FormattedString) -> cst.BaseExpression:
+        self.within_text -= 1
         return self._fold(updated)
 
     def leave_UnaryOperation(self, original: cst.UnaryOperation, updated: cst.UnaryOperation) -> cst.BaseExpression:
@@ -148,43 +146,34 @@ class Fold(cst.CSTTransformer):
     def leave_Dict(self, original: cst.Dict, updated: cst.Dict) -> cst.Dict:
         """A dictionary within a dictionary, ``**{...}``, is written out."""
         elements: list[cst.BaseDictElement] = []
-        for element in updated.elements:
-            within = element.value if isinstance(element, cst.StarredDictElement) else None
-            elements += within.elements if isinstance(within, cst.Dict) else [element]
-        if elements and len(elements) != len(updated.elements):
-            elements = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in elements]
-        return updated.with_changes(elements=elements)
+        for each in updated.elements:
+            inner = each.value if isinstance(each, cst.StarredDictElement) else None
+            elements += inner.elements if isinstance(inner, cst.Dict) else [each]
+        return updated.with_changes(elements=[e.with_changes(comma=cst.MaybeSentinel.DEFAULT) for e in elements])
 
     def leave_DictComp(self, original: cst.DictComp, updated: cst.DictComp) -> cst.BaseExpression:
-        """Over a few known values it is written out."""
+        """A plain one over known values is written out."""
         over = updated.for_in
+        if over.ifs or over.inner_for_in or not isinstance(over.target, cst.Name):
+            return updated
         try:
-            items = evaluate(over.iter, self.known)
+            items = [(value, literal(value)) for value in evaluate(over.iter, self.known)]
         except Unknown:
             return updated
-        if (
-            over.ifs
-            or over.inner_for_in
-            or not isinstance(over.target, cst.Name)
-            or not isinstance(items, list | tuple)
-        ):
-            return updated
         elements = []
-        for item in items:
-            one = Fold({over.target.value: literal(item)}, {**self.known, over.target.value: item}, self.tables)
-            key, value = updated.key.deep_clone().visit(one), updated.value.deep_clone().visit(one)
-            assert isinstance(key, cst.BaseExpression) and isinstance(value, cst.BaseExpression)
-            elements.append(cst.DictElement(key, value))
+        for item, source in items:
+            one = Fold({over.target.value: source}, {**self.known, over.target.value: item}, self.tables)
+            element = cst.DictElement(updated.key.deep_clone(), updated.value.deep_clone()).visit(one)
+            assert isinstance(element, cst.DictElement)
+            elements.append(element)
         return cst.Dict(elements)
 
     # Statements
 
     def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
         """Nothing follows a return."""
-        for number, statement in enumerate(updated.body):
-            if isinstance(statement, cst.SimpleStatementLine) and isinstance(
-                statement.body[-1], cst.Return | cst.Raise
-            ):
+        for number, line in enumerate(updated.body):
+            if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[-1], cst.Return | cst.Raise):
                 return updated.with_changes(body=updated.body[: number + 1])
         return updated
 
@@ -196,9 +185,9 @@ class Fold(cst.CSTTransformer):
         try:
             holds = self._holds(updated.test)
         except Unknown:
-            if updated.orelse is None and _is_impossible(updated.body) and original not in self.elifs:
-                return cst.RemoveFromParent()
-            return updated
+            impossible = code(updated.body).strip().startswith("raise Impossible(")  # of a cell that is exported
+            removed = impossible and updated.orelse is None and original not in self.elifs
+            return cst.RemoveFromParent() if removed else updated
         if original in self.elifs:
             if holds:
                 return cst.Else(updated.body)
@@ -219,56 +208,34 @@ class Fold(cst.CSTTransformer):
         return flat(updated.body, updated.leading_lines)
 
 
-def flat(block: cst.BaseSuite, comments: Any) -> Any:
-    """A block's statements in the place of the statement that held it, whose comments come first."""
-    first: Any
-    first, *rest = block.body
-    if not hasattr(first, "leading_lines"):  # one line behind the colon
-        first = cst.SimpleStatementLine([first])
-    return cst.FlattenSentinel([first.with_changes(leading_lines=[*comments, *first.leading_lines]), *rest])
-
-
-def _is_impossible(block: cst.BaseSuite) -> bool:
-    """Whether a block only says that the cell can't exist: it does, or it would not be exported."""
-    return code(block).strip().startswith("raise Impossible(")
-
-
-def fold(
-    function: cst.FunctionDef,
-    known: Mapping[str, Any],
-    tables: Mapping[str, cst.Dict],
-    given: Mapping[str, cst.BaseExpression] | None = None,
-) -> cst.FunctionDef:
+def fold(function: cst.FunctionDef, known: Mapping[str, Any], tables: Mapping[str, cst.Dict]) -> cst.FunctionDef:
     """A function with what is known decided, its own constants and look-up tables included.
 
-    `given` are expressions that are put where their names are.
-
-    A local name is a constant if it is bound once in the whole function, to a
-    constant that nothing changes.
+    A local name is a constant if it is bound once in the whole function, to a constant that nothing changes.
     """
-    values = {name: value for name, value in (given or {}).items() if name not in bindings(function)}
+    values = {
+        name: literal(value)
+        for name, value in known.items()
+        if name in parameters(function) and isinstance(value, str | int | None)
+    }
     written = {
         each.targets[0].id  # as a table in the source, and easier to read there
-        for each in ast.walk(ast.parse(code(function).strip()))
+        for each in ast.walk(tree(function))
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Dict) and isinstance(each.targets[0], ast.Name)
     }
     known, tables = dict(known), dict(tables)
-    for name, value in list(known.items()):
-        if name in parameters(function) and isinstance(value, str | int | None):
-            values[name] = literal(value)
     while True:
         before = function
-        folded = function.visit(Fold(values, known, tables))
-        assert isinstance(folded, cst.FunctionDef)
+        folded = visited(function, Fold(values, known, tables))
         bound = bindings(folded)
         once = {name for name, times in bound.items() if times == 1}
-        found = Constants(once - changed(folded), written)
-        folded = folded.visit(found)
-        assert isinstance(folded, cst.FunctionDef)
-        values |= found.values
-        known |= found.known
-        tables |= found.tables
-        function = without(folded, {name for name in tables if name in bound and not used(folded, name)})
+        constants = Constants(once - changed(folded), written)
+        folded = visited(folded, constants)
+        values |= constants.values
+        known |= constants.known
+        tables |= constants.tables
+        unused = {name for name in tables if name in bound and not used(folded, name)}
+        function = visited(folded, Without(unused)) if unused else folded
         if function.deep_equals(before):
             return function
 
@@ -280,21 +247,22 @@ class Constants(Statements):
         super().__init__()
         self.candidates, self.written = candidates, written
         self.values: dict[str, cst.BaseExpression] = {}
-        self.known: dict[str, Any] = {}
+        self.known: dict[str, object] = {}
         self.tables: dict[str, cst.Dict] = {}
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
         if len(updated.targets) != 1:
             return updated
         target = updated.targets[0].target
-        alias = isinstance(updated.value, cst.Name) and updated.value.value.isupper()  # another name for a global
+        # Another name for a global or a class.
+        alias = isinstance(updated.value, cst.Name) and updated.value.value[0].isupper()
         if alias and isinstance(target, cst.Name) and target.value in self.candidates:
             self.values[target.value] = updated.value
             return cst.RemoveFromParent()
         pairs: list[tuple[Any, cst.BaseExpression]] = [(target, updated.value)]
         if isinstance(target, cst.Tuple) and isinstance(updated.value, cst.Tuple):
             pairs = [(t.value, v.value) for t, v in zip(target.elements, updated.value.elements, strict=True)]
-        taken: dict[str, cst.BaseExpression] = {}
+        constants: dict[str, cst.BaseExpression] = {}
         for name, value in pairs:
             if not isinstance(name, cst.Name) or name.value not in self.candidates:
                 return updated
@@ -302,7 +270,7 @@ class Constants(Statements):
                 if isinstance(value, cst.Dict):
                     self.tables[name.value] = value
                 return updated
-            taken[name.value] = value
-        self.values |= taken
-        self.known |= {name: evaluate(value, {}) for name, value in taken.items()}
+            constants[name.value] = value
+        self.values |= constants
+        self.known |= {name: evaluate(value, {}) for name, value in constants.items()}
         return cst.RemoveFromParent()

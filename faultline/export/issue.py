@@ -6,16 +6,19 @@ import platform
 import re
 from dataclasses import replace
 
-from faultline import claims, known, readmes, report, strategies, verdicts
-from faultline.catalogue import REMEDIES
-from faultline.export.facts import Place, documented, shown, told
-from faultline.export.write import TEMPLATES, packages_of, write
-from faultline.matrix import Cell, default_world
-from faultline.recorded import shortened
-from faultline.report import one_line, plain
-from faultline.results import stack_name
+from faultline import strategies
+from faultline.base.packages import stack_name
+from faultline.base.text import cut, one_line, plain
+from faultline.base.traces import shortened
+from faultline.catalogue import REMEDIES, stories
+from faultline.catalogue.outcomes import named
+from faultline.cells import claims
+from faultline.cells.cell import Cell, default_world
+from faultline.export.cell import Place
+from faultline.export.emit import TEMPLATES, packages_of, write
+from faultline.observations import measured, verdicts
 
-# What a file changes in the libraries themselves, by what it says in code: whoever is to mend them has to know.
+# What a file patches in the libraries, by the code that does so: their maintainers have to know.
 CHANGED = {
     "def fsdp_on_cpu(": "Without a GPU, accelerate by itself trains with plain DDP where it was asked for FSDP:"
     " `fsdp_on_cpu` patches its `AcceleratorState`, so that FSDP is what runs here.",
@@ -26,8 +29,6 @@ CHANGED = {
     'mock.patch("torch.multinomial"': "`torch.multinomial` is patched, so that the same completions are sampled on any"
     " number of ranks.",
 }
-
-
 EXPECTED = {
     "checkpoint": "It trains, and what it saves holds the weights that were trained: every one of them, whole.",
     "misplaced": "Each rank holds its share of the model that is only read, as it does of the one that is trained.",
@@ -38,15 +39,15 @@ SHOWN = 8  # lines of what a file printed
 LONGEST = 100  # characters of an error in the table
 INNERMOST = 3  # frames of where a rank waits
 STACK = re.compile(r"^(rank \d+ waits in)\nStack [^\n]*\n((?: +File [^\n]*\n)+)", re.MULTILINE)
-OWN = re.compile(r'repro\.py", line \d+ in (?!<|one_rank\b)')  # without what starts the ranks
+OWN_FRAME = re.compile(r'repro\.py", line \d+ in (?!<|one_rank\b)')  # without what starts the ranks
 MARKUP = re.compile(r"([\\\\`*_{}\[\]<>#|~])")
 
 
 def write_issue(where: Place, output: str = "") -> str:
     """Markdown that can be pasted as it is; `output` is what the file printed when it ran."""
     text = write(where)
-    error = shown(where) if where.kind == "raises" else ""
-    happens = f"an error that matches `{documented(where)}`" if where.kind == "raises" else told(where)
+    error = where.error if where.kind == "raises" else ""
+    happens = f"an error that matches `{where.pattern}`" if where.kind == "raises" else where.symptom
     return TEMPLATES.get_template("issue.md.j2").render(
         title=prose(where.failure.title),
         happens="the error below" if error else happens,
@@ -54,7 +55,7 @@ def write_issue(where: Place, output: str = "") -> str:
         error=fenced(plain(error), "text") if error else "",
         cell=where.cell,
         variant=_form(where),
-        cause=readmes.paragraph(where.failure, "Cause"),
+        cause=stories.paragraph(where.failure, "Cause"),
         expected=EXPECTED["checkpoint"] if where.saves else EXPECTED.get(where.kind, TRAINS),
         printed=_printed(output),
         tried=tried(where),
@@ -63,67 +64,72 @@ def write_issue(where: Place, output: str = "") -> str:
         system=platform.system(),
         versions=packages_of(text),
         device="GPU, NCCL" if where.cell.device == "cuda" else "CPU, gloo",
-        changed=[told for code, told in CHANGED.items() if code in text],
+        changed=[patch for code, patch in CHANGED.items() if code in text],
         rows=across(where),
-        measured=stack_name(known.pinned()),
+        measured=stack_name(measured.pinned()),
         records=where.failure.records,
     )
 
 
 def across(where: Place) -> list[tuple[str, str]]:
-    """What the same run does under each strategy, as the matrix knows it: strategies and the outcome they share."""
-    found: dict[str, str] = {}
-    for cell, outcome in known.outcomes(where.failure).items():
+    """What the same run does under each strategy: strategies, and the outcome that they share."""
+    outcomes: dict[str, str] = {}
+    for cell, outcome in measured.outcomes(where.failure).items():
         same = ("variant", "checkpointing", "precision")
         world = cell.world_size in (where.cell.world_size, default_world(cell))
         if world and all(getattr(cell, axis) == getattr(where.cell, axis) for axis in same):
-            found.setdefault(cell.strategy, _told(where, *outcome))
+            outcomes.setdefault(cell.strategy, _outcome(where, *outcome))
     groups: dict[str, list[str]] = {}
     for name in strategies.names():
-        if name in found:
-            groups.setdefault(found[name], []).append(f"`{name}`")
+        if name in outcomes:
+            groups.setdefault(outcomes[name], []).append(f"`{name}`")
     return [(", ".join(names), outcome) for outcome, names in groups.items()]
 
 
-def _told(where: Place, outcome: str, signature: str) -> str:
-    """An outcome for those who don't know the names of signatures, and whether it is another failure's."""
-    told = _worded(where, outcome, signature)
-    return f"{told} (another failure's: it says nothing of this one)" if signature in where.failure.elsewhere else told
-
-
-def _worded(where: Place, outcome: str, signature: str) -> str:
-    """An outcome in words: an error by its own, where they were recorded."""
+def _outcome(where: Place, outcome: str, signature: str) -> str:
+    """An outcome without names of signatures: an error by its own words if they were recorded."""
     there = replace(where, outcome=outcome, signature=signature)
     if outcome in ("trains", "impossible", "invalid"):
-        return outcome
-    error = one_line(shown(there)) if outcome == "raises" else told(there)
-    if not error:
-        return escaped(report.named(outcome, signature))
-    cut = error if len(error) <= LONGEST else f"{error[:LONGEST].rpartition(' ')[0]} ..."
-    return escaped(f"raises {cut}" if outcome == "raises" else cut)
+        text = outcome
+    elif symptom := one_line(there.error) if outcome == "raises" else there.symptom:
+        symptom = cut(symptom, LONGEST)
+        text = escaped(f"raises {symptom}" if outcome == "raises" else symptom)
+    else:
+        text = escaped(named(outcome, signature))
+    if signature in where.failure.also_raises:
+        text += " (another failure's: it says nothing of this one)"
+    return text
 
 
 def tried(where: Place) -> list[tuple[str, str]]:
-    """Each remedy that was meant for such a cell, in whichever precision, and whether it helps in the cells of its
-    form that were run; those that do come first. Where it does in some cells only, be they of other forms, it is said
-    what the others do. Upgrades aren't among them, nor what no such cell can have."""
-    cell, found = replace(where.cell, precision=Cell.precision), {}
-    for claim in where.failure.claims.values():
-        if claim.kind in REMEDIES and "stack" not in claim.swap and claims.chosen(where.failure, claim, cell):
-            every = verdicts.by_rules(where.failure, claim)
-            sides = ([c for c in side if c.variant == cell.variant] for side in (every.speaks_for, every.against))
-            own = claims.Verdict(claim, *map(tuple, sides))
-            outcomes = known.outcomes(where.failure, verdicts.stack(where.failure, claim))
-            told = "; ".join(report.where(where.failure, every, outcomes)) if every.word == "conditional" else ""
-            but = f"; elsewhere {escaped(told)}" if told and own.word != "refuted" else ""
-            found[prose(claim.text)] = own.word, but
+    """Each remedy for cells of this form, in any precision, and whether it helps; those that help come first.
+
+    A remedy that helps in some cells only is followed by what the others do, be they of other forms. Upgrades are left
+    out, and remedies that no such cell can have.
+    """
+    cell, failure = replace(where.cell, precision=Cell.precision), where.failure
+    verdict_of: dict[str, tuple[str, str]] = {}
+    for claim in failure.claims.values():
+        if claim.kind not in REMEDIES or "stack" in claim.swap or not claims.chosen(failure, claim, cell):
+            continue
+        every = verdicts.by_rules(failure, claim)
+        sides = ([c for c in side if c.variant == cell.variant] for side in (every.speaks_for, every.against))
+        of_form = claims.Verdict(claim, *map(tuple, sides))
+        elsewhere = ""
+        if every.word == "conditional" and of_form.word != "refuted":
+            places = verdicts.where(failure, every, measured.outcomes(failure, verdicts.stack(failure, claim)))
+            elsewhere = f"; elsewhere {escaped('; '.join(places))}" if places else ""
+        verdict_of[prose(claim.text)] = of_form.word, elsewhere
     return [
-        (text, f"{told}{found[text][1]}") for word, told in HELPS.items() for text in found if found[text][0] == word
+        (text, f"{answer}{elsewhere}")
+        for word, answer in HELPS.items()
+        for text, (verdict, elsewhere) in verdict_of.items()
+        if verdict == word
     ]
 
 
 def _form(where: Place) -> str:
-    """What a reader has to know of the variant, unless it is the failure as it was reported."""
+    """The variant, for a sentence; empty for the failure as it was reported."""
     remedy = where.variant.remedy
     if remedy == "broken":
         return ""
@@ -131,31 +137,32 @@ def _form(where: Place) -> str:
 
 
 def _printed(output: str) -> str:
-    """What the ranks told of themselves, and where each waits if they do, as a code block; empty where they told
-    nothing."""
+    """A code block of what the ranks printed, and of where each of them waits; empty if there is neither."""
     waits = _waits(output)
-    output = STACK.sub("", output)
-    lines = re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", output).splitlines()  # of two ranks at once, without its end
-    told = sorted({plain(line) for line in lines if re.match(r"rank \d", line)})
-    return "It prints:\n\n" + fenced("\n".join([*told[:SHOWN], *waits]), "text") if told or waits else ""
+    lines = re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", STACK.sub("", output)).splitlines()  # of two ranks on one line
+    printed = sorted({plain(line) for line in lines if re.match(r"rank \d", line)})
+    block = [*printed[:SHOWN], *waits]
+    return "It prints:\n\n" + fenced("\n".join(block), "text") if block else ""
 
 
 def _waits(output: str) -> list[str]:
-    """Where each rank waits: the innermost frames, and of the others those in which the file's own code calls on."""
-    told = []
+    """Where each rank waits: the innermost frames, the frames of the file itself, and those that it calls."""
+    lines = []
     for rank, stack in STACK.findall(output):
         frames = [shortened(re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', frame)) for frame in stack.splitlines()]
-        own = [n for n, frame in enumerate(frames) if OWN.search(frame)]
-        called = own[0] - 1 if own else len(frames)
-        kept = [n for n in range(len(frames)) if n < INNERMOST or n == called or n in own]
-        told.append(rank)
-        for before, n in zip([-1, *kept], kept, strict=False):
-            told += ["  ..."] * (n > before + 1) + [frames[n]]
-    return told
+        of_file = [n for n, frame in enumerate(frames) if OWN_FRAME.search(frame)]
+        called = of_file[0] - 1 if of_file else len(frames)
+        lines.append(rank)
+        last = -1
+        for n, frame in enumerate(frames):
+            if n < INNERMOST or n == called or n in of_file:
+                lines += [frame] if n == last + 1 else ["  ...", frame]
+                last = n
+    return lines
 
 
 def prose(text: str) -> str:
-    """A text whose code stays code, and of which Markdown shows everything else as it is, in one line."""
+    """A text in one line whose code stays code; Markdown shows everything else as it is."""
     parts = re.split("(`[^`]+`)", one_line(text))
     return "".join(part if n % 2 else MARKUP.sub(r"\\\1", part) for n, part in enumerate(parts))
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import libcst as cst
 
-LOOKING = (  # methods that change nothing
-    *("get", "split", "items", "keys", "values", "index", "removeprefix", "removesuffix", "startswith", "endswith"),
-)
+# Methods that change nothing.
+LOOKING = ("get", "split", "items", "keys", "values", "index", "removeprefix", "removesuffix", "startswith", "endswith")
 IDLE = ("getattr", "hasattr", "isinstance", "len")  # functions that do nothing but answer
 _EMPTY = cst.Module([])
 
@@ -35,39 +34,29 @@ def parameters(function: cst.FunctionDef) -> list[str]:
 
 def bindings(function: cst.CSTNode) -> Counter[str]:
     """How often each name is bound anywhere in a function, be it as a parameter or a loop's variable."""
-    found: Counter[str] = Counter()
-    for each in ast.walk(tree(function)):
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            found[each.id] += 1
-        elif isinstance(each, ast.arg):
-            found[each.arg] += 1
-        elif isinstance(each, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler) and each.name:
-            found[each.name] += 1
-    return found
+    return Counter(filter(None, map(_bound, ast.walk(tree(function)))))
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that a node of a tree binds, if any."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    if isinstance(node, ast.arg):
+        return node.arg
+    return node.name if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler) else None
 
 
 def locals_of(function: cst.CSTNode) -> set[str]:
     """The names that a function binds outside of comprehensions, which keep theirs to themselves."""
-    found: set[str] = set()
-
-    def walk(node: ast.AST) -> None:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.comprehension):
-                walk(child)
-
-    walk(tree(function))
-    return found
+    nodes: list[ast.AST] = [tree(function)]
+    for node in nodes:
+        nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.comprehension)]
+    return {name for name in map(_bound, nodes) if name}
 
 
 def changed(function: cst.CSTNode) -> set[str]:
     """Names whose object a function may change: stored into, or asked to do something for its effect."""
-    found = set()
+    names = set()
     for each in ast.walk(tree(function)):
         target: ast.AST | None = None
         if isinstance(each, ast.Subscript | ast.Attribute) and isinstance(each.ctx, ast.Store | ast.Del):
@@ -76,29 +65,21 @@ def changed(function: cst.CSTNode) -> set[str]:
             target = each  # `names.append`, perhaps handed on
         elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
             target = each.value.func
-        elif isinstance(each, ast.Assign) and isinstance(each.value, ast.Call):
-            target = each.value.func if isinstance(each.value.func, ast.Attribute) else None
-            target = None if target is not None and target.attr in LOOKING else target
         while isinstance(target, ast.Subscript | ast.Attribute):
             target = target.value
         if isinstance(target, ast.Name):
-            found.add(target.id)
-    return found
+            names.add(target.id)
+    return names
 
 
 def outside(node: cst.CSTNode) -> list[str]:
     """The names that a definition takes from around it, in alphabetical order."""
-    found: set[str] = set()
-
-    def walk(table: symtable.SymbolTable, top: bool) -> None:
-        for symbol in table.get_symbols():
-            if symbol.is_referenced() and (top or symbol.is_global()):
-                found.add(symbol.get_name())
-        for child in table.get_children():
-            walk(child, False)
-
-    walk(symtable.symtable(code(node).strip(), "<definition>", "exec"), True)
-    return sorted(found)
+    top = symtable.symtable(code(node).strip(), "<definition>", "exec")
+    tables = [top]
+    for table in tables:
+        tables += table.get_children()
+    symbols = [(symbol, table) for table in tables for symbol in table.get_symbols()]
+    return sorted({s.get_name() for s, table in symbols if s.is_referenced() and (table is top or s.is_global())})
 
 
 def used(node: cst.CSTNode, name: str) -> bool:
@@ -106,12 +87,6 @@ def used(node: cst.CSTNode, name: str) -> bool:
         isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
         for each in ast.walk(tree(node))
     )
-
-
-def gives(function: ast.FunctionDef) -> bool:
-    """Whether a function may return something else than None."""
-    values = [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
-    return any(value is not None and ast.unparse(value) != "None" for value in values)
 
 
 def pure(node: ast.AST) -> bool:
@@ -125,11 +100,27 @@ def pure(node: ast.AST) -> bool:
     return True
 
 
+def flat(block: cst.BaseSuite, comments: Any) -> Any:
+    """A block's statements in the place of the statement that held it, whose comments come first."""
+    first: Any
+    first, *rest = block.body
+    if not hasattr(first, "leading_lines"):  # one line behind the colon
+        first = cst.SimpleStatementLine([first])
+    return cst.FlattenSentinel([first.with_changes(leading_lines=[*comments, *first.leading_lines]), *rest])
+
+
 class Statements(cst.CSTTransformer):
     """Takes lines away with the last statement on them."""
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
         return updated if updated.body else cst.RemoveFromParent()
+
+
+def visited(function: cst.FunctionDef, change: cst.CSTTransformer) -> cst.FunctionDef:
+    """A function after a change that leaves it a function."""
+    changed = function.visit(change)
+    assert isinstance(changed, cst.FunctionDef)
+    return changed
 
 
 class Without(Statements):
@@ -142,8 +133,8 @@ class Without(Statements):
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
         target = updated.targets[0].target
-        gone = len(updated.targets) == 1 and isinstance(target, cst.Name) and target.value in self.unwanted
-        return cst.RemoveFromParent() if gone else updated
+        unwanted = len(updated.targets) == 1 and isinstance(target, cst.Name) and target.value in self.unwanted
+        return cst.RemoveFromParent() if unwanted else updated
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.depth += 1
@@ -153,32 +144,23 @@ class Without(Statements):
         return cst.RemoveFromParent() if self.depth and updated.name.value in self.unwanted else updated
 
 
-def without(function: cst.FunctionDef, names: Collection[str]) -> cst.FunctionDef:
-    if not names:
-        return function
-    found = function.visit(Without(names))
-    assert isinstance(found, cst.FunctionDef)
-    return found
-
-
 def pruned(function: cst.FunctionDef, decided: Iterable[str] = ()) -> cst.FunctionDef:
     """A function without the parameters that are decided, and without functions in it that nothing uses.
 
     A class's own functions stay: who calls them isn't said by name.
     """
-    kept = [p for p in function.params.params if p.name.value not in decided]
-    kept = [p.with_changes(comma=cst.MaybeSentinel.DEFAULT) for p in kept]
-    function = function.with_changes(params=function.params.with_changes(params=kept))
+    rest = [p for p in function.params.params if p.name.value not in decided]
+    rest = [p.with_changes(comma=cst.MaybeSentinel.DEFAULT) for p in rest]
+    function = function.with_changes(params=function.params.with_changes(params=rest))
     while True:
         nodes = list(ast.walk(tree(function)))
         inner = {each.name for each in nodes if isinstance(each, ast.FunctionDef)}
-        methods = {
-            own.name for each in nodes if isinstance(each, ast.ClassDef) for own in each.body if hasattr(own, "name")
-        }
+        classes = [each for each in nodes if isinstance(each, ast.ClassDef)]
+        methods = {each.name for node in classes for each in node.body if isinstance(each, ast.FunctionDef)}
         unused = {name for name in inner - methods - {function.name.value} if not used(function, name)}
         if not unused:
             return function
-        function = without(function, unused)
+        function = visited(function, Without(unused))
 
 
 def argument(call: cst.Call, position: int, parameter: str) -> cst.Arg | None:

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import functools
 import json
-import operator
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from faultline import commands, known, preload
-from faultline.catalogue import failures
-from faultline.errors import UsageError
-from faultline.export import facts, warm, write
-from faultline.matrix import Cell, select
-from faultline.ranks import inherited
-from faultline.results import RESULTS
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.base.paths import RESULTS
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection, select
+from faultline.export import emit
+from faultline.export.cell import place
+from faultline.observations import measured
+from faultline.observations.quick import quick
+from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"
 REPRODUCING = ("raises", "diverges", "misplaced", "hangs", "crashes")
 DEADLINE = 600  # seconds for one file
-LIBRARIES = (
-    *(name for name in preload.PRELOAD if not name.startswith(("tiny_models.", "faultline."))),
-    *(f"{package}.{name}" for package, names in preload.TOUCH.items() for name in names),
-)
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of one export: `lines` of the file, and how it ended; `why` says what is wrong, if anything is."""
+    """How the file of one cell ended: its number of lines, exit code and seconds; `why` is empty if it reproduced."""
 
     id: str
     lines: int
@@ -47,87 +40,91 @@ class Proof:
     seconds: float
     why: str = ""
 
+    @property
+    def file(self) -> Path:
+        """Where the exported file is; its output is beside it, with the suffix .log."""
+        return FOLDER / f"{self.id.replace('/', '~')}.py"
+
 
 def reproducing() -> list[Cell]:
     """The cells of the default matrix whose failure shows."""
     return [
         cell
         for failure in failures().values()
-        for cell, (outcome, _) in known.outcomes(failure).items()
+        for cell, (outcome, _) in measured.outcomes(failure).items()
         if outcome in REPRODUCING
     ]
 
 
-def prove(args: argparse.Namespace) -> bool:
-    """Prove the selected cells, one line each, and say at the end which differ; `resume` keeps those proven before."""
-    chosen = set(select(failures(), commands.selection(args)))
-    cells = [cell for cell in reproducing() if cell in chosen]
+@dataclass(frozen=True)
+class Request:
+    """Cells whose files to prove, one of each variant if none is named; `resume` leaves those that were proven."""
+
+    selection: Selection
+    workers: int = 1
+    resume: bool = False
+
+
+def run_all(request: Request) -> int:
+    """Export cells that reproduce and run each file; exit code 1 if a file did something else than its cell."""
+    selected = set(select(failures(), request.selection))
+    cells = [cell for cell in reproducing() if cell in selected]
+    if request.selection == Selection():
+        cells = quick(cells)
+    return EXIT_AS_EXPECTED if prove(cells, request.workers, request.resume) else EXIT_UNEXPECTED
+
+
+def prove(cells: Collection[Cell], workers: int, resume: bool) -> bool:
+    """Prove each cell, print one line for each, and list those that differ at the end; return whether none does.
+
+    With `resume`, cells that were proven before are not run again.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
     file = FOLDER / "proofs.jsonl"
-    kept = file.read_text(encoding="utf-8").splitlines() if args.resume and file.exists() else []
-    before = [Proof(**json.loads(line)) for line in kept]
-    done = {proof.id: proof for proof in before if not proof.why}
+    lines = file.read_text(encoding="utf-8").splitlines() if resume and file.exists() else []
+    done = {proof.id: proof for proof in (Proof(**json.loads(line)) for line in lines) if not proof.why}
     rest = [cell for cell in cells if cell.id not in done]
-    with (
-        file.open("a" if args.resume else "w", encoding="utf-8") as out,
-        contextlib.ExitStack() as stack,
-        ThreadPoolExecutor(args.workers) as pool,
-    ):
-        idle = queue.SimpleQueue[Warm]()
-        for _ in range(args.workers):
-            idle.put(stack.enter_context(Warm()))
-
-        def prove_one(cell: Cell) -> Proof:
-            mine = idle.get()
-            try:
-                return one(cell, mine.run)
-            finally:
-                idle.put(mine)
-
-        for number, proof in enumerate(pool.map(prove_one, rest), len(cells) - len(rest) + 1):
+    with file.open("a" if resume else "w", encoding="utf-8") as out, ThreadPoolExecutor(workers) as pool:
+        for number, proof in enumerate(pool.map(one, rest), len(cells) - len(rest) + 1):
             done[proof.id] = proof
             out.write(json.dumps(asdict(proof)) + "\n")
             out.flush()
-            what = proof.why or "reproduced"
-            print(f"{number}/{len(cells)} {proof.id}: {what}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
+            result = proof.why or "reproduced"
+            print(f"{number}/{len(cells)} {proof.id}: {result}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
     wrong = [done[cell.id] for cell in cells if done[cell.id].why]
     for proof in wrong:
-        print(f"differs: {proof.id}: {proof.why}; see {FOLDER.name}/{name(proof.id)}")
+        print(f"differs: {proof.id}: {proof.why}; see {proof.file.parent.name}/{proof.file.name}")
     print(f"{len(cells) - len(wrong)} of {len(cells)} exports do what their cells do")
     return not wrong
 
 
-def one(cell: Cell, runs: Callable[[str], tuple[int, str]] | None = None) -> Proof:
-    """Export one cell and run the file, by itself unless something else `runs` it."""
+def one(cell: Cell) -> Proof:
+    """Export one cell, run the file by itself, and keep both the file and its output."""
     try:
-        text = write.write(facts.place(cell))
+        text = emit.write(place(cell))
     except UsageError as error:
         return Proof(cell.id, 0, -1, 0.0, str(error))
     started = time.monotonic()
-    code, output = (runs or run)(text)
-    lines = len(text.splitlines())
-    seconds = round(time.monotonic() - started, 1)
-    if code == 0 and output.rstrip().splitlines()[-1:] and "REPRODUCED: " in output.splitlines()[-1]:
-        return Proof(cell.id, lines, code, seconds)
+    code, output = run(text)
+    last = output.rstrip().rpartition("\n")[2]
+    why = "" if code == 0 and "REPRODUCED: " in last else f"not reproduced, exit code {code}"
+    proof = Proof(cell.id, len(text.splitlines()), code, round(time.monotonic() - started, 1), why)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / name(cell.id)).write_text(text, encoding="utf-8")
-    (FOLDER / name(cell.id)).with_suffix(".log").write_text(output, encoding="utf-8")
-    return Proof(cell.id, lines, code, seconds, f"not reproduced, exit code {code}")
-
-
-def name(cell: str) -> str:
-    return cell.replace("/", "~") + ".py"
+    proof.file.write_text(text, encoding="utf-8")
+    proof.file.with_suffix(".log").write_text(output, encoding="utf-8")
+    return proof
 
 
 def run(text: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
     """The exit code and output of a file in an empty folder, without this repository on Python's path."""
+    unwanted = ("PYTHONPATH", "PYTHONSTARTUP")
+    environment = {key: value for key, value in inherited(sys.executable).items() if key not in unwanted}
     with tempfile.TemporaryDirectory(prefix="export-") as folder:
-        file = Path(folder) / "repro.py"
-        file.write_text(text, encoding="utf-8")
+        (Path(folder) / "repro.py").write_text(text, encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, *launcher, "repro.py"],
             cwd=folder,
-            env=environment() | {"TMPDIR": folder},
+            env=environment | {"TMPDIR": folder},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -140,42 +137,3 @@ def run(text: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
         return process.returncode, output
-
-
-def environment() -> dict[str, str]:
-    """What a file's process inherits."""
-    unwanted = ("PYTHONPATH", "PYTHONSTARTUP")
-    return {key: value for key, value in inherited(sys.executable).items() if key not in unwanted}
-
-
-class Warm:
-    """Runs files in forks of one process that has imported their libraries, as a thousand of them would take hours."""
-
-    def __enter__(self) -> Warm:
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", warm.__file__, *LIBRARIES],
-            env=functools.reduce(operator.or_, facts.environment("zero", False, True), environment()),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # an interrupt lets the file end that runs
-        )
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def run(self, text: str) -> tuple[int, str]:
-        """As `run`, for one file at a time."""
-        assert self.process.stdin and self.process.stdout
-        with tempfile.TemporaryDirectory(prefix="export-") as folder:
-            (Path(folder) / "repro.py").write_text(text, encoding="utf-8")
-            print(folder, file=self.process.stdin, flush=True)
-            session = int(self.process.stdout.readline())
-            late = threading.Timer(DEADLINE, os.killpg, (session, signal.SIGKILL))
-            late.start()
-            code = int(self.process.stdout.readline())
-            late.cancel()
-            return code, (Path(folder) / "output").read_text(encoding="utf-8", errors="replace")

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from faultline.report import as_expected, expectation, plain
-from faultline.results import Result
+from faultline.base.text import plain
+from faultline.runs.results import Result, as_expected, expectation
 
 
 def write(file: Path, results: Collection[Result]) -> None:
@@ -20,9 +20,9 @@ def write(file: Path, results: Collection[Result]) -> None:
         failures=str(unexpected),
         errors="0",
         skipped=str(sum(_skipped(result) for result in results)),
-        time=f"{sum(result['seconds'] for result in results):.3f}",
+        time=f"{sum(result.seconds for result in results):.3f}",
     )
-    for result in sorted(results, key=lambda result: result["id"]):
+    for result in sorted(results, key=lambda result: result.cell.id):
         suite.append(_case(result))
     root = ET.Element("testsuites")
     root.append(suite)
@@ -31,27 +31,27 @@ def write(file: Path, results: Collection[Result]) -> None:
 
 
 def _skipped(result: Result) -> bool:
-    return as_expected(result) and result["outcome"] == "impossible"
+    return as_expected(result) and result.outcome == "impossible"
 
 
 def _case(result: Result) -> ET.Element:
-    failure, _, name = result["id"].partition("/")
-    case = ET.Element("testcase", classname=plain(failure), name=plain(name), time=f"{result['seconds']:.3f}")
+    cell = result.cell
+    case = ET.Element("testcase", classname=plain(cell.failure), name=plain(cell.name), time=f"{result.seconds:.3f}")
     properties = ET.SubElement(case, "properties")
-    for key in ("outcome", "signature", "verdict"):
-        ET.SubElement(properties, "property", name=key, value=plain(result[key]))
+    for name, value in {"outcome": result.outcome, "signature": result.signature, "verdict": result.verdict}.items():
+        ET.SubElement(properties, "property", name=name, value=plain(value))
     if _skipped(result):
-        ET.SubElement(case, "skipped", message=plain(result["detail"]))
+        ET.SubElement(case, "skipped", message=plain(result.detail))
     elif not as_expected(result):
-        element = ET.SubElement(case, "failure", type=plain(result["verdict"]), message=expectation(result))
-        element.text = plain("\n\n".join(_told(result)))
+        element = ET.SubElement(case, "failure", type=plain(result.verdict), message=expectation(result))
+        element.text = plain("\n\n".join(_texts(result)))
     return case
 
 
-def _told(result: Result) -> list[str]:
+def _texts(result: Result) -> list[str]:
     """The detail, then what each rank left behind."""
-    told = [result["detail"]]
-    for rank in result["ranks"]:
-        traceback = (rank["error"] or {}).get("traceback", "")
-        told += [f"rank {rank['rank']}:\n{text}" for text in (traceback, rank["stack"], rank["log"]) if text]
-    return told
+    texts = [result.detail]
+    for rank in result.ranks:
+        traceback = rank.error.traceback if rank.error else ""
+        texts += [f"rank {rank.rank}:\n{text}" for text in (traceback, rank.stack, rank.log) if text]
+    return texts

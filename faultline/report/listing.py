@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from faultline.catalogue import Failure, failures
-from faultline.claims import Verdict
-from faultline.matrix import Cell
-from faultline.report import one_line
-from faultline.report.terminal import indented, write_line
+from faultline.base.console import write_line
+from faultline.base.text import one_line
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.cells.claims import Verdict
+from faultline.report.terminal import indented
 
 WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow", "untested": "dim"}
 
@@ -70,7 +72,7 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict],
     facts.add_row("records", Text("\n".join(failure.records)))
     facts.add_row("since", Text(failure.since))
     facts.add_row("until", Text(failure.until))
-    facts.add_row("signatures", Text("\n".join(f"{name}: {pattern}" for name, pattern in failure.signatures.items())))
+    facts.add_row("signatures", Text("\n".join(f"{name}: {pattern}" for name, pattern in failure.errors.items())))
     facts.add_row(
         "variants", Text("\n".join(_variant(variant.name, variant.strategies) for variant in failure.variants))
     )

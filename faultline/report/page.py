@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from faultline import report, verdicts
-from faultline.catalogue import failures
-from faultline.matrix import CHECKPOINTING
-from faultline.report import SYMBOLS, as_expected, named, one_line, plain
-from faultline.results import Result
+from faultline.base.text import one_line, plain
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import named
+from faultline.cells import words
+from faultline.cells.cell import CHECKPOINTING
+from faultline.report import claims
+from faultline.report import run as report_run
+from faultline.report.run import SYMBOLS
+from faultline.runs.results import Result, as_expected
 
 # What could end the script element that holds the data, or begin a comment in it.
 _ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
@@ -65,7 +70,7 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dic
     shared = Shared()
     cells: list[dict[str, Any]] = []
     sections = []
-    for table in report.tables(results):
+    for table in report_run.tables(results):
         rows = []
         for row in table.rows:
             numbers = []
@@ -79,7 +84,7 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dic
         sections.append({**_section(table.failure, results), "strategies": strategies, "rows": rows})
     return {
         "run": plain(run),
-        "stacks": sorted({one_line(result["stack"]) for result in results if result["stack"]}),
+        "stacks": sorted({one_line(result.stack) for result in results if result.stack}),
         "asked": len(facts.get("cells") or results),
         "finished": bool(facts.get("finished")),
         "modes": CHECKPOINTING,
@@ -110,44 +115,44 @@ def _section(name: str, results: Collection[Result]) -> dict[str, Any]:
                 "against": len(judged.verdict.against),
                 "where": [*judged.where, *(f"on {stack}" for stack in judged.stacks)],
             }
-            for key, judged in verdicts.in_run(failure, results).items()
+            for key, judged in claims.in_run(failure, results).items()
         ],
     }
 
 
 def _cell(result: Result, shared: Shared, stack: str) -> dict[str, Any]:
     """One cell, with numbers for what it may share with others; `stack` as it was asked for."""
-    expected = result["expected"]
+    expected = result.expected
     return {
-        "id": plain(result["id"]),
-        "run": report.command(result["id"], stack),
-        "at": [plain(result["strategy"]), plain(result["checkpointing"])],
-        "outcome": plain(result["outcome"]),
-        "signature": plain(result["signature"]),
+        "id": plain(result.cell.id),
+        "run": words.command(result.cell.id, stack),
+        "at": [plain(result.cell.strategy), plain(result.cell.checkpointing)],
+        "outcome": plain(result.outcome),
+        "signature": plain(result.signature),
         "ok": as_expected(result),
-        "verdict": plain(result["verdict"]),
-        "expected": named(expected["outcome"], *expected["signatures"]),
-        "record": plain(expected.get("record", "")),
-        "seconds": _number(result["seconds"]),
-        "detail": shared.number(result["detail"]),
-        "worst": shared.number(result["worst_parameter"]),
-        "off": "" if result["relative_error"] is None else _number(result["relative_error"]),
-        "evidence": shared.number(result["evidence"]),
+        "verdict": plain(result.verdict),
+        "expected": named(expected.outcome, *expected.signatures),
+        "record": plain(expected.record),
+        "seconds": _number(result.seconds),
+        "detail": shared.number(result.detail),
+        "worst": shared.number(result.worst_parameter),
+        "off": "" if result.relative_error is None else _number(result.relative_error),
+        "evidence": shared.number(result.evidence),
         "errors": shared.number(
-            [[shared.number(name), kind, step, rank, _number(off)] for name, kind, step, rank, off in result["errors"]]
+            [[shared.number(name), kind, step, rank, _number(off)] for name, kind, step, rank, off in result.errors]
         ),
         "ranks": [
             [
-                rank["rank"],
-                rank["exit"],
-                shared.number(rank["error"]),
-                shared.number(rank["stack"]),
-                shared.number(rank["log"]),
-                [_number(loss, 6) for loss in rank["losses"]],
-                rank["steps"],
-                rank["bad"],
+                rank.rank,
+                rank.exit,
+                shared.number(asdict(rank.error) if rank.error else None),
+                shared.number(rank.stack),
+                shared.number(rank.log),
+                [_number(loss, 6) for loss in rank.losses],
+                rank.steps,
+                rank.bad,
             ]
-            for rank in result["ranks"]
+            for rank in result.ranks
         ],
     }
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from faultline import report
-from faultline.catalogue import failures
-from faultline.matrix import CHECKPOINTING
-from faultline.report import ABSENT, SYMBOLS, Row, Table, as_expected, one_line
-from faultline.results import Result
+from faultline.base.console import write_line
+from faultline.base.text import here, one_line
+from faultline.catalogue.loading import failures
+from faultline.cells import words
+from faultline.cells.cell import CHECKPOINTING
+from faultline.report import run
+from faultline.report.run import ABSENT, SYMBOLS, Row, Table
+from faultline.runs.progress import UNEXPECTED
+from faultline.runs.results import Result, as_expected, expectation
 
 STYLES = {
     "trains": "green",
@@ -32,60 +33,6 @@ STYLES = {
 LISTED = 40  # cells that `unexpected` shows
 CELL = len(CHECKPOINTING)  # a symbol for each mode; the blank behind it has room for the mark
 MARK = "!"
-UNEXPECTED = "not as expected"  # of a cell of the catalogue; what is checked has nothing but one process to go by
-UNLIKE_ALONE = "not as in one process"
-
-
-@contextmanager
-def progress(
-    console: Console, total: int, known: Collection[Result], wrong: str = UNEXPECTED
-) -> Iterator[Callable[[Result], None]]:
-    """Show how far a run is, and give the function to call with each result.
-
-    `known` are results that a resumed run has already; `wrong` says what those are that are counted. Where nobody
-    watches, a line for each tenth takes the place of the bar.
-    """
-    unexpected = sum(not as_expected(result) for result in known)
-    if console.is_terminal and not console.is_dumb_terminal:
-        bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=console,
-        )
-        task = bar.add_task(f"{unexpected} {wrong}", total=total, completed=len(known))
-
-        def advance(result: Result) -> None:
-            nonlocal unexpected
-            unexpected += not as_expected(result)
-            bar.update(task, advance=1, description=f"{unexpected} {wrong}, {one_line(result['failure'])[:32]}")
-
-        with bar:
-            yield advance
-        return
-    done, start = len(known), time.monotonic()
-    write_line(
-        console,
-        f"{total} {'cell' if total == 1 else 'cells'}" + (f", {done} of them known from before" if done else ""),
-    )
-
-    def tell(result: Result) -> None:
-        nonlocal done, unexpected
-        done, unexpected = done + 1, unexpected + (not as_expected(result))
-        if done * 10 // total > (done - 1) * 10 // total:
-            seconds = int(time.monotonic() - start)
-            elapsed = f"{seconds // 60}:{seconds % 60:02}"
-            write_line(console, f"{done}/{total} cells after {elapsed}, {unexpected} {wrong}, {result['failure']}")
-
-    yield tell
-
-
-def write_line(console: Console, text: str, style: str = "") -> None:
-    """One line as it is: no markup, no wrapping, nothing highlighted."""
-    console.print(Text(one_line(text), style=style), soft_wrap=True)
 
 
 def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTED) -> None:
@@ -94,7 +41,7 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
     `wrong` says what the marked cells are.
     """
     width = console.width if console.is_terminal else max(console.width, 100)  # a file has no width
-    for table in report.tables(results):
+    for table in run.tables(results):
         title = Text(one_line(table.failure), style="bold")
         known = failures().get(table.failure)
         console.print(title.append(f"  {known.title}", style="not bold dim") if known else title, soft_wrap=True)
@@ -113,7 +60,7 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
 
 def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
     """How many cells there are, of each outcome, and not as expected, or whatever is `wrong` with them."""
-    counts = Counter(result["outcome"] for result in results)
+    counts = Counter(result.outcome for result in results)
     told = [
         f"{outcome} {counts[outcome]}" for outcome in (*SYMBOLS, *sorted({*counts} - {*SYMBOLS})) if counts[outcome]
     ]
@@ -183,10 +130,10 @@ def _symbols(row: Row, strategy: str) -> Text:
         if result is None:
             text.append(ABSENT, "dim")
             continue
-        style = STYLES.get(result["outcome"], "bold red")
+        style = STYLES.get(result.outcome, "bold red")
         if not as_expected(result):
             style, marked = f"{style} bold reverse", True
-        text.append(SYMBOLS.get(result["outcome"], "?"), style)
+        text.append(SYMBOLS.get(result.outcome, "?"), style)
     return text.append(MARK if marked else " ", "bold red")
 
 
@@ -206,19 +153,19 @@ def _wrapped(label: str, width: int) -> list[str]:
 
 def unexpected(console: Console, results: Collection[Result], stack: str = "") -> None:
     """What was not as expected, each with the command that repeats exactly that cell on its stack."""
-    wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result["id"])
+    wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result.cell.id)
     if not wrong:
         write_line(console, "Every cell did what was expected of it.", "green")
         return
     console.print(Text(f"\n{len(wrong)} {UNEXPECTED}:", style="bold"))
     for result in wrong[:LISTED]:
-        cell, detail = one_line(result["id"]), one_line(result["detail"])
-        told = Text(report.expectation(result) + (f": {detail}" if detail else ""))
+        cell, detail = one_line(result.cell.id), one_line(result.detail)
+        told = Text(expectation(result) + (f": {detail}" if detail else ""))
         told.truncate(max(console.width if console.is_terminal else 160, 40) - 2, overflow="ellipsis")
-        console.print(Text(f"{cell}  ").append(one_line(result["verdict"]), "bold red"), soft_wrap=True)
+        console.print(Text(f"{cell}  ").append(one_line(result.verdict), "bold red"), soft_wrap=True)
         console.print(Text("  ").append(told), soft_wrap=True)
-        if again := report.command(result["id"], stack):
-            indented(console, report.here(again))
+        if again := words.command(result.cell.id, stack):
+            indented(console, here(again))
     if len(wrong) > LISTED:
         write_line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
 

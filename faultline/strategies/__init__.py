@@ -10,6 +10,19 @@ A strategy file has a dictionary STRATEGIES (name to options) and the functions
     prepared(options) -> dict                       what accelerate's state shows before it has wrapped a model
     doubts(options, evidence) -> list[str]          what the evidence fails to prove
 
+and these constants, of which all but the first two may be missing:
+
+    ORDER           its place among the families, from one process to the most sharded
+    PACKAGE         the package whose engine it is
+    DISTRIBUTED     False if it runs in one process, without a process group
+    CASTS           True if its engine casts to bf16 by itself, where others need autocast
+    USUAL           strategies that the default matrix also runs in bf16 and on four ranks
+    ONE_RANK        strategies that the default matrix also runs on a single rank
+    SETTINGS        (pattern, strategies) of settings that ask for it; a group becomes part of the name: ``zero{}*``
+    ENGINE          (pattern, strategies) of settings that ask for it and leave open in which form
+    MESSAGES        (pattern, strategies) of lines that its engine prints
+    FRAMES          (pattern, strategies) of what its engine's errors and frames have in a traceback
+
 Files import torch inside their functions, so that this list is free of it.
 """
 
@@ -23,6 +36,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+
+ROWS = 4  # of the global batch, which the ranks share
 
 
 @dataclass(frozen=True)
@@ -64,15 +79,42 @@ class Setup:
 
 @functools.cache
 def families() -> dict[str, ModuleType]:
-    """The strategy files by name."""
+    """The families by the names of their files: the modules beside this one that have STRATEGIES."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return {name: importlib.import_module(f"{__name__}.{name}") for name in names if not name.startswith("_")}
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "STRATEGIES")}
 
 
 @functools.cache
 def _index() -> dict[str, ModuleType]:
     found = sorted(families().values(), key=lambda module: (module.ORDER, module.__name__))
     return {name: module for module in found for name in module.STRATEGIES}
+
+
+def constant(name: str, key: str, default: Any) -> Any:
+    """A constant of a strategy's family; the default for a strategy that there is none of any more."""
+    return getattr(_index().get(name), key, default)
+
+
+def distributed(name: str) -> bool:
+    """Whether a strategy has a process group."""
+    return bool(constant(name, "DISTRIBUTED", True))
+
+
+def casts(name: str) -> bool:
+    """Whether a strategy's engine casts to bf16 by itself."""
+    return bool(constant(name, "CASTS", False))
+
+
+def package(name: str) -> str:
+    """The package whose engine a strategy is."""
+    return str(constant(name, "PACKAGE", "torch"))
+
+
+@functools.cache
+def listed_as(key: str) -> tuple[str, ...]:
+    """The strategies that their families name in a constant, USUAL or ONE_RANK, in their order."""
+    return tuple(name for name in names() if name in constant(name, key, ()))
 
 
 def names() -> list[str]:

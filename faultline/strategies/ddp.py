@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import nbytes, no_sync, plain_backward, plain_step, whole_gradients, whole_parameters
+from faultline.strategies.shared import nbytes, no_sync, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 1
+PACKAGE = "torch"
+USUAL = ONE_RANK = ("ddp",)
+# As in the arguments of DDP, and not as in the message that recommends it.
+SETTINGS = (
+    (re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!`|\W{1,3}to\b)"), ("ddp-find-unused",)),
+)
+ENGINE = ((re.compile(r"distributed_type: (?:MULTI_GPU|MULTI_CPU)|DistributedType\.MULTI"), ("ddp*",)),)
+MESSAGES = ((re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),)
+FRAMES = (
+    (re.compile(r"Expected to have finished reduction|Expected to mark a variable ready only once"), ("ddp*",)),
+    (re.compile(r"nn/parallel/distributed\.py|DistributedDataParallel\("), ("ddp*",)),
+)
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"find_unused_parameters": False, "static_graph": False},
     "ddp-find-unused": {"find_unused_parameters": True, "static_graph": False},

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
+from faultline.strategies.shared import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
 
 ORDER = 3
+PACKAGE = "torch"
+CASTS = True
+USUAL = ("fsdp1-full",)
+SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),)
+ENGINE = ((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),)
+FRAMES = (
+    (re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"), ("fsdp1*",)),
+)
 STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp1-full": {"sharding": "FULL_SHARD", "fsdp": "full_shard"},
     "fsdp1-grad-op": {"sharding": "SHARD_GRAD_OP", "fsdp": "shard_grad_op"},
@@ -45,7 +54,7 @@ def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
 
 
 def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from faultline.releases import fsdp_plugin
+    from faultline.strategies.releases import fsdp_plugin
 
     plugin = fsdp_plugin(
         1,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import all_gather, named, nbytes, plain_backward, plain_step, units
+from faultline.strategies.shared import all_gather, named, nbytes, plain_backward, plain_step, units
 
 ORDER = 4
+PACKAGE = "torch"
+CASTS = True
+USUAL = ONE_RANK = ("fsdp2",)
+SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
+FRAMES = ((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),)
 STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp2": {"reshard_after_forward": True},
     "fsdp2-no-reshard": {"reshard_after_forward": False},
@@ -39,13 +45,13 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
 
 
 def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from faultline.releases import fsdp2_arguments
+    from faultline.strategies.releases import fsdp2_arguments
 
     return fsdp2_arguments(options)
 
 
 def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from faultline.releases import fsdp_plugin
+    from faultline.strategies.releases import fsdp_plugin
 
     plugin = fsdp_plugin(2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **options)
     return {"fsdp_plugin": plugin}

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
+from faultline.strategies.shared import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 0
+PACKAGE = "torch"
+DISTRIBUTED = False
+USUAL = ("single",)
 STRATEGIES: dict[str, dict[str, Any]] = {"single": {}}
 
 

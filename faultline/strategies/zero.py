@@ -5,18 +5,37 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from faultline.errors import UsageError
-from faultline.matrix import ROWS
-from faultline.strategies import Setup, Wrapped
-from faultline.strategies._common import all_gather, clean, nbytes
+from faultline.base.errors import UsageError
+from faultline.strategies import ROWS, Setup, Wrapped
+from faultline.strategies.shared import all_gather, clean, nbytes
 
 ORDER = 2
+PACKAGE = "deepspeed"
+CASTS = True
+USUAL = ONE_RANK = ("zero2", "zero3")
+STAGE = (
+    r"zero_stage['\"]?[=: ]{1,3}(\d)",
+    r"['\"]stage['\"]: ?(\d)",
+    r"[Zz]e[Rr][Oo][-_ ]?(?:[Ss]tage[-_ ]?)?([0-3])\b",
+    r"ds_z(\d)",
+    r"\bz(\d)_(?:offload_)?config",
+)
+SETTINGS = ((re.compile("|".join(STAGE)), ("zero{}*",)),)
+ENGINE = (
+    (re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"), ("zero*",)),
+)
+FRAMES = (
+    (re.compile(r"deepspeed/runtime/zero/(?:stage3|parameter_offload|partition\w*)\.py"), ("zero3*",)),
+    (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
+    (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
+)
 CONFIGS = Path(__file__).resolve().parents[2] / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 

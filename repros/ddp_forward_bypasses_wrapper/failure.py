@@ -1,14 +1,11 @@
 """A loss computed on the model inside DDP: gradients are never reduced, and the replicas drift apart."""
 
-from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps, present, variants
 
+OPENTSLM = "https://github.com/OpenTSLM/OpenTSLM/pull/49"
 TRL = "https://github.com/huggingface/trl/issues/7245"
 OPENVLA = "https://github.com/moojink/openvla-oft/issues/160"
-
-OFF = ("off",)
 DDP = ("single", "ddp*")
-SOME = ("single", "ddp*", "zero[23]", "fsdp*")
-LIGER = {"variant": "dpo-broken"}
 
 FAILURE = Failure(
     title="A forward pass around DDP's wrapper leaves gradients unreduced: the replicas drift apart",
@@ -18,63 +15,42 @@ FAILURE = Failure(
         "https://github.com/jingyaogong/minimind/issues/853",
         "https://github.com/jingyaogong/minimind/pull/854",
         OPENVLA,
-        "https://github.com/OpenTSLM/OpenTSLM/pull/49",
+        OPENTSLM,
         "https://github.com/kohya-ss/sd-scripts/issues/924",
         "https://github.com/kohya-ss/sd-scripts/pull/989",
     ),
     since="torch's first DistributedDataParallel; trl until 1.13 with use_liger_kernel=True",
     until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
-    reported=Reported("trl-1.13.0", "dpo-broken", "ddp", good="trl-1.14.0"),
-    fixes=(Turn("trl", "1.14.0", LIGER, "make reproduce FAILURE=ddp_forward_bypasses_wrapper"),),
-    found_by=("bypassed",),
-    signatures={
+    checkpointing=("off",),
+    errors={
         # FSDP1's root gathers its own parameters in its own forward.
         "not-gathered": r"'weight' must be 2-D",
     },
-    elsewhere=("mixed-dtensor",),  # fsdp2_method_or_child_outside_root_forward
-    # Or the whole model's forward pass under FSDP, with no wrapper's above; `generate` goes that way as well.
-    context={
-        "not-gathered": r"(?s)\A(?:.*\.module\(|"
-        r"(?!.*(?:fully_sharded_data_parallel|generation/utils)\.py\", line \d)(?=.*[fF][sS][dD][pP])"
-        r"(?=.*/modeling_\w+\.py\", line \d{1,6}, in forward\n[^\n]*= self\.(?:model|transformer)\())"
-    },
-    told_by={"not-gathered": "a call of `model.module` or of the model itself, not of its wrapper"},
-    shares={"not-gathered": "fsdp2_method_or_child_outside_root_forward/sharded-weight"},
+    also_raises=("mixed-dtensor",),  # fsdp2_method_or_child_outside_root_forward
     variants=(
-        Variant("broken", look="`model.module(...)`, or `accelerator.unwrap_model(model)(...)`, in a loss"),
-        Variant("wrapper", checkpointing=OFF, strategies=SOME),
-        Variant("redirected", checkpointing=OFF, strategies=SOME),
-        Variant("reduced_by_hand", checkpointing=OFF, strategies=DDP),
-        Variant("reduced_loss", checkpointing=OFF, strategies=DDP),
-        Variant(
-            "broken",
-            trainer="dpo",
-            checkpointing=OFF,
-            strategies=("single", "ddp*", "zero[23]", "fsdp1-full", "fsdp2"),
-            look="`use_liger_kernel=True` with DPO",
-        ),
+        Variant("broken", checkpointing=EVERY_MODE),
+        *variants("wrapper redirected", strategies=("single", "ddp*", "zero[23]", "fsdp*")),
+        *variants("reduced_by_hand reduced_loss", strategies=("single", "ddp*")),
+        Variant("broken", trainer="dpo", strategies=("single", "ddp*", "zero[23]", "fsdp1-full", "fsdp2")),
     ),
     claims={
-        "a": Claim("call the wrapper", swap={"remedy": "wrapper"}, general="call the wrapper"),
-        "b": Claim("TRL's `_ForwardRedirection`", swap={"remedy": "redirected"}),
-        "c": Claim("`all_reduce` the gradients after each backward pass", swap={"remedy": "reduced_by_hand"}),
-        "d": Claim("`all_reduce` the loss", swap={"remedy": "reduced_loss"}, source=OPENVLA),
-        "e": Claim(
-            "`find_unused_parameters=True`",
-            swap={"strategy": "ddp-find-unused"},
-            where={"strategy": "ddp"},
-        ),
-        "f": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}),
-        "g": Claim(
-            "`broadcast_buffers=True`, which is DDP's default",
-            kind="present",
-            where={"variant": "broken", "strategy": "ddp*", "world_size": "2"},
-        ),
-        "h": Claim(
+        "https://github.com/jingyaogong/minimind/pull/854": helps("call the wrapper", remedy="wrapper"),
+        "https://github.com/huggingface/trl/pull/3260": helps("TRL's `_ForwardRedirection`", remedy="redirected"),
+        OPENTSLM: helps("`all_reduce` the gradients after each backward pass", remedy="reduced_by_hand"),
+        OPENVLA: helps("`all_reduce` the loss", remedy="reduced_loss"),
+        TRL: helps(
             "trl 1.14.0 or newer, whose Liger loss is computed through the wrapper",
-            swap={"stack": "trl-1.14.0"},
-            where=LIGER,
-            source=TRL,
+            stack="trl-1.14.0",
+            where="dpo-broken",
+        ),
+        TRIED_HERE: (
+            helps("`find_unused_parameters=True`", strategy="ddp-find-unused", where="*broken/ddp"),
+            helps("`static_graph=True`", strategy="ddp-static-graph", where="*broken/ddp"),
+            present(
+                "`broadcast_buffers=True`, which is DDP's default",
+                where="broken/ddp*/*/fp32/w2",
+                key="broadcast_buffers",
+            ),
         ),
     },
 )
@@ -86,9 +62,7 @@ def scenario(remedy, setup):
 
     from torch import distributed
 
-    from faultline.scenario import Scenario, next_token_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, next_token_loss, qwen2, text_batch
 
     unwrapped = qwen2()
 
@@ -128,9 +102,7 @@ def trainer(variant, arguments, setup):
     import torch
     from trl import DPOConfig, DPOTrainer
 
-    from tiny_models.data import turns
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from tiny_models.kit import qwen2, tokenizer, turns
 
     torch._dynamo.config.disable = True
     liger = {"use_liger_kernel": True, "liger_kernel_config": dict.fromkeys(NO_KERNELS, False)}

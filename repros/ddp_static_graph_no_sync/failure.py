@@ -1,12 +1,8 @@
 """DDP with `static_graph=True` and gradient accumulation under `no_sync()` ends at its first backward pass."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
 PR = "https://github.com/pytorch/pytorch/pull/187732"
-
-OFF = ("off",)  # where the assertion comes from, checkpointing has no part
-ACCUMULATED = ("accumulation",)
-STATIC = ("ddp", "ddp-static-graph")
 
 FAILURE = Failure(
     title="DDP with a static graph and gradient accumulation ends in an internal assertion",
@@ -20,95 +16,62 @@ FAILURE = Failure(
     since="torch 2.11 (the oldest that was tried)",
     until="not fixed: the first backward pass, in which a static graph is learnt, must be a synchronised one",
     upstream="pytorch/pytorch",
-    signatures={
+    errors={
         "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
         # As accelerate's users were told it.
         "no-exception-set": r"SystemError: .*returned NULL without setting an exception",
     },
-    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
-    context={"no-exception-set": r"static_graph"},
+    also_raises=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(
-        Variant("broken", needs=ACCUMULATED, look="batches added up under DDP's `no_sync()`"),
-        Variant("unblocked", strategies=STATIC, checkpointing=OFF, bf16=True),
-        Variant("synchronised_once", strategies=STATIC),
-        Variant("sync_each_batch", strategies=STATIC),
-        Variant("broken", trainer="sft", strategies=STATIC, checkpointing=OFF, needs=ACCUMULATED),
-        Variant("sync_each_batch", trainer="sft", strategies=STATIC, checkpointing=OFF),
+        Variant("unblocked", strategies=("ddp", "ddp-static-graph"), checkpointing=("off",), bf16=True),
+        *variants("synchronised_once sync_each_batch", strategies=("ddp", "ddp-static-graph")),
+        *variants(
+            "broken sync_each_batch", trainer="sft", strategies=("ddp", "ddp-static-graph"), checkpointing=("off",)
+        ),
     ),
     claims={
-        "a": Claim(
-            "one synchronised backward pass before the first `no_sync()`",
-            swap={"remedy": "synchronised_once"},
+        "https://github.com/pytorch/pytorch/issues/143580": (
+            helps("one synchronised backward pass before the first `no_sync()`", remedy="synchronised_once"),
+            helps("synchronise every micro-batch (`sync_each_batch=True`)", remedy="sync_each_batch"),
         ),
-        "b": Claim(
-            "synchronise every micro-batch (`sync_each_batch=True`)",
-            swap={"remedy": "sync_each_batch"},
-        ),
-        "c": Claim("no `static_graph`", swap={"strategy": "ddp"}, where={"strategy": "ddp-static-graph"}),
-        "d": Claim(
+        PR: helps(
             "put the first reduction off until a synchronised backward pass, and no assertion is met",
-            swap={"remedy": "unblocked"},
-            where={"variant": "broken", "strategy": "ddp-static-graph", "checkpointing": "off"},
-            source=PR,
+            remedy="unblocked",
+            where="broken/ddp-static-graph/off",
         ),
+        TRIED_HERE: helps("no `static_graph`", strategy="ddp", where="*broken/ddp-static-graph"),
     },
 )
 
 
-def synchronised_once():
-    from contextlib import nullcontext
-
-    done = []
-
-    def by_hand(model, last):
-        done.append(last)
-        return nullcontext() if last or len(done) == 1 else model.no_sync()
-
-    return by_hand
-
-
-def sync_each_batch(model, last):
-    from contextlib import nullcontext
-
-    return nullcontext()
-
-
-def unblocked():
-    """No error: the first reduction is put off until a synchronised backward pass, by a private attribute of DDP."""
+def by_hand(remedy):
+    """How the micro-batches are added up: DDP communicates in the last one only, unless the remedy says otherwise."""
     from contextlib import nullcontext
 
     synchronised = []
 
-    def by_hand(model, last):
-        if not synchronised:
+    def held(model, last):
+        if remedy == "unblocked" and not synchronised:  # the first reduction is put off, by a private attribute of DDP
             model._static_graph_delay_allreduce_enqueued = not last
-        if last:
+        first = remedy == "synchronised_once" and not synchronised
+        if last or first or remedy == "sync_each_batch":
             synchronised.append(last)
-        return nullcontext() if last else model.no_sync()
+            return nullcontext()
+        return model.no_sync()
 
-    return by_hand
+    return held
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, causal_lm_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch
 
-    loops = {
-        "synchronised_once": synchronised_once(),
-        "sync_each_batch": sync_each_batch,
-        "unblocked": unblocked(),
-    }
-    return Scenario(qwen2(), causal_lm_loss, text_batch, micro_batches=2, by_hand=loops.get(remedy))
+    loop = None if remedy == "broken" else by_hand(remedy)
+    return Scenario(qwen2(), causal_lm_loss, text_batch, micro_batches=2, by_hand=loop)
 
 
 def trainer(variant, arguments, setup):
-    from trl import SFTConfig, SFTTrainer
-
-    from tiny_models.data import text_dataset
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from tiny_models.kit import qwen2, sft_trainer
 
     each = {"gradient_accumulation_kwargs": {"sync_each_batch": variant.remedy == "sync_each_batch"}}
-    config = SFTConfig(**arguments, gradient_accumulation_steps=2, accelerator_config=each)
-    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer(padding_side="right"))
+    arguments |= {"gradient_accumulation_steps": 2, "accelerator_config": each}
+    return sft_trainer(qwen2(), arguments)

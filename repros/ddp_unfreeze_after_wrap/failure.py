@@ -1,9 +1,7 @@
 """Parameters that begin to require gradients once DDP has wrapped the model train on each rank's own data."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps, variants
 
-OFF = ("off",)
-PLAIN = ("single", "ddp*")
 UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
 
 FAILURE = Failure(
@@ -15,35 +13,29 @@ FAILURE = Failure(
     ),
     since="torch's first DistributedDataParallel (reported in 2018)",
     until="not fixed: DDP's hooks are for what requires gradients when it is made",
-    found_by=("unfrozen",),
-    signatures={
+    checkpointing=("off",),
+    errors={
         # To ZeRO-3's optimizer a parameter outside of its groups is empty.
         "empty-in-step": r"The size of tensor a \(0\) must match the size of tensor b",
     },
-    context={"unreduced-dtype": r"foreach_reduce", "empty-in-step": r"_take_model_step"},
     # zero_unfreeze_after_initialize, as FSDP2 takes the dtype of a group's gradients from what requires them at first,
     # and zero3_nonreentrant_frozen_checkpointerror
-    elsewhere=("unreduced-dtype", "recomputed-empty"),
+    also_raises=("unreduced-dtype", "recomputed-empty"),
     variants=(
-        Variant(
-            "broken",
-            look="`requires_grad_(True)` once the model is wrapped, as Lightning's `BackboneFinetuning` does it",
-        ),
-        Variant("anew", checkpointing=OFF, strategies=PLAIN),
-        Variant("lr_zero", checkpointing=OFF, strategies=PLAIN),
-        Variant("from_the_start", checkpointing=OFF, strategies=PLAIN),
+        Variant("broken", checkpointing=EVERY_MODE),
+        *variants("anew lr_zero from_the_start", strategies=("single", "ddp*")),
     ),
     claims={
-        "a": Claim("unfreeze first, then wrap the model (anew)", swap={"remedy": "anew"}),
-        "b": Claim("keep it trainable, with a learning rate of 0 until then", swap={"remedy": "lr_zero"}),
-        "c": Claim("train everything from the start", swap={"remedy": "from_the_start"}),
-        "d": Claim(
-            "`find_unused_parameters=True`",
-            swap={"strategy": "ddp-find-unused"},
-            where={"strategy": "ddp"},
+        "https://discuss.pytorch.org/t/90736": helps("unfreeze first, then wrap the model (anew)", remedy="anew"),
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/20340": helps(
+            "keep it trainable, with a learning rate of 0 until then", remedy="lr_zero"
         ),
-        "e": Claim("`static_graph=True`", swap={"strategy": "ddp-static-graph"}, where={"strategy": "ddp"}),
-        "f": Claim("FSDP2", swap={"strategy": "fsdp2"}, where={"strategy": "ddp*"}),
+        TRIED_HERE: (
+            helps("train everything from the start", remedy="from_the_start"),
+            helps("`find_unused_parameters=True`", strategy="ddp-find-unused", where="*broken/ddp"),
+            helps("`static_graph=True`", strategy="ddp-static-graph", where="*broken/ddp"),
+            helps("FSDP2", strategy="fsdp2", where="*broken/ddp*"),
+        ),
     },
 )
 
@@ -52,9 +44,7 @@ def scenario(remedy, setup):
     """A frozen body below a head that trains; from the second step on the optimizer gets the body as a group."""
     import torch
 
-    from faultline.scenario import LR, MOMENTUM, Scenario, causal_lm_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import LR, MOMENTUM, Scenario, causal_lm_loss, qwen2, text_batch
 
     bare = qwen2()
     bare.model.requires_grad_(remedy in ("lr_zero", "from_the_start"))

@@ -1,13 +1,8 @@
 """Distillation trainers divide their gradients by the number of ranks once too often."""
 
-from faultline.catalogue import Claim, Failure, Turn, Variant
+from faultline.catalogue import Failure, Variant, helps, trains, variants
 
 CAUSE = "https://github.com/huggingface/trl/pull/6006"
-
-OFF = ("off",)  # checkpointing has no part in what a loss is divided by
-TOLD = ("average_tokens_across_devices",)
-LOOK = "a `compute_loss` of one's own that divides by `num_items_in_batch`, and isn't times the world size"
-
 TRAINERS = {  # their names in TRL, and their settings; SFT's own loss is the control
     "sft": ("SFT", {}),
     "gkd": ("GKD", {"lmbda": 0.0}),
@@ -21,37 +16,18 @@ FAILURE = Failure(
     since="trl 1.7.0 (2026-06-25), which has pull request 6006",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
-    report="gkd-broken/ddp/*",
-    began=(
-        Turn(
-            "trl",
-            "1.7.0",
-            {"variant": "gkd-broken"},
-            "make bisect FAILURE=distillation_loss_over_ranks VARIANT=gkd-broken STRATEGY=ddp CHECKPOINTING=off"
-            " PACKAGE=trl DIRECTION=introduced FROM=1.4.0 TO=1.9.2",
-        ),
-    ),
-    found_by=("over_ranks",),
-    told_by={"over_ranks": "a loss of TRL's distillation trainers, with `average_tokens_across_devices`"},
-    signatures={},
     variants=(
-        Variant("broken", checkpointing=OFF, needs=TOLD, look=LOOK),
-        Variant("times_ranks", checkpointing=OFF),
-        *(Variant("broken", name, ("ddp", "zero3"), needs=TOLD) for name in TRAINERS),
-        *(Variant("times_ranks", name, ("ddp", "zero3")) for name in ("gkd", "gold", "iw_opd")),
+        *variants("broken times_ranks", checkpointing=("off",)),
+        Variant("broken", trainer="sft", strategies=("ddp", "zero3")),
+        *variants("broken times_ranks", trainer="gkd", strategies=("ddp", "zero3")),
+        *variants("broken times_ranks", trainer="gold", strategies=("ddp", "zero3")),
+        *variants("broken times_ranks", trainer="iw_opd", strategies=("ddp", "zero3")),
     ),
     claims={
-        "a": Claim(
-            "multiply the loss by the number of ranks, as `Trainer.compute_loss` does",
-            swap={"remedy": "times_ranks"},
-            source="https://github.com/huggingface/transformers/pull/34373",
+        "https://github.com/huggingface/transformers/pull/34373": helps(
+            "multiply the loss by the number of ranks, as `Trainer.compute_loss` does", remedy="times_ranks"
         ),
-        "b": Claim(
-            "GKD and GOLD now honor the contract that SFT honored before",
-            kind="trains",
-            where={"variant": "g*-broken"},
-            source=CAUSE,
-        ),
+        CAUSE: trains("GKD and GOLD now honor the contract that SFT honored before", where="g*-broken"),
     },
 )
 
@@ -61,9 +37,7 @@ def scenario(remedy, setup):
     import torch
     from torch import distributed
 
-    from faultline.scenario import Scenario, divergence
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, divergence, qwen2, text_batch
 
     teacher = qwen2(seed=1).to(setup.device)
 
@@ -84,10 +58,8 @@ def scenario(remedy, setup):
 
 def trainer(variant, arguments, setup):
     """The real trainer, with a teacher of other weights where it takes one."""
-    from faultline.trainer import from_trl
-    from tiny_models.data import saved, turns
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from faultline.trainers import from_trl
+    from tiny_models.kit import qwen2, saved, tokenizer, turns
 
     name, settings = TRAINERS[variant.trainer]
     others = {} if name == "SFT" else {"teacher_model": saved(qwen2(seed=1), setup, "teacher")}

@@ -1,11 +1,10 @@
 """The teacher of TRL's distillation trainers is neither sharded nor moved to the accelerator under FSDP."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, trains, variants
 
+SOME = ("fsdp1-full", "fsdp2", "zero3")
 FIX = "https://github.com/huggingface/trl/pull/6573"
 DPO = "https://github.com/huggingface/trl/pull/2539"
-
-OFF = ("off",)  # where the second model is has nothing to do with checkpointing
 FOUR = {"max_completion_length": 4}
 TOP_8 = {**FOUR, "distillation_topk": 8}
 UNFILTERED = {**FOUR, "filter_all_incorrect": False}  # the filter pickles the whole trainer, at times too deep
@@ -28,12 +27,11 @@ TRAINERS = {
     "sdft": ("SDFT", "teacher_model", "", "prompt privileged_context", {**TOP_8, "num_generations": 1}),
     "sdpo": ("SDPO", "teacher_model", "reward", "prompt", {**FOUR, "num_generations": 2}),
 }
-ON = dict.fromkeys(TRAINERS, ("fsdp1-full", "fsdp2", "zero3"))
-ON |= {"a2po": ("ddp", *ON["a2po"])}
-DISTILLS = r"teacher|[dD]istill|\bGKD|\bgkd|GOLD|A2PO|a2po|IWOPD|iw_opd"
+FSDP, ALL = ("fsdp1-full", "fsdp2"), ("fsdp1-full", "fsdp2", "zero3")
+ON = {"a2po": ("ddp", *ALL)}
 # Where the second model stays whole and a remedy can be seen to work: under FSDP1, three of them end in sampling.
-WHOLE = {"a2po": ("fsdp2",), "gkd_on_policy": ("fsdp2",), "iw_opd": ("fsdp2",)}
-WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), ("fsdp1-full", "fsdp2"))
+WHOLE = dict.fromkeys(("a2po", "gkd_on_policy", "iw_opd"), ("fsdp2",))
+WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), FSDP)
 
 FAILURE = Failure(
     title="The teacher of distillation trainers is neither sharded nor moved to the accelerator under FSDP",
@@ -47,8 +45,7 @@ FAILURE = Failure(
     since="January 2025, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
-    report="gkd-broken/fsdp2/*",
-    signatures={
+    errors={
         # The other device is the CPU: two accelerators are another mistake.
         "two-devices": r"Expected all tensors to be on the same device"
         r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
@@ -56,35 +53,25 @@ FAILURE = Failure(
         # The chunked loss reads the teacher's head outside of its forward pass: FSDP1, and FSDP2 in backward.
         "sharded-head": r"mat2 must be a matrix|'Tensor' object has no attribute '_local_tensor'",
     },
-    context={
-        "two-devices": r"(?s)\A(?:.*(?:Distillation|GKD|GOLD|A2PO|IWOPD)(?:Config|Trainer)|"
-        rf"(?=.*[fF][sS][dD][pP])(?=.*(?:{DISTILLS})))",
-        "sharded-embedding": DISTILLS,
-        "sharded-head": DISTILLS,
-    },
     variants=(
-        Variant(
-            "broken",
-            checkpointing=OFF,
-            look="a teacher given to `accelerator.prepare_model(..., evaluation_mode=True)`",
-            package="accelerate",
-        ),
-        Variant("prepare_fsdp", strategies=("fsdp*",), checkpointing=OFF),
-        Variant("device_placement", strategies=("fsdp*",), checkpointing=OFF),
-        *(Variant("broken", name, ON[name], second=second) for name, (_, second, *_) in TRAINERS.items()),
+        Variant("broken", checkpointing=("off",)),
+        *variants("prepare_fsdp device_placement", strategies=("fsdp*",), checkpointing=("off",)),
+        *(Variant("broken", name, ON.get(name, ALL), second=second) for name, (_, second, *_) in TRAINERS.items()),
         *(Variant("prepare_fsdp", name, where, second=TRAINERS[name][1]) for name, where in WHOLE.items()),
-        Variant("device_placement", "gkd", WHOLE["gkd"], second="teacher_model"),
+        Variant("device_placement", "gkd", FSDP, second="teacher_model"),
     ),
     claims={
-        "a": Claim("`prepare_fsdp(teacher, accelerator)`", swap={"remedy": "prepare_fsdp"}, source=FIX),
-        "b": Claim("`device_placement=True`", swap={"remedy": "device_placement"}),
-        "c": Claim("DPO's reference model is fixed", kind="trains", where={"variant": "dpo-broken"}, source=DPO),
-        "d": Claim("only FSDP is affected", kind="trains", where={"strategy": "zero3"}),
-        "e": Claim(
-            "`unwrap_model_for_generation`, against `'weight' must be 2-D` in on-policy generation",
-            kind="present",
-            where={"variant": "gkd_on_policy-broken", "strategy": "fsdp1-full"},
+        FIX: helps("`prepare_fsdp(teacher, accelerator)`", remedy="prepare_fsdp"),
+        DPO: trains("DPO's reference model is fixed", where="dpo-broken", key="dpo"),
+        "https://github.com/huggingface/trl/issues/2580": (
+            trains("only FSDP is affected", where="*broken/zero3"),
+            present(
+                "`unwrap_model_for_generation`, against `'weight' must be 2-D` in on-policy generation",
+                where="gkd_on_policy-broken/fsdp1-full",
+                key="unwrap_model_for_generation",
+            ),
         ),
+        TRIED_HERE: helps("`device_placement=True`", remedy="device_placement"),
     },
 )
 
@@ -93,9 +80,7 @@ def scenario(remedy, setup):
     """What these trainers do, without them: a student that learns from a second model's predictions."""
     import torch
 
-    from faultline.scenario import Scenario, divergence
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, divergence, qwen2, text_batch
 
     prepared = {}
 
@@ -114,11 +99,9 @@ def scenario(remedy, setup):
 
 def trainer(variant, arguments, setup):
     """The real trainer, with a second model of other weights where it takes one, else of the trained one's."""
-    from faultline.scenario import Impossible
-    from faultline.trainer import from_trl
-    from tiny_models.data import letter_score, saved, turns
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from faultline.base.errors import Impossible
+    from faultline.trainers import from_trl
+    from tiny_models.kit import letter_score, qwen2, saved, tokenizer, turns
 
     name, second, given, columns, settings = TRAINERS[variant.trainer]
     package = variant.trainer.removesuffix("_on_policy")
@@ -143,12 +126,9 @@ def trainer(variant, arguments, setup):
 
 def prepare(accelerator, model, remedy):
     """As the trainers prepare their second model, and what a user can do where they leave it whole."""
-    from trl.models.utils import prepare_deepspeed, prepare_fsdp
+    from tiny_models.second import prepared_as_by_trl
 
-    kind = accelerator.distributed_type.value
-    if kind == "DEEPSPEED":
-        return prepare_deepspeed(model, accelerator)
-    if remedy == "prepare_fsdp" and kind == "FSDP":
-        return prepare_fsdp(model, accelerator)
+    if remedy == "prepare_fsdp" or accelerator.distributed_type.value == "DEEPSPEED":
+        return prepared_as_by_trl(accelerator, model)
     placed = {"device_placement": True} if remedy == "device_placement" else {}
     return accelerator.prepare_model(model, evaluation_mode=True, **placed)

@@ -1,12 +1,9 @@
 """DPO with `precompute_ref_log_probs` and a data set in memory: other ranks can't open what rank 0 has cached."""
 
-from faultline.catalogue import Claim, Failure, Mechanism, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, variants
 
-FIX = "https://github.com/huggingface/trl/pull/6348"
-LOOK = "a data set of `Dataset.from_list` or `Dataset.from_dict`"
-
-OFF = ("off",)  # checkpointing has no part in where a data set is cached
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
+FIX = "https://github.com/huggingface/trl/pull/6348"
 
 FAILURE = Failure(
     title="`precompute_ref_log_probs` with a data set in memory: other ranks can't open what rank 0 has cached",
@@ -22,54 +19,20 @@ FAILURE = Failure(
     since="June 2026, with trl's pull request 5906",
     until="closed upstream in July 2026, and open with trl 1.16.0 on two ranks or more",
     upstream="huggingface/trl",
-    report="dpo-broken/*",
-    signatures={"not-my-cache": r"Failed to open local file '(?:.*hf_datasets-[^/]*/cache-[^/]*\.arrow|<path>)'"},
-    # Files of that name are missing for other reasons too: from a pickle, say, whose process has ended.
-    context={
-        "not-my-cache": r"\btrl/[\w/]+\.py\", line \d{1,6}, in _precompute_ref_logps\n[^\n]*\bDataset\.from_file\("
-    },
-    told_by={"not-my-cache": "TRL's `_precompute_ref_logps`, in which `Dataset.from_file` opens the file"},
-    mechanism={
-        "not-my-cache": Mechanism(
-            "a data set in memory is cached in a temporary folder that each process makes for itself: another process,"
-            " which has a folder of its own, can't open the file by its name",
-            r"datasets/arrow_dataset\.py\", line \d{1,6}, in from_file\b",
-        )
-    },
+    checkpointing=("off",),  # checkpointing has no part in where a data set is cached
+    errors={"not-my-cache": r"Failed to open local file '(?:.*hf_datasets-[^/]*/cache-[^/]*\.arrow|<path>)'"},
     variants=(
-        Variant(
-            "broken", checkpointing=OFF, package="trl", look="a cache file of an in-memory data set, for all ranks"
-        ),
-        Variant("from_disk", strategies=SOME, checkpointing=OFF),
-        Variant("broken", "dpo", checkpointing=OFF, package="trl", needs=("precompute_ref_log_probs",), look=LOOK),
-        *(Variant(remedy, "dpo", SOME, checkpointing=OFF) for remedy in ("from_disk", "from_file", "not_precomputed")),
+        Variant("from_disk", strategies=SOME),
+        Variant("broken", trainer="dpo"),
+        *variants("from_disk from_file not_precomputed", trainer="dpo", strategies=SOME),
     ),
     claims={
-        "a": Claim(
-            "`save_to_disk`, and `load_from_disk` on all ranks",
-            swap={"remedy": "from_disk"},
-            general="`save_to_disk`, and `load_from_disk` on all ranks",
-        ),
-        "b": Claim(
-            "a data set that is loaded from a file",
-            swap={"remedy": "from_file"},
-            where={"variant": "dpo-broken"},
-        ),
-        "c": Claim(
-            "a `TMPDIR` that all ranks share",
-            kind="present",
-            where={"variant": "*broken", "strategy": "[dzf]*", "world_size": "2"},
-        ),
-        "d": Claim(
-            "a newer trl, up to 1.16.0",
-            kind="present",
-            where={"variant": "dpo-broken", "strategy": "[dzf]*", "world_size": "2"},
-            source=FIX,
-        ),
-        "e": Claim(
-            "`precompute_ref_log_probs=False`",
-            swap={"remedy": "not_precomputed"},
-            where={"variant": "dpo-broken"},
+        FIX: present("a newer trl, up to 1.16.0", where="dpo-broken/[dzf]*/*/fp32/w2", key="newer_trl"),
+        TRIED_HERE: (
+            helps("`save_to_disk`, and `load_from_disk` on all ranks", remedy="from_disk"),
+            helps("a data set that is loaded from a file", remedy="from_file", where="dpo-broken"),
+            present("a `TMPDIR` that all ranks share", where="*broken/[dzf]*/*/fp32/w2", key="TMPDIR"),
+            helps("`precompute_ref_log_probs=False`", remedy="not_precomputed", where="dpo-broken"),
         ),
     },
 )
@@ -79,9 +42,7 @@ def scenario(remedy, setup):
     """The mechanism alone, before training: rank 0 maps the data set into a cache file, and all ranks open it."""
     from datasets import Dataset
 
-    from faultline.scenario import Scenario, causal_lm_loss
-    from tiny_models.data import text_batch, text_dataset
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch, text_dataset, wait
 
     def check(model, batch):
         data = text_dataset() if remedy == "broken" else on_disk(text_dataset(), setup)
@@ -100,26 +61,19 @@ def on_disk(data, setup):
     """The data set from a folder that rank 0 has saved it to."""
     from datasets import load_from_disk
 
+    from tiny_models.kit import wait
+
     if setup.rank == 0:
         data.save_to_disk(f"{setup.folder}/data")
     wait()
     return load_from_disk(f"{setup.folder}/data")
 
 
-def wait():
-    import torch
-
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-
-
 def trainer(variant, arguments, setup):
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
-    from tiny_models.data import saved, turns
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from tiny_models.kit import qwen2, saved, tokenizer, turns, wait
 
     data = turns("prompt chosen rejected")
     if variant.remedy == "from_disk":

@@ -1,9 +1,10 @@
 """An optimizer that is made after a forward pass of a `fully_shard` model holds dead parameters: nothing trains."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
-OFF = ("off",)
-FSDP2 = ("single", "fsdp2*")
+DOCS = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+PYTORCH = "https://github.com/pytorch/pytorch/issues/154655"
+PYTORCH_154704 = "https://github.com/pytorch/pytorch/pull/154704"
 
 FAILURE = Failure(
     title="An optimizer made after a forward pass holds dead parameters under FSDP2",
@@ -17,29 +18,23 @@ FAILURE = Failure(
     since="torch's first release with fully_shard",
     until="not fixed: what isn't resharded after a forward pass stays unsharded until the backward pass, by design",
     upstream="pytorch/pytorch",
-    signatures={},
+    checkpointing=("off",),
     variants=(
-        Variant(
-            "broken",
-            checkpointing=OFF,
-            look="a forward pass (a generation, an evaluation) before the optimizer is made",
+        *variants(
+            "with_grad optimizer_first reshard root_reshards zero_grad scheduler", strategies=("single", "fsdp2*")
         ),
-        Variant("with_grad", checkpointing=OFF, strategies=FSDP2),
-        Variant("optimizer_first", checkpointing=OFF, strategies=FSDP2),
-        Variant("reshard", checkpointing=OFF, strategies=FSDP2),
-        Variant("root_reshards", checkpointing=OFF, strategies=FSDP2),
-        Variant("zero_grad", checkpointing=OFF, strategies=FSDP2),
-        Variant("scheduler", checkpointing=OFF, strategies=FSDP2),
-        Variant("train_mode", checkpointing=OFF, strategies=FSDP2),
+        Variant("train_mode", strategies=("single", "fsdp2*")),
     ),
     claims={
-        "a": Claim("make the optimizer right after `fully_shard`", swap={"remedy": "optimizer_first"}),
-        "b": Claim("`model.reshard()` after the forward pass", swap={"remedy": "reshard"}),
-        "c": Claim("`reshard_after_forward=True` on the root", swap={"remedy": "root_reshards"}),
-        "d": Claim("`zero_grad()` after it", swap={"remedy": "zero_grad"}),
-        "e": Claim("make the scheduler anew", swap={"remedy": "scheduler"}),
-        "f": Claim("`model.train()` after it", swap={"remedy": "train_mode"}),
-        "g": Claim("without `torch.no_grad()` around it", swap={"remedy": "with_grad"}),
+        DOCS: helps("make the optimizer right after `fully_shard`", remedy="optimizer_first"),
+        PYTORCH: helps("`model.reshard()` after the forward pass", remedy="reshard"),
+        PYTORCH_154704: helps("`reshard_after_forward=True` on the root", remedy="root_reshards"),
+        TRIED_HERE: (
+            helps("`zero_grad()` after it", remedy="zero_grad"),
+            helps("make the scheduler anew", remedy="scheduler"),
+            helps("`model.train()` after it", remedy="train_mode"),
+            helps("without `torch.no_grad()` around it", remedy="with_grad"),
+        ),
     },
 )
 
@@ -47,9 +42,7 @@ FAILURE = Failure(
 def scenario(remedy, setup):
     import torch
 
-    from faultline.scenario import Scenario, causal_lm_loss, sgd
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, sgd, text_batch
 
     def forward(model):
         """What people do before they train: see what the model says so far."""

@@ -1,15 +1,10 @@
 """Trainable parameters of two dtypes in one FSDP group."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
 VERL = "https://github.com/volcengine/verl/pull/4275"
 CASTING = "https://github.com/huggingface/trl/pull/6343"
-
-OFF = ("off",)  # dtypes are compared before anything is computed
-FSDP = ("fsdp*",)
-REPORTED = {"variant": "reported_broken", "precision": "*"}
-BF16 = {"variant": "reported_broken", "precision": "bf16"}
-TWIN = {"variant": "[bl]*"}  # `broken` and `lora_broken`, of which rounding hides nothing
+REPORTED, BF16, FSDP = "reported_broken/*/*/*", "reported_broken/*/*/bf16", ("fsdp*",)
 
 FAILURE = Failure(
     title="Trainable parameters of two dtypes in one FSDP group are refused",
@@ -31,8 +26,8 @@ FAILURE = Failure(
     since="torch's FSDP1 (2022), of frozen parameters too; torch's fully_shard",
     until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
     upstream="pytorch/pytorch",
-    report="reported_broken/fsdp2/*",
-    signatures={
+    checkpointing=("off",),  # dtypes are compared before anything is computed
+    errors={
         "mixed-original-dtype": r"FSDP expects uniform original parameter dtype but got",
         "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got",
         # ZeRO-3, which says no more than that.
@@ -44,68 +39,36 @@ FAILURE = Failure(
         # ZeRO-0 takes no gradient of fp64, alone or mixed.
         "no-fp64": r"attempting to reduce an unsupported grad type: torch\.float64",
     },
-    elsewhere=("flat-head", "no-fp64", "sharded-weight"),
-    context={"adapter-input": r"peft/tuners/lora/layer\.py"},
+    also_raises=("flat-head", "no-fp64", "sharded-weight"),
     variants=(
-        Variant(
-            "broken",
-            checkpointing=OFF,
-            look="trainable weights of two dtypes in one block, such as fp32 norms or adapters",
-        ),
-        Variant(
-            "lora_broken", checkpointing=OFF, needs=("adapter",), look="a frozen base in bf16, and adapters in fp32"
-        ),
-        Variant(
-            "reported_broken",
-            checkpointing=OFF,
-            bf16=True,
-            strategies=FSDP,
-            needs=("adapter",),
-            look="bf16 weights with fp32 adapters in one block, all of them trained",
-        ),
-        Variant("separate", checkpointing=OFF, strategies=FSDP),
-        Variant("reported_cast", checkpointing=OFF, bf16=True, strategies=FSDP),
-        Variant("reported_no_autocast", checkpointing=OFF, bf16=True, strategies=FSDP),
-        Variant("reported_separate", checkpointing=OFF, bf16=True, strategies=FSDP),
-        Variant("reported_casting_to_bf16", checkpointing=OFF, bf16=True, strategies=FSDP),
-        Variant(
-            "broken",
-            trainer="sft",
-            checkpointing=OFF,
-            strategies=("single", "ddp", "fsdp1-full", "fsdp2"),
-            needs=("adapter",),
-            look="trainable weights of another dtype than the adapters' in one block",
-        ),
+        Variant("lora_broken"),
+        *variants("reported_broken reported_cast reported_no_autocast", "", FSDP, bf16=True),
+        *variants("reported_separate reported_casting_to_bf16", "", FSDP, bf16=True),
+        Variant("separate", strategies=FSDP),
+        Variant("broken", trainer="sft", strategies=("single", "ddp", "fsdp1-full", "fsdp2")),
     ),
     claims={
-        "a": Claim(
-            "cast all parameters to one dtype before they are sharded", swap={"remedy": "reported_cast"}, where=REPORTED
+        "https://github.com/huggingface/accelerate/pull/3985": helps(
+            "cast all parameters to one dtype before they are sharded", remedy="reported_cast", where=REPORTED
         ),
-        "b": Claim(
-            "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
-            swap={"remedy": "reported_no_autocast"},
-            where=BF16,
+        VERL: (
+            helps(
+                "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
+                remedy="reported_no_autocast",
+                where=BF16,
+            ),
+            helps("shard the LoRA modules separately, without mixed precision", remedy="separate", where="[bl]*"),
+            helps(
+                "shard the LoRA modules separately, with `bf16=True` or an `mp_policy`",
+                remedy="reported_separate",
+                where=BF16,
+            ),
         ),
-        "c": Claim(
-            "shard the LoRA modules separately, without mixed precision",
-            swap={"remedy": "separate"},
-            where=TWIN,
-            source=VERL,
+        CASTING: (
+            helps("TRL's `peft_module_casting_to_bf16(model)`", remedy="reported_casting_to_bf16", where=REPORTED),
+            helps("FSDP2 instead of FSDP1", strategy="fsdp2", where="*broken/fsdp1*"),
         ),
-        "c2": Claim(
-            "shard the LoRA modules separately, with `bf16=True` or an `mp_policy`",
-            swap={"remedy": "reported_separate"},
-            where=BF16,
-            source=VERL,
-        ),
-        "d": Claim("`bf16=True`, or an `mp_policy`", swap={"precision": "bf16"}, where={"strategy": "fsdp*"}),
-        "e": Claim(
-            "TRL's `peft_module_casting_to_bf16(model)`",
-            swap={"remedy": "reported_casting_to_bf16"},
-            where=REPORTED,
-            source=CASTING,
-        ),
-        "f": Claim("FSDP2 instead of FSDP1", swap={"strategy": "fsdp2"}, where={"strategy": "fsdp1*"}),
+        TRIED_HERE: helps("`bf16=True`, or an `mp_policy`", precision="bf16", where="*broken/fsdp*"),
     },
 )
 
@@ -115,8 +78,8 @@ def mixed(remedy):
     on fp32, so that rounding hides nothing in what trains. All of it is trained, but by `lora_broken`."""
     import torch
 
-    from faultline.trainer import from_trl
-    from tiny_models.qwen2 import add_lora, qwen2
+    from faultline.trainers import from_trl
+    from tiny_models.kit import add_lora, qwen2
 
     reported = remedy.startswith("reported_")
     base = qwen2().to(torch.bfloat16 if reported else torch.float32)
@@ -137,8 +100,8 @@ def mixed(remedy):
 def scenario(remedy, setup):
     import torch
 
-    from faultline.scenario import Impossible, Scenario, next_token_loss
-    from tiny_models.data import text_batch
+    from faultline.base.errors import Impossible
+    from tiny_models.kit import Scenario, next_token_loss, text_batch
 
     if remedy in ("reported_no_autocast", "reported_separate") and setup.precision == "fp32" and not setup.reference:
         raise Impossible("weights in bf16 round by more than is allowed for in fp32: bf16 is measured")
@@ -152,10 +115,6 @@ def scenario(remedy, setup):
 
 
 def trainer(variant, arguments, setup):
-    from trl import SFTConfig, SFTTrainer
+    from tiny_models.kit import sft_trainer
 
-    from tiny_models.data import text_dataset
-    from tiny_models.tokenizer import tokenizer
-
-    model, words = mixed(variant.remedy), tokenizer(padding_side="right")
-    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
+    return sft_trainer(mixed(variant.remedy), arguments)

@@ -1,16 +1,14 @@
 """A sample of the model before or between training steps meets FSDP1's shards, and leaves FSDP2's root whole."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, trains, variants
 
+PYTORCH = "https://github.com/pytorch/pytorch/pull/125394"
+NOUSNET = "https://github.com/PsycheFoundation/nousnet/pull/285"
 GENERATE = "https://github.com/pytorch/pytorch/issues/100069"
 EVERY_200 = "https://github.com/huggingface/accelerate/issues/3825"
 SYNCED = "https://github.com/huggingface/transformers/pull/33483"
 RESHARD = "https://github.com/pytorch/pytorch/issues/154655"
-
-OFF = ("off",)  # checkpointing has no part in a generation
 FSDP1, FSDP2 = ("single", "fsdp1*"), ("single", "fsdp2*")
-RAISES = {"variant": "broken", "strategy": "fsdp1*"}
-UNTRAINED = {"variant": "broken", "strategy": "fsdp2*"}
 
 FAILURE = Failure(
     title="`generate` before or between training steps raises under FSDP1, or leaves FSDP2 untrained",
@@ -27,53 +25,35 @@ FAILURE = Failure(
     since="torch's first FullyShardedDataParallel, and its first release with fully_shard",
     until="not fixed: FSDP1's root gathers in its own forward alone, and FSDP2's stays whole until a backward pass",
     upstream="pytorch/pytorch",
-    signatures={
+    checkpointing=("off",),  # checkpointing has no part in a generation
+    errors={
         "sharded-weight": r"'weight' must be 2-D",
         # FSDP1 in NO_SHARD: a block that runs first takes itself for the root, and the root refuses that later.
         "lazily-initialized": r"Non-root FSDP instance's `_is_root` should not have been set yet",
     },
-    elsewhere=("lazily-initialized",),  # fsdp2_method_or_child_outside_root_forward
-    # A generation of one's own: those of TRL's trainers have other causes as well.
-    context={"sharded-weight": r"(?s)\A(?!.*trl/trainer/)(?=.*generation/utils\.py\", line \d)"},
+    also_raises=("lazily-initialized",),  # fsdp2_method_or_child_outside_root_forward
     variants=(
-        Variant("broken", checkpointing=OFF, look="`generate` before the optimizer is made, as a sanity check"),
-        Variant("between_broken", checkpointing=OFF, look="`generate` between training steps"),
-        Variant("summoned", checkpointing=OFF, strategies=FSDP1),
-        Variant("summoned_all", checkpointing=OFF, strategies=FSDP1),
-        Variant("between_summoned_all", checkpointing=OFF, strategies=FSDP1),
-        Variant("synced", checkpointing=OFF, strategies=FSDP1),
-        Variant("forward_first", checkpointing=OFF, strategies=FSDP1),
-        Variant("registered", checkpointing=OFF, strategies=FSDP2),
-        Variant("resharded", checkpointing=OFF, strategies=FSDP2),
+        Variant("between_broken"),
+        *variants("summoned summoned_all between_summoned_all synced forward_first", strategies=("single", "fsdp1*")),
+        *variants("registered resharded", strategies=("single", "fsdp2*")),
     ),
     claims={
-        "a": Claim(
-            "`FSDP.summon_full_params(model, recurse=False)` around it", "helps", {"remedy": "summoned"}, RAISES
+        "https://github.com/huggingface/trl/pull/3260": helps(
+            "`FSDP.summon_full_params(model, recurse=False)` around it", remedy="summoned", where="broken/fsdp1*"
         ),
-        "b": Claim("`FSDP.summon_full_params(model)`", "helps", {"remedy": "summoned_all"}, RAISES, GENERATE),
-        "b2": Claim(
-            "`FSDP.summon_full_params(model)` between steps",
-            swap={"remedy": "between_summoned_all"},
-            where={"variant": "between_broken"},
-            source=EVERY_200,
+        GENERATE: (
+            helps("`FSDP.summon_full_params(model)`", remedy="summoned_all", where="broken/fsdp1*"),
+            helps("a forward pass of the wrapper first", remedy="forward_first", where="broken/fsdp1*"),
+            trains("`use_orig_params=True`, as here", where="*broken/fsdp1*", key="use_orig_params"),
         ),
-        "c": Claim("`synced_gpus=True`", "helps", {"remedy": "synced"}, RAISES, SYNCED),
-        "d": Claim("a forward pass of the wrapper first", "helps", {"remedy": "forward_first"}, RAISES, GENERATE),
-        "e": Claim("`use_orig_params=True`, as here", "trains", {}, {"strategy": "fsdp1*"}, GENERATE),
-        "f": Claim("`model.reshard()` after it", "helps", {"remedy": "resharded"}, UNTRAINED, RESHARD),
-        "g": Claim(
-            '`register_fsdp_forward_method(model, "generate")`',
-            swap={"remedy": "registered"},
-            where=UNTRAINED,
-            source="https://github.com/pytorch/pytorch/pull/125394",
+        EVERY_200: helps(
+            "`FSDP.summon_full_params(model)` between steps", remedy="between_summoned_all", where="between_broken"
         ),
-        "h": Claim(
-            "no generation before the first step",
-            swap={"variant": "between_broken"},
-            where={"variant": "broken"},
-            source="https://github.com/PsycheFoundation/nousnet/pull/285",
-        ),
-        "i": Claim("DDP and ZeRO need nothing", "trains", {}, {"strategy": "[dz]*"}),
+        SYNCED: helps("`synced_gpus=True`", remedy="synced", where="broken/fsdp1*"),
+        RESHARD: helps("`model.reshard()` after it", remedy="resharded", where="broken/fsdp2*"),
+        PYTORCH: helps('`register_fsdp_forward_method(model, "generate")`', remedy="registered", where="broken/fsdp2*"),
+        NOUSNET: helps("no generation before the first step", variant="between_broken", where="broken"),
+        TRIED_HERE: trains("DDP and ZeRO need nothing", where="*broken/[dz]*"),
     },
 )
 
@@ -85,9 +65,7 @@ def scenario(remedy, setup):
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
     from torch.distributed.fsdp import register_fsdp_forward_method
 
-    from faultline.scenario import Scenario, causal_lm_loss, sgd
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, sgd, text_batch
 
     def sample(model):
         """See what the model says: on every rank as many tokens, of prompts of one length."""

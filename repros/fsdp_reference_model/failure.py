@@ -1,6 +1,6 @@
 """GRPO's reference model is neither sharded nor moved to the accelerator under FSDP."""
 
-from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
+from faultline.catalogue import Failure, Variant, helps
 
 ISSUE = "https://github.com/huggingface/trl/issues/3348"
 
@@ -15,21 +15,7 @@ FAILURE = Failure(
     since="trl 0.17.0.dev0",
     until="trl 0.29.0 under FSDP2; accelerate's evaluation mode still leaves the model as it is",
     upstream="huggingface/accelerate",
-    reported=Reported(
-        "trl-0.17.0",
-        "grpo-broken",
-        "fsdp2",
-        note="on a CPU there is no second device for the error to arise; under FSDP1, sampling fails before it",
-    ),
-    fixes=(
-        Turn(
-            "trl",
-            "0.29.0",
-            {"variant": "grpo-broken", "strategy": "fsdp2*"},
-            "make bisect FAILURE=fsdp_reference_model PACKAGE=trl DIRECTION=fixed BAD=misplaced,raises BLAME=1",
-        ),
-    ),
-    signatures={
+    errors={
         # The other device is the CPU: two accelerators are another mistake.
         "two-devices": r"Expected all tensors to be on the same device"
         r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
@@ -37,41 +23,15 @@ FAILURE = Failure(
         "needs-optimizer": r"zero stage \d requires an optimizer|model and optimizer must be passed together"
         r"|requires a model and an optimizer",
     },
-    context={
-        "two-devices": r"(?s)\A(?=.*[fF][sS][dD][pP])(?=.*(?:ref_model|ref_per_token_logps|reference model))",
-        "needs-optimizer": r"(?s)\A(?:.*(?:evaluation_mode|\bprepare(?:_model)?\([\w.]*[rR]ef)|"
-        r"(?!.*'NoneType' object)(?=.*ref_model))",
-    },
     # find_unused_parameters with reentrant checkpointing, whatever the model; sampling under FSDP1 in NO_SHARD
-    elsewhere=("marked-ready-twice", "lazily-initialized"),
-    variants=(
-        Variant(
-            "broken",
-            look="a second model given to `accelerator.prepare_model(..., evaluation_mode=True)`",
-            package="accelerate",
-        ),
-        Variant("prepare_then_eval"),
-        Variant("evaluation_mode_false"),
-        Variant("helper"),
-        Variant("broken", trainer="grpo", second="ref_model", needs=("reference model",)),
-    ),
+    also_raises=("marked-ready-twice", "lazily-initialized"),
+    variants=(Variant("broken", trainer="grpo", second="ref_model"),),
     claims={
-        "a": Claim(
-            "`accelerator.prepare(ref_model)`, then `.eval()`", swap={"remedy": "prepare_then_eval"}, source=ISSUE
-        ),
-        "b": Claim(
-            "`prepare_model(ref_model, evaluation_mode=False)`", swap={"remedy": "evaluation_mode_false"}, source=ISSUE
-        ),
-        "c": Claim(
-            "a helper for FSDP that wraps and keeps evaluation mode (TRL's `prepare_fsdp`)",
-            swap={"remedy": "helper"},
-            source=ISSUE,
-        ),
-        "d": Claim(
-            "a newer TRL (1.16.0)",
-            swap={"stack": "today"},
-            where={"variant": "grpo-broken", "strategy": "fsdp2*"},
-            source=ISSUE,
+        ISSUE: (
+            helps("`accelerator.prepare(ref_model)`, then `.eval()`", remedy="prepare_then_eval"),
+            helps("`prepare_model(ref_model, evaluation_mode=False)`", remedy="evaluation_mode_false"),
+            helps("a helper for FSDP that wraps and keeps evaluation mode (TRL's `prepare_fsdp`)", remedy="helper"),
+            helps("a newer TRL (1.16.0)", stack="today", where="grpo-broken/fsdp2*"),
         ),
     },
 )
@@ -81,9 +41,7 @@ def scenario(remedy, setup):
     """A policy that trains through accelerate and stays near a reference model, by a KL term."""
     import torch
 
-    from faultline.scenario import Scenario, divergence, next_token_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, divergence, next_token_loss, qwen2, text_batch
 
     prepared = {}
 
@@ -102,6 +60,8 @@ def scenario(remedy, setup):
 
 def prepare(accelerator, reference, remedy):
     """The reference model as the issue describes it, and as each claim proposes."""
+    from tiny_models.second import prepared_as_by_trl
+
     if remedy == "prepare_then_eval":
         prepared = accelerator.prepare(reference)
         prepared.eval()  # of DeepSpeed's engine, that gives nothing back
@@ -109,22 +69,14 @@ def prepare(accelerator, reference, remedy):
     if remedy == "evaluation_mode_false":
         return accelerator.prepare_model(reference, evaluation_mode=False)
     if remedy == "helper":
-        from trl.models.utils import prepare_deepspeed, prepare_fsdp
-
-        kind = accelerator.distributed_type.value
-        if kind == "FSDP":
-            return prepare_fsdp(reference, accelerator)
-        if kind == "DEEPSPEED":
-            return prepare_deepspeed(reference, accelerator)
+        return prepared_as_by_trl(accelerator, reference)
     return accelerator.prepare_model(reference, evaluation_mode=True)
 
 
 def trainer(variant, arguments, setup):
     from trl import GRPOConfig, GRPOTrainer
 
-    from tiny_models.data import GRPO, letter_score, prompts, saved
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from tiny_models.kit import GRPO, letter_score, prompts, qwen2, saved, tokenizer
 
     # The trainer loads its reference model from the policy's name, so the policy is saved and loaded first.
     model = saved(qwen2(), setup)

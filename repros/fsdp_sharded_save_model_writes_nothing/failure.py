@@ -1,10 +1,9 @@
 """`trainer.save_model(folder)` under FSDP with `SHARDED_STATE_DICT` returns as if all were well and writes nothing."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Failure, Variant, helps
 
-OFF = ("off",)  # checkpointing has no part in what is saved
-FSDP = ("fsdp*",)
-NEEDS = ("sharded state dict",)
+DOCS = "https://huggingface.co/docs/accelerate/en/package_reference/fsdp"
+DOCS_FSDP = "https://huggingface.co/docs/transformers/fsdp"
 
 FAILURE = Failure(
     title="`trainer.save_model` under FSDP with `SHARDED_STATE_DICT` writes nothing",
@@ -18,88 +17,54 @@ FAILURE = Failure(
     since="April 2024, as reported",
     until="open with transformers 5.23: `save_model` has a branch for `FULL_STATE_DICT` and no other",
     upstream="huggingface/transformers",
-    report="sft-broken/*",
-    signatures={
+    checkpointing=("off",),  # checkpointing has no part in what is saved
+    errors={
         # Of a folder without weights, whoever left it so.
         "no-weights": r"Error no file named .{1,200}found in directory",
     },
-    context={"no-weights": r"SHARDED_STATE_DICT|\.distcp\b|pytorch_model_fsdp"},
-    later={"no-weights": "checkpoint-lacks"},
-    elsewhere=("no-storage",),  # zero3_save_pretrained_empty
+    also_raises=("no-storage",),  # zero3_save_pretrained_empty
     variants=(
-        Variant(
-            "broken",
-            strategies=("single", "ddp", "fsdp*"),
-            checkpointing=OFF,
-            package="accelerate",
-            needs=NEEDS,
-            look="`accelerator.save_state`, loaded with `from_pretrained`",
-        ),
-        Variant("merge", strategies=FSDP, checkpointing=OFF),
-        Variant(
-            "broken",
-            "sft",
-            ("single", "ddp", "zero2", "zero3", "fsdp*"),
-            checkpointing=OFF,
-            package="transformers",
-            needs=NEEDS,
-        ),
-        *(Variant(remedy, "sft", FSDP, checkpointing=OFF) for remedy in ("full", "merge", "rank_0", "from_start")),
+        Variant("broken", strategies=("single", "ddp", "fsdp*")),
+        Variant("broken", trainer="sft", strategies=("single", "ddp", "zero2", "zero3", "fsdp*")),
+        Variant("merge", trainer="sft", strategies=("fsdp*",)),
     ),
     claims={
-        "a": Claim(
+        "https://huggingface.co/blog/ram-efficient-pytorch-fsdp": helps(
             '`trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")` before the last save',
-            swap={"remedy": "full"},
-            where={"variant": "sft-broken", "strategy": "fsdp*"},
+            remedy="full",
+            where="sft-broken/fsdp*",
         ),
-        "b": Claim(
-            "`accelerate merge-weights` on the shards of a checkpoint",
-            swap={"remedy": "merge"},
-            where={"strategy": "fsdp*"},
+        DOCS: helps("`accelerate merge-weights` on the shards of a checkpoint", remedy="merge", where="*broken/fsdp*"),
+        "https://github.com/huggingface/transformers/issues/30491": helps(
+            "`trainer.model.save_pretrained(folder)` on the main process", remedy="rank_0", where="sft-broken/fsdp*"
         ),
-        "c": Claim(
-            "`trainer.model.save_pretrained(folder)` on the main process",
-            swap={"remedy": "rank_0"},
-            where={"variant": "sft-broken", "strategy": "fsdp*"},
-        ),
-        "d": Claim(
-            "`FULL_STATE_DICT` from the start",
-            swap={"remedy": "from_start"},
-            where={"variant": "sft-broken", "strategy": "fsdp*"},
-        ),
+        DOCS_FSDP: helps("`FULL_STATE_DICT` from the start", remedy="from_start", where="sft-broken/fsdp*"),
     },
 )
 
 SHARDED = {"state_dict_type": "SHARDED_STATE_DICT"}
-GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}}
 
 
 def scenario(remedy, setup):
     """The mechanism: accelerate, told by the variable that its launcher sets, and a checkpoint of its own."""
     import os
 
-    from faultline.scenario import Scenario, causal_lm_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch
 
     os.environ["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
     return Scenario(qwen2(), causal_lm_loss, text_batch, accelerate=True)
 
 
 def trainer(variant, arguments, setup):
-    from trl import SFTConfig, SFTTrainer
-
-    from faultline.trainer import changed_config
-    from tiny_models.data import text_dataset
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
+    from faultline.trainers import changed_config
+    from tiny_models.checkpoints import GATHER
+    from tiny_models.kit import qwen2, sft_trainer
 
     if "fsdp_config" in arguments and variant.remedy != "from_start":
         arguments["fsdp_config"] = {**arguments["fsdp_config"], **SHARDED}
     if variant.remedy == "merge" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": arguments["max_steps"]}
-    config = SFTConfig(**changed_config(arguments, GATHER, setup))
-    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer(padding_side="right"))
+    return sft_trainer(qwen2(), changed_config(arguments, GATHER, setup))
 
 
 def save(variant, trained, folder):

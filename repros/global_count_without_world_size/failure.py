@@ -1,10 +1,8 @@
 """A loss divided by the number of tokens on all ranks, then averaged over the ranks once more."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps
 
 VERL = "https://github.com/verl-project/verl-SpeCo/pull/29"
-
-OFF = ("off",)  # checkpointing has no part in what a loss is divided by
 
 FAILURE = Failure(
     title="A loss divided by the token count of all ranks is averaged over the ranks once more",
@@ -17,26 +15,17 @@ FAILURE = Failure(
     ),
     since="whenever losses were first divided by a count of all ranks (transformers: 2024-11)",
     until="not fixed: a mistake in one's own loss, which no library can see",
-    found_by=("over_ranks",),
-    told_by={"over_ranks": "a loss divided by a count that `all_reduce` summed"},
-    signatures={},
-    variants=(
-        Variant(
-            "broken",
-            checkpointing=OFF,
-            look="a loss divided by a token count that `all_reduce` summed, and not times the world size",
-        ),
-        Variant("times_world_size", checkpointing=OFF),
-        Variant("differentiable", checkpointing=OFF),
-        Variant("clipped", checkpointing=OFF, strategies=("single", "ddp", "zero[0123]", "fsdp2")),
-    ),
+    checkpointing=("off",),  # checkpointing has no part in what a loss is divided by
+    variants=(Variant("clipped", strategies=("single", "ddp", "zero[0123]", "fsdp2")),),
     claims={
-        "a": Claim("multiply the loss by the world size", swap={"remedy": "times_world_size"}),
-        "b": Claim(
-            "sum the loss over the ranks with `torch.distributed.nn.functional.all_reduce`, which autograd sees",
-            swap={"remedy": "differentiable"},
+        VERL: (
+            helps("multiply the loss by the world size", remedy="times_world_size"),
+            helps("clip the gradient norm at 1.0", remedy="clipped"),
         ),
-        "c": Claim("clip the gradient norm at 1.0", swap={"remedy": "clipped"}, source=VERL),
+        TRIED_HERE: helps(
+            "sum the loss over the ranks with `torch.distributed.nn.functional.all_reduce`, which autograd sees",
+            remedy="differentiable",
+        ),
     },
 )
 
@@ -45,9 +34,7 @@ def scenario(remedy, setup):
     from torch import distributed
     from torch.nn.utils import clip_grad_norm_
 
-    from faultline.scenario import Scenario, next_token_loss, sgd
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, next_token_loss, qwen2, sgd, text_batch
 
     def loss(model, batch):
         logits = model(input_ids=batch["input_ids"]).logits

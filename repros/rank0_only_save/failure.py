@@ -1,8 +1,7 @@
 """Saving on the main process only, as one does in one process and under DDP, leaves the other ranks waiting."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, helps, trains, variants
 
-OFF = ("off",)  # checkpointing has no part in what is saved
 DDP = ("ddp*",)
 
 FAILURE = Failure(
@@ -14,64 +13,44 @@ FAILURE = Failure(
     ),
     since="accelerate's first release with DeepSpeed (2021)",
     until="not fixed: what is sharded is gathered or written by all ranks together",
-    report="broken/zero3/*",
-    signatures={
+    checkpointing=("off",),  # checkpointing has no part in what is saved
+    errors={
         # What gloo says when two ranks are in different collectives, rather than to wait for ever.
         "other-collective": r"Received data size doesn't match expected size",
     },
-    elsewhere=("SIGSEGV",),  # on the CPU, FSDP1's save_state() of what is sharded dies whoever calls it
-    context={"other-collective": r"[.]save_(?:state|model|pretrained|checkpoint)\(|, in _?save"},
+    also_raises=("SIGSEGV",),  # on the CPU, FSDP1's save_state() of what is sharded dies whoever calls it
     variants=(
-        Variant("broken", checkpointing=OFF, look="`if accelerator.is_main_process: accelerator.save_state(...)`"),
-        Variant("all_ranks", checkpointing=OFF),
-        Variant("barrier", checkpointing=OFF),
-        Variant("resumed", checkpointing=OFF, strategies=DDP),
-        Variant("resumed_all_ranks", checkpointing=OFF, strategies=DDP),
-        Variant(
-            "broken",
-            checkpointing=OFF,
-            trainer="sft",
-            look="`if trainer.is_world_process_zero(): trainer.save_model(...)`",
-        ),
-        Variant("all_ranks", checkpointing=OFF, trainer="sft"),
+        *variants("resumed resumed_all_ranks", strategies=("ddp*",)),
+        *variants("broken all_ranks", trainer="sft"),
     ),
     claims={
-        "a": Claim("save on all ranks", swap={"remedy": "all_ranks"}),
-        "b": Claim("wait for the main process (`accelerator.wait_for_everyone()`)", swap={"remedy": "barrier"}),
-        "c": Claim(
-            "under DDP, where the model is whole on each rank, the main process saves all that rank 1 resumes from",
-            kind="trains",
-            where={"variant": "resumed"},
-        ),
-        "d": Claim(
-            "under DDP, `save_state()` on all ranks has the random generators of both",
-            kind="trains",
-            where={"variant": "resumed_all_ranks"},
+        "https://github.com/huggingface/diffusers/issues/2606": helps("save on all ranks", remedy="all_ranks"),
+        TRIED_HERE: (
+            helps("wait for the main process (`accelerator.wait_for_everyone()`)", remedy="barrier"),
+            trains(
+                "under DDP, where the model is whole on each rank, the main process saves all that rank 1 resumes from",
+                where="resumed",
+            ),
+            trains(
+                "under DDP, `save_state()` on all ranks has the random generators of both", where="resumed_all_ranks"
+            ),
         ),
     },
 )
 
-GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}}
-
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, causal_lm_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch
 
     return Scenario(qwen2(), causal_lm_loss, text_batch, accelerate=True)
 
 
 def trainer(variant, arguments, setup):
-    from trl import SFTConfig, SFTTrainer
+    from faultline.trainers import changed_config
+    from tiny_models.checkpoints import GATHER
+    from tiny_models.kit import qwen2, sft_trainer
 
-    from faultline.trainer import changed_config
-    from tiny_models.data import text_dataset
-    from tiny_models.qwen2 import qwen2
-    from tiny_models.tokenizer import tokenizer
-
-    config = SFTConfig(**changed_config(arguments, GATHER, setup))
-    return SFTTrainer(qwen2(), config, train_dataset=text_dataset(), processing_class=tokenizer())
+    return sft_trainer(qwen2(), changed_config(arguments, GATHER, setup), "left")
 
 
 def save(variant, trained, folder):

@@ -4,20 +4,11 @@ import copy
 import math
 from pathlib import Path
 
-from faultline.catalogue import Claim, Failure, Reported, Turn, Variant
-from faultline.errors import CheckFailed
+from faultline.base.errors import CheckFailed
+from faultline.catalogue import TRIED_HERE, Failure, Variant, detects, helps, shows, trains, variants
 
-ISSUE = "https://github.com/huggingface/trl/issues/1340"
-
-OFF = ("off",)  # checkpointing has no part in where a model comes from
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
-LOADED = {"variant": "dpo-loaded_broken"}
-BISECT = (
-    "make bisect FAILURE=ref_model_reloaded_from_path PACKAGE=trl VARIANT=dpo-loaded_broken STRATEGY=ddp"
-    " CHECKPOINTING=off FROM=0.27.2 TO=1.0.0 DIRECTION=fixed"
-)
-TRAINED_BEFORE = "an adapter that was trained before, loaded to be trained on, and no `ref_model`"
-LOOK = "a policy that is changed after `from_pretrained`, and no `ref_model`"
+ISSUE = "https://github.com/huggingface/trl/issues/1340"
 
 FAILURE = Failure(
     title="Without a `ref_model` the reference is read from the policy's path, not copied from the policy",
@@ -32,73 +23,47 @@ FAILURE = Failure(
     since="February 2024, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
-    report="dpo-broken/*",
-    reported=Reported("trl-0.17.0", "dpo-loaded_broken", "ddp", good="trl-1.0.0"),
-    fixes=(Turn("trl", "0.29.0", LOADED, BISECT),),
-    signatures={
+    checkpointing=("off",),  # checkpointing has no part in where a model comes from
+    errors={
         "no-path": r"Repo id must|Incorrect path_or_model_id|not a valid model identifier",
         "no-zero3-copy": r"not compatible with `create_reference_model",
         "copied-shards": r"'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0",
         "no-default-adapter": r"KeyError: 'default'",
         "check": r"CheckFailed: .*not ln 2",
     },
-    context={
-        "no-path": r"trl/trainer/\w+\.py\", line \d{1,6}, in __init__\n *self\.ref_model = ",
-        "no-default-adapter": r"peft_config\[.default.\]",
-    },
     variants=(
-        Variant("broken", checkpointing=OFF, needs=("reference model",), look=LOOK),
-        Variant("explicit", strategies=(*SOME, "fsdp1-full"), checkpointing=OFF),
-        Variant("saved_again", strategies=(*SOME, "fsdp1-full"), checkpointing=OFF),
-        Variant("broken", "dpo", checkpointing=OFF, look=LOOK),
-        Variant("broken", "kto", SOME, checkpointing=OFF, look=LOOK),
-        Variant("broken", "grpo", SOME, checkpointing=OFF, needs=("reference model",), look=LOOK),
-        *(Variant(each, "dpo", SOME, checkpointing=OFF) for each in ("explicit", "saved_again", "ln_2", "no_path")),
-        Variant("peft", "dpo", SOME, checkpointing=OFF),
-        Variant("loaded_broken", "dpo", SOME, checkpointing=OFF, needs=("adapter",), look=TRAINED_BEFORE),
-        Variant("loaded", "kto", SOME, checkpointing=OFF),
-        Variant("loaded_ln_2", "dpo", SOME, checkpointing=OFF),
-        # It ends before there is a trainer: only what DeepSpeed was told shows by then under which strategy.
-        Variant("two_adapters", "dpo", ("zero2", "zero3"), checkpointing=OFF),
-        *(Variant(each, "dpo", ("ddp", "zero3"), checkpointing=OFF) for each in ("deepcopy", "create")),
-        *(Variant("saved_again", each, SOME, checkpointing=OFF) for each in ("kto", "grpo")),
+        *variants("explicit saved_again", strategies=("single", "ddp", "zero2", "zero3", "fsdp2", "fsdp1-full")),
+        Variant("broken", trainer="dpo"),
+        *variants("broken loaded saved_again", trainer="kto", strategies=SOME),
+        *variants("broken saved_again", trainer="grpo", strategies=SOME),
+        *variants("explicit saved_again ln_2 no_path peft loaded_broken", trainer="dpo", strategies=SOME),
+        Variant("loaded_ln_2", trainer="dpo", strategies=SOME),
+        Variant("two_adapters", trainer="dpo", strategies=("zero2", "zero3")),
+        *variants("deepcopy create", trainer="dpo", strategies=("ddp", "zero3")),
     ),
     claims={
-        "a": Claim("save the changed policy and load it from there", swap={"remedy": "saved_again"}),
-        "b": Claim("pass `ref_model=`", swap={"remedy": "explicit"}),
-        "c": Claim(
-            "the first loss tells: it must be ln 2",
-            kind="detects",
-            swap={"remedy": "ln_2"},
-            where={"variant": "dpo-broken"},
+        "https://github.com/huggingface/trl/pull/840": helps("pass `ref_model=`", remedy="explicit"),
+        "https://github.com/eric-mitchell/direct-preference-optimization/issues/46": detects(
+            "the first loss tells: it must be ln 2", remedy="ln_2", where="dpo-broken"
         ),
-        "d": Claim("an adapter (PEFT)", swap={"remedy": "peft"}, where={"variant": "dpo-broken"}),
-        "e": Claim(
-            "`ref_model=copy.deepcopy(model)`",
-            swap={"remedy": "deepcopy"},
-            where={"variant": "dpo-broken"},
-            source="https://github.com/huggingface/trl/issues/827",
+        "https://github.com/huggingface/trl/pull/640": helps("an adapter (PEFT)", remedy="peft", where="dpo-broken"),
+        "https://github.com/huggingface/trl/issues/827": (
+            helps("`ref_model=copy.deepcopy(model)`", remedy="deepcopy", where="dpo-broken"),
+            helps("`ref_model=create_reference_model(model)`", remedy="create", where="dpo-broken"),
         ),
-        "f": Claim(
-            "`ref_model=create_reference_model(model)`",
-            swap={"remedy": "create"},
-            where={"variant": "dpo-broken"},
+        ISSUE: (
+            trains("with an adapter loaded from disk the reference is a copy of it", where="*-loaded*"),
+            shows(
+                "two adapters, one of them the reference, neither named `default`, are refused",
+                where="dpo-two_adapters",
+            ),
         ),
-        "g": Claim("a model without a path is refused", kind="shows", where={"variant": "dpo-no_path"}),
-        "h": Claim(
-            "with an adapter loaded from disk the reference is a copy of it",
-            kind="trains",
-            where={"variant": "*-loaded*"},
-            source=ISSUE,
-        ),
-        "i": Claim(
-            "two adapters, one of them the reference, neither named `default`, are refused",
-            kind="shows",
-            where={"variant": "dpo-two_adapters"},
-            source=ISSUE,
-        ),
-        "j": Claim(
-            "a newer TRL (0.29.0), for an adapter that was trained before", swap={"stack": "today"}, where=LOADED
+        TRIED_HERE: (
+            helps("save the changed policy and load it from there", remedy="saved_again"),
+            shows("a model without a path is refused", where="dpo-no_path"),
+            helps(
+                "a newer TRL (0.29.0), for an adapter that was trained before", stack="today", where="dpo-loaded_broken"
+            ),
         ),
     },
 )
@@ -115,9 +80,8 @@ def scenario(remedy, setup):
     """The mechanism: a policy that stays near a reference, which is read from where the policy was read from."""
     import torch
 
-    from faultline.scenario import Scenario, divergence, next_token_loss
-    from tiny_models.data import saved, text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, divergence, next_token_loss, qwen2, saved, text_batch
+    from tiny_models.second import prepared_as_by_trl
 
     policy = change(saved(qwen2(), setup))
     if remedy == "saved_again":
@@ -129,7 +93,7 @@ def scenario(remedy, setup):
     prepared = {}
 
     def second(accelerator):
-        prepared["reference"] = prepare(accelerator, reference)
+        prepared["reference"] = prepared_as_by_trl(accelerator, reference)
         return prepared["reference"]
 
     def loss(model, batch):
@@ -141,29 +105,16 @@ def scenario(remedy, setup):
     return Scenario(policy, loss, text_batch, second=second)
 
 
-def prepare(accelerator, reference):
-    """As the trainers prepare it."""
-    from trl.models.utils import prepare_deepspeed, prepare_fsdp
-
-    kind = accelerator.distributed_type.value
-    if kind == "FSDP":
-        return prepare_fsdp(reference, accelerator)
-    if kind == "DEEPSPEED":
-        return prepare_deepspeed(reference, accelerator)
-    return accelerator.prepare_model(reference, evaluation_mode=True)
-
-
 # What the policy's adapter is called.
 ADAPTER = {**dict.fromkeys(("loaded", "loaded_broken", "loaded_ln_2"), "default"), "two_adapters": "policy"}
+COLUMNS = {"dpo": "prompt chosen rejected", "kto": "prompt completion label"}
 NAMES = {"dpo": "DPO", "kto": "KTO", "grpo": "GRPO"}
 
 
 def trainer(variant, arguments, setup):
     """The real trainer, whose arguments come first: under ZeRO-3 the policy is loaded in shards then."""
-    from faultline.trainer import from_trl
-    from tiny_models.data import GRPO, letter_score, prompts, saved, turns
-    from tiny_models.qwen2 import add_lora, qwen2
-    from tiny_models.tokenizer import tokenizer
+    from faultline.trainers import from_trl
+    from tiny_models.kit import GRPO, add_lora, letter_score, prompts, qwen2, saved, tokenizer, turns
 
     name = NAMES[variant.trainer]
     settings = {"grpo": {**GRPO, "beta": 0.1}, "kto": {"loss_type": "apo_zero_unpaired"}}.get(variant.trainer, {})
@@ -175,12 +126,9 @@ def trainer(variant, arguments, setup):
     if variant.trainer == "grpo":
         others |= {"reward_funcs": letter_score, "train_dataset": prompts()}
     else:
-        columns = {"dpo": "prompt chosen rejected", "kto": "prompt completion label"}[variant.trainer]
-        others["train_dataset"] = turns(columns)
-    if setup.reference or variant.remedy == "saved_again":
-        model = saved(change(qwen2()), setup)
-    else:
-        model = change(saved(qwen2(), setup))
+        others["train_dataset"] = turns(COLUMNS[variant.trainer])
+    again = setup.reference or variant.remedy == "saved_again"
+    model = saved(change(qwen2()), setup) if again else change(saved(qwen2(), setup))
     if variant.remedy == "peft":
         model = add_lora(model)
     elif variant.remedy in ADAPTER:
@@ -207,22 +155,19 @@ def trainer(variant, arguments, setup):
 
 def with_saved_adapter(base, setup, name="default"):
     """The base with an adapter that was trained before, and is loaded from a folder to be trained on."""
-    import torch
     from peft import PeftModel
 
-    from tiny_models.qwen2 import add_lora, qwen2
+    from tiny_models.kit import add_lora, qwen2, wait
 
     folder = Path(setup.folder) / "adapter"
     if setup.rank == 0:
         add_lora(qwen2()).save_pretrained(folder)
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
+    wait()
     return PeftModel.from_pretrained(base, folder, adapter_name=name, is_trainable=True)
 
 
 def first_is_ln_2(compute_loss):
     """The check that people recommend: policy and reference are equal in the first step."""
-
     losses = []
 
     def checked(*args, **kwargs):

@@ -2,9 +2,9 @@
 
 from contextlib import nullcontext
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps
 
-OFF = ("off",)  # checkpointing has no part in how micro-batches are added up
+DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/6793"
 
 FAILURE = Failure(
     title="Gradient accumulation by hand keeps only the last micro-batch under ZeRO-1 and ZeRO-2",
@@ -16,45 +16,33 @@ FAILURE = Failure(
     since="deepspeed 0.18.3 (the oldest that was tried)",
     until="not fixed: without gradient_accumulation_steps in its config, each backward ends a step for the engine",
     upstream="deepspeedai/DeepSpeed",
-    signatures={
-        "no-sync-refused": r"no_sync context manager is incompatible with gradient partitioning",
-    },
+    checkpointing=("off",),  # checkpointing has no part in how micro-batches are added up
+    errors={"no-sync-refused": r"no_sync context manager is incompatible with gradient partitioning"},
     # DDP's own: unused parameters with reentrant checkpointing, and a static graph with `no_sync`; and what a remedy
     # that isn't one ends in.
-    elsewhere=("static-graph-no-sync", "marked-ready-twice", "no-sync-refused"),
-    variants=(
-        Variant("broken", look="a loop with several `engine.backward(loss)` before each `engine.step()`"),
-        Variant("boundary", checkpointing=OFF, strategies=("zero*",)),
-        Variant("native", checkpointing=OFF),
-        Variant("no_sync", checkpointing=OFF),
-        Variant("accumulate", checkpointing=OFF),
-        Variant("no_overlap", checkpointing=OFF, strategies=("zero*",)),
-    ),
+    also_raises=("static-graph-no-sync", "marked-ready-twice", "no-sync-refused"),
+    variants=(Variant("broken", checkpointing=EVERY_MODE),),
     claims={
-        "a": Claim(
-            "`engine.set_gradient_accumulation_boundary(last)` before each backward pass",
-            swap={"remedy": "boundary"},
-            where={"strategy": "zero*"},
+        "https://github.com/allenai/open-instruct/pull/1498": (
+            helps(
+                "`engine.set_gradient_accumulation_boundary(last)` before each backward pass",
+                remedy="boundary",
+                where="*broken/zero*",
+            ),
+            helps("ZeRO-3", strategy="zero3", where="*broken/zero[12]*"),
         ),
-        "b": Claim(
-            "`gradient_accumulation_steps` in the config, and `engine.step()` after each micro-batch",
-            swap={"remedy": "native"},
+        "https://www.deepspeed.ai/docs/config-json/": helps(
+            "`gradient_accumulation_steps` in the config, and `engine.step()` after each micro-batch", remedy="native"
         ),
-        "c": Claim(
-            "`engine.no_sync()` around all micro-batches but the last",
-            swap={"remedy": "no_sync"},
-        ),
-        "c2": Claim(
+        DEEPSPEED: helps("`engine.no_sync()` around all micro-batches but the last", remedy="no_sync"),
+        "https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation": helps(
             "`accelerator.accumulate(model)`, with `gradient_accumulation_steps` in the config as well",
-            swap={"remedy": "accumulate"},
+            remedy="accumulate",
         ),
-        "d": Claim("ZeRO-1 instead of ZeRO-2", swap={"strategy": "zero1"}, where={"strategy": "zero2*"}),
-        "e": Claim("ZeRO-3", swap={"strategy": "zero3"}, where={"strategy": "zero[12]*"}),
-        "f": Claim("`overlap_comm: false`", swap={"remedy": "no_overlap"}, where={"strategy": "zero*"}),
-        "g": Claim(
-            "other bucket sizes",
-            swap={"strategy": "zero2-small"},
-            where={"strategy": "zero2"},
+        TRIED_HERE: (
+            helps("ZeRO-1 instead of ZeRO-2", strategy="zero1", where="*broken/zero2*"),
+            helps("`overlap_comm: false`", remedy="no_overlap", where="*broken/zero*"),
+            helps("other bucket sizes", strategy="zero2-small", where="*broken/zero2"),
         ),
     },
 )
@@ -77,9 +65,7 @@ LOOPS = {"boundary": boundary, "native": None, "no_sync": no_sync, "accumulate":
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, causal_lm_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch
 
     overlap = {"overlap_comm": False} if remedy == "no_overlap" else {}
     return Scenario(

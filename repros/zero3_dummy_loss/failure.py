@@ -1,6 +1,6 @@
 """A custom adapter's "keep every parameter in the graph" trick breaks ZeRO-3."""
 
-from faultline.catalogue import Claim, Failure, Reported, Variant
+from faultline.catalogue import Failure, helps, trains, variants
 
 ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7078"
 ZERO3 = "https://deepspeed.readthedocs.io/en/latest/zero3.html"
@@ -15,8 +15,7 @@ FAILURE = Failure(
     since="deepspeed 0.14",
     until="not fixed: a partitioned parameter is empty outside its module's forward",
     upstream="deepspeedai/DeepSpeed",
-    reported=Reported("deepspeed-0.15.4", "broken", "zero3"),
-    signatures={
+    errors={
         # As reported, and as DeepSpeed 0.19 words it.
         "empty-gradient": r"returned an invalid gradient at index \d+ - got \[0\] but expected shape compatible with"
         r"|0 != \d+ Cannot reduce scatter gradients whose size is not same as the params",
@@ -25,73 +24,31 @@ FAILURE = Failure(
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration",
     },
-    context={
-        "freed-before-backward": r"(?s)\A(?=.*GatheredParameters)(?=.*run_backward\()",
-        "mixed-dtensor": r"nll_loss_backward|SumBackward",
-    },
-    told_by={
-        "freed-before-backward": "`GatheredParameters` around a part of the forward pass, and not around backward",
-        "unfinished-reduction": "a loss that had zero times the sum of these parameters in it until now",
-    },
-    shares={
-        "freed-before-backward": "zero3_lora_target_parameters_no_checkpoint/released-weight",
-        "unfinished-reduction": "ddp_unused_vision_tower/unfinished-reduction",
-    },
-    elsewhere=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
-    variants=(
-        Variant("broken", look="a loss with zero times the sum of parameters in it, to keep these in the graph"),
-        Variant("no_dummy"),
-        Variant("one_by_one"),
-        Variant("zero_weighted_forward"),
-        Variant("gathered", strategies=("zero3*",)),
-        Variant("gathered_throughout", strategies=("zero3*",)),
-        Variant("registered", strategies=("zero3*",)),
-        Variant("frozen_adapter"),
-        Variant("persistent", strategies=("zero3*",)),
-    ),
+    also_raises=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
+    variants=(*variants("gathered gathered_throughout registered persistent", strategies=("zero3*",)),),
     claims={
-        "a": Claim("remove the dummy loss", swap={"remedy": "no_dummy"}, source=ISSUE),
-        "b": Claim(
-            "add zero separately for each parameter instead of one sum", swap={"remedy": "one_by_one"}, source=ISSUE
+        ISSUE: (
+            helps("remove the dummy loss", remedy="no_dummy"),
+            helps("add zero separately for each parameter instead of one sum", remedy="one_by_one"),
+            helps(
+                "keep the gradient with a zero-weighted real forward through the adapter",
+                remedy="zero_weighted_forward",
+            ),
+            helps("freeze the adapter", remedy="frozen_adapter"),
+            helps(
+                "exclude parameters from partitioning, as a high `stage3_param_persistence_threshold` is said to do",
+                remedy="persistent",
+            ),
+            trains("under ZeRO-3 the framework copes with unused parameters by itself", where="no_dummy/zero3*"),
+            helps("use ZeRO-2", strategy="zero2", where="*broken/zero3*"),
         ),
-        "c1": Claim(
-            "keep the gradient with a zero-weighted real forward through the adapter",
-            swap={"remedy": "zero_weighted_forward"},
-            source=ISSUE,
-        ),
-        "c2": Claim(
-            "gather the parameters for the sum (`deepspeed.zero.GatheredParameters`)",
-            swap={"remedy": "gathered"},
-            source=ZERO3,
-        ),
-        "c3": Claim(
-            "gather them until backward has ended",
-            swap={"remedy": "gathered_throughout"},
-            source=ZERO3,
-        ),
-        "c4": Claim(
-            "tell ZeRO-3 that the model's forward pass reads them (`deepspeed.zero.register_external_parameter`)",
-            swap={"remedy": "registered"},
-            source=ZERO3,
-        ),
-        "c5": Claim("freeze the adapter", swap={"remedy": "frozen_adapter"}, source=ISSUE),
-        "c6": Claim(
-            "exclude parameters from partitioning, as a high `stage3_param_persistence_threshold` is said to do",
-            swap={"remedy": "persistent"},
-            source=ISSUE,
-        ),
-        "d": Claim(
-            "under ZeRO-3 the framework copes with unused parameters by itself",
-            kind="trains",
-            where={"variant": "no_dummy", "strategy": "zero3*"},
-            source=ISSUE,
-        ),
-        "e": Claim(
-            "use ZeRO-2",
-            swap={"strategy": "zero2"},
-            where={"strategy": "zero3*"},
-            source=ISSUE,
-            general="ZeRO-2, which releases no weights",
+        ZERO3: (
+            helps("gather the parameters for the sum (`deepspeed.zero.GatheredParameters`)", remedy="gathered"),
+            helps("gather them until backward has ended", remedy="gathered_throughout"),
+            helps(
+                "tell ZeRO-3 that the model's forward pass reads them (`deepspeed.zero.register_external_parameter`)",
+                remedy="registered",
+            ),
         ),
     },
 )
@@ -120,9 +77,8 @@ IN_FORWARD = {"no_dummy": None, "one_by_one": one_by_one, "zero_weighted_forward
 
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, next_token_loss
-    from tiny_models.data import text_batch
     from tiny_models.group_decode import speech_model
+    from tiny_models.kit import Scenario, next_token_loss, text_batch
 
     model = speech_model()
     model.also = gathered if remedy == "gathered" else IN_FORWARD.get(remedy, one_sum)

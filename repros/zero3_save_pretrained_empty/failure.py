@@ -1,8 +1,9 @@
 """`save_pretrained` under ZeRO-3 writes tensors without elements."""
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, trains, variants
 
-OFF = ("off",)  # checkpointing has no part in what is saved
+DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/7501"
+AXOLOTL = "https://github.com/axolotl-ai-cloud/axolotl/issues/933"
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
@@ -10,7 +11,7 @@ FAILURE = Failure(
     records=(
         "https://github.com/huggingface/transformers/issues/20082",
         "https://github.com/deepspeedai/DeepSpeed/issues/2413",
-        "https://github.com/axolotl-ai-cloud/axolotl/issues/933",
+        AXOLOTL,
         "https://github.com/deepspeedai/DeepSpeed/issues/3841",
         "https://github.com/OpenRLHF/OpenRLHF/issues/839",
         "https://github.com/ymcui/Chinese-LLaMA-Alpaca-2/issues/222",
@@ -18,76 +19,52 @@ FAILURE = Failure(
     since="deepspeed's ZeRO-3 (2021)",
     until="not fixed: a partitioned parameter is empty unless it is gathered, and `save_pretrained` gathers nothing",
     upstream="huggingface/transformers",
-    signatures={
+    checkpointing=("off",),  # checkpointing has no part in what is saved
+    errors={
         # FSDP2's tensors aren't plain ones, which safetensors finds out.
         "no-storage": r"Attempted to access the data pointer on an invalid python storage",
         # What the tensors are loaded with, by torch and by transformers 5.
         "mismatched": r"Error\(s\) in loading state_dict|You set `ignore_mismatched_sizes` to `False`",
     },
-    context={"mismatched": r"param with shape torch\.Size\(\[0\]\) from checkpoint|ckpt: torch\.Size\(\[0\]\)"},
-    later={"mismatched": "checkpoint-lacks"},
     variants=(
-        Variant("broken", checkpointing=OFF, look="`model.save_pretrained(folder)` in a loop of one's own"),
-        Variant("torch_save", checkpointing=OFF, look="`torch.save(model.state_dict(), file)`"),
-        Variant("unsafe", checkpointing=OFF, strategies=("single", "zero3", "fsdp1-full", "fsdp2")),
-        Variant("main_process", checkpointing=OFF),
-        Variant("ignore_mismatched", checkpointing=OFF),
-        Variant("state_dict", checkpointing=OFF),
-        Variant("zero_to_fp32", checkpointing=OFF, strategies=("zero*",)),
-        Variant("tied_state_dict", checkpointing=OFF, strategies=SOME),
-        Variant("tied_zero_to_fp32", checkpointing=OFF, strategies=("zero2", "zero3")),
-        Variant("broken", checkpointing=OFF, trainer="sft", look="`trainer.model.save_pretrained(folder)`"),
-        Variant("save_model", checkpointing=OFF, trainer="sft"),
-        Variant("tied_save_model", checkpointing=OFF, trainer="sft", strategies=SOME),
-        Variant("lora_save_model", checkpointing=OFF, trainer="sft", strategies=SOME),
+        Variant("unsafe", strategies=("single", "zero3", "fsdp1-full", "fsdp2")),
+        Variant("tied_state_dict", strategies=SOME),
+        Variant("tied_zero_to_fp32", strategies=("zero2", "zero3")),
+        Variant("broken", trainer="sft"),
+        *variants("tied_save_model lora_save_model", trainer="sft", strategies=SOME),
     ),
     claims={
-        "a": Claim(
+        "https://huggingface.co/docs/transformers/deepspeed": helps(
             "`trainer.save_model(folder)` on all ranks, with `stage3_gather_16bit_weights_on_model_save`",
-            swap={"remedy": "save_model"},
-            where={"variant": "sft-broken"},
+            remedy="save_model",
+            where="sft-broken",
         ),
-        "b": Claim(
-            "`save_pretrained(folder, state_dict=accelerator.get_state_dict(engine))`",
-            swap={"remedy": "state_dict"},
+        "https://huggingface.co/docs/accelerate/usage_guides/deepspeed": (
+            helps("`save_pretrained(folder, state_dict=accelerator.get_state_dict(engine))`", remedy="state_dict"),
+            helps(
+                "`engine.save_checkpoint(folder)`, then `zero_to_fp32.py`", remedy="zero_to_fp32", where="*broken/zero*"
+            ),
         ),
-        "c": Claim(
-            "`engine.save_checkpoint(folder)`, then `zero_to_fp32.py`",
-            swap={"remedy": "zero_to_fp32"},
-            where={"strategy": "zero*"},
+        DEEPSPEED: present("`accelerator.unwrap_model(engine)` first", where="broken/zero3*", key="unwrap_model"),
+        "https://github.com/OpenRLHF/OpenRLHF/issues/839": helps(
+            "`ignore_mismatched_sizes=True` when it is loaded, as the error says", remedy="ignore_mismatched"
         ),
-        "d": Claim("save on the main process only", swap={"remedy": "main_process"}),
-        "e": Claim(
-            "`accelerator.unwrap_model(engine)` first",
-            kind="present",
-            where={"variant": "broken", "strategy": "zero3*"},
-        ),
-        "f": Claim("`torch.save(model.state_dict(), file)`", swap={"remedy": "torch_save"}),
-        "f2": Claim(
-            "`save_pretrained(folder, safe_serialization=False)`",
-            swap={"remedy": "unsafe"},
-            where={"variant": "broken"},
-        ),
-        "g": Claim(
-            "`ignore_mismatched_sizes=True` when it is loaded, as the error says",
-            swap={"remedy": "ignore_mismatched"},
-        ),
-        "h": Claim("ZeRO-2", swap={"strategy": "zero2"}, where={"strategy": "zero3*"}),
-        "i": Claim("gathered like that, tied embeddings come back tied", kind="trains", where={"variant": "tied_*"}),
-        "j": Claim("`save_model` writes tied embeddings once", kind="trains", where={"variant": "sft-tied_save_model"}),
-        "k": Claim(
-            "`save_model` writes the whole of a LoRA adapter", kind="trains", where={"variant": "sft-lora_save_model"}
+        AXOLOTL: helps("ZeRO-2", strategy="zero2", where="*broken/zero3*"),
+        TRIED_HERE: (
+            helps("save on the main process only", remedy="main_process"),
+            helps("`torch.save(model.state_dict(), file)`", remedy="torch_save"),
+            helps("`save_pretrained(folder, safe_serialization=False)`", remedy="unsafe", where="broken"),
+            trains("gathered like that, tied embeddings come back tied", where="tied_*"),
+            trains("`save_model` writes tied embeddings once", where="sft-tied_save_model"),
+            trains("`save_model` writes the whole of a LoRA adapter", where="sft-lora_save_model"),
         ),
     },
 )
 
-GATHER = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}}
-
 
 def scenario(remedy, setup):
-    from faultline.scenario import Scenario, causal_lm_loss
-    from tiny_models.data import text_batch
-    from tiny_models.qwen2 import qwen2
+    from tiny_models.checkpoints import GATHER
+    from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch
 
     model = qwen2(tie_word_embeddings=remedy.startswith("tied_"))
     gather = GATHER if remedy.endswith("state_dict") else {}
@@ -95,30 +72,25 @@ def scenario(remedy, setup):
 
 
 def trainer(variant, arguments, setup):
-    from trl import SFTConfig, SFTTrainer
-
-    from faultline.trainer import changed_config
-    from tiny_models.data import text_dataset
-    from tiny_models.qwen2 import add_lora, qwen2
-    from tiny_models.tokenizer import tokenizer
+    from faultline.trainers import changed_config
+    from tiny_models.checkpoints import GATHER
+    from tiny_models.kit import add_lora, qwen2, sft_trainer
 
     if variant.remedy.endswith("save_model"):
         arguments = changed_config(arguments, GATHER, setup)
-    config = SFTConfig(**arguments)
     model = qwen2(tie_word_embeddings=variant.remedy.startswith("tied_"))
-    model = add_lora(model) if variant.remedy.startswith("lora_") else model
-    return SFTTrainer(model, config, train_dataset=text_dataset(), processing_class=tokenizer())
+    return sft_trainer(add_lora(model) if variant.remedy.startswith("lora_") else model, arguments, "left")
 
 
 def save(variant, trained, folder):
     import torch
 
-    if variant.remedy.endswith("save_model"):
+    remedy = variant.remedy.removeprefix("tied_")
+    if remedy.endswith("save_model"):
         return trained.save_model(folder)
     accelerator = trained.accelerator
     engine = trained.model_wrapped if variant.trainer else trained.model
     model, main = accelerator.unwrap_model(engine), accelerator.is_main_process
-    remedy = variant.remedy.removeprefix("tied_")
     if remedy == "zero_to_fp32":
         engine.save_checkpoint(folder)
     elif remedy == "state_dict":
@@ -128,13 +100,8 @@ def save(variant, trained, folder):
         if main:
             model.config.save_pretrained(folder)
             torch.save(state, folder / "pytorch_model.bin")
-    elif remedy == "main_process":
-        if main:
-            model.save_pretrained(folder)
-    elif remedy == "unsafe":
-        model.save_pretrained(folder, is_main_process=main, safe_serialization=False)
-    else:
-        model.save_pretrained(folder, is_main_process=main)
+    elif main or remedy != "main_process":
+        model.save_pretrained(folder, is_main_process=main, safe_serialization=remedy != "unsafe")
 
 
 def load(variant, folder):
@@ -149,7 +116,7 @@ def load(variant, folder):
     if variant.remedy == "lora_save_model":
         from peft import PeftModel
 
-        from tiny_models.qwen2 import qwen2
+        from tiny_models.kit import qwen2
 
         return PeftModel.from_pretrained(qwen2(), folder)
     if variant.remedy.endswith("zero_to_fp32"):

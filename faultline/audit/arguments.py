@@ -1,0 +1,221 @@
+"""What a project's configs and training arguments say of its training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from faultline.audit import defaults, engines
+from faultline.audit.defaults import OTHER_TRAINER
+from faultline.audit.engines import NO, YES, Statement, truth
+from faultline.audit.files import Document, Section
+from faultline.base.text import one_line
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import CHECKPOINTING
+
+# Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.
+ARGUMENTS = frozenset(
+    "output_dir per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps learning_rate "
+    "lr_scheduler_type gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing fsdp fsdp_config "
+    "deepspeed ddp_find_unused_parameters ddp_static_graph bf16 fp16 use_peft lora_r lora_rank lora_target_modules "
+    "lora_target average_tokens_across_devices num_generations reward_funcs teacher_model_name_or_path lmbda "
+    "micro_batch_size base_model adapter finetuning_type accelerate_config stage rlhf_type "
+    "disable_gradient_checkpointing use_reentrant_gc".split()
+)
+# Keys that only DeepSpeed's configs have.
+DEEPSPEED = frozenset(
+    ["zero_optimization", "train_micro_batch_size_per_gpu", "steps_per_print", "wall_clock_breakdown"]
+)
+PARAMETERS = "lora_target_parameters"
+SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")  # beside an adapter, whole
+LORA = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules", "lora_target", "peft_config")
+# Settings that only some of TRL's trainers have.
+TRAINERS_BY_SETTING = {
+    "reward_funcs": "grpo rloo",
+    "num_generations": "grpo rloo gold iw_opd sdft sdpo",
+    "steps_per_generation": "grpo rloo sdft sdpo",
+    "lmbda": "gkd gold iw_opd",
+    "seq_kd": "gkd gold",
+    "use_uld_loss": "gold",
+    "teacher_model_name_or_path": "gkd gold iw_opd distillation",
+    "iw_opd_gamma": "iw_opd",
+    "desirable_weight": "kto",
+    "precompute_ref_log_probs": "dpo kto",
+    "num_value_samples": "a2po",
+    "distillation_topk": "sdft sdpo",
+    "dataset_text_field": "sft gkd gold",
+    "completion_only_loss": "sft gkd gold",
+    "assistant_only_loss": "sft gkd gold",
+    "packing": "sft gkd gold",
+}
+TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
+BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
+
+
+def read(document: Document) -> tuple[str, list[Statement]] | None:
+    """The kind of a file of settings, and what it says of the training; None if it isn't one."""
+    data = document.data
+    if not isinstance(data, dict):
+        return None
+    whole = Section(document, data)
+    if "distributed_type" in data or "compute_environment" in data:
+        return "accelerate", [*engines.accelerate(whole)]
+    if DEEPSPEED & data.keys():
+        return "deepspeed", [*engines.deepspeed(whole)]
+    sections = [whole, *(whole.section(key) for key in data if isinstance(key, str))]
+    arguments = next((section for section in sections if ARGUMENTS & section.data.keys()), None)
+    return ("arguments", [*_arguments(arguments)]) if arguments else None
+
+
+def trainers() -> frozenset[str]:
+    """Every trainer of the catalogue, and the name for any other."""
+    names = {variant.trainer for failure in failures().values() for variant in failure.variants if variant.trainer}
+    return frozenset(names | {OTHER_TRAINER})
+
+
+def _arguments(section: Section) -> Iterator[Statement]:
+    """TrainingArguments, TRL's script arguments, axolotl and LLaMA-Factory, as far as they are the same thing."""
+    yield from _distribution(section)
+    yield from _checkpointing(section)
+    yield from _precision(section)
+    yield from _adapter(section)
+    trainer = [*_trainer(section)]
+    trainer += [*_named_file(section.document, trainer)]
+    yield from trainer
+    left = frozenset.intersection(*(statement.values for statement in trainer)) if trainer else trainers()
+    beta, norm = _number(section.get("beta")), _number(section.get("max_grad_norm"))
+    if beta is not None and (beta == 0 or left <= BETA):
+        yield Statement("reference model", YES if beta else NO, section.source("beta"))
+    elif left == {"sft"}:
+        yield Statement("reference model", NO, trainer[0].source)
+    for key in ("average_tokens_across_devices", "precompute_ref_log_probs"):
+        if (on := truth(section.get(key))) is not None:
+            yield Statement(key, YES if on else NO, section.source(key))
+    yield from engines.accumulation(section)
+    if norm is not None:
+        yield Statement(defaults.NORM, frozenset([str(norm)]), section.source("max_grad_norm"))
+
+
+def _number(value: Any) -> float | None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and abs(value) < 1e300 else None
+
+
+def _distribution(section: Section) -> Iterator[Statement]:
+    """The strategies that the arguments leave."""
+    if isinstance(section.get("deepspeed"), dict):
+        yield from engines.deepspeed(section.section("deepspeed"))
+    elif section.get("deepspeed") and isinstance(section.get("deepspeed"), str):
+        yield from engines.deepspeed_file(section, "deepspeed")
+    if isinstance(section.get("accelerate_config"), str):  # of TRL's command line
+        yield from engines.accelerate_named(section, "accelerate_config")
+    yield from _fsdp(section)
+    # Both leave open whether DDP is what runs.
+    others = engines.family("*") - engines.family("ddp*")
+    for key, name in (("ddp_find_unused_parameters", "ddp-find-unused"), ("ddp_static_graph", "ddp-static-graph")):
+        if (on := truth(section.get(key))) is not None:
+            ddp = {name} if on else engines.family("ddp*") - {name}
+            yield Statement("strategy", others | ddp, section.source(key))
+
+
+def _fsdp(section: Section) -> Iterator[Statement]:
+    """FSDP, whose config may be a table or a file of its own."""
+    fsdp, named = section.get("fsdp"), section.get("fsdp_config")
+    words = fsdp.split() if isinstance(fsdp, str) else [str(each) for each in fsdp] if isinstance(fsdp, list) else []
+    if not ((words and truth(fsdp) is not False) or truth(fsdp) or "fsdp_version" in section.data):
+        return
+    config = (engines.beside(section.document, named) if isinstance(named, str) else None) or section.section(
+        "fsdp_config"
+    )
+    if "fsdp_version" in section.data:
+        config = replace(config, data={**config.data, "version": section.get("fsdp_version")})
+    kind = next((word for word in words if word.endswith("shard") or word.startswith(("shard_", "hybrid"))), "")
+    yield from engines.fsdp(config, section.source("fsdp" if "fsdp" in section.data else "fsdp_version"), None, kind)
+
+
+def _checkpointing(section: Section) -> Iterator[Statement]:
+    """Whether checkpointing is on, and its mode."""
+    both = frozenset(["reentrant", "non-reentrant"])
+    for key in ("gradient_checkpointing", "activation_checkpointing", "disable_gradient_checkpointing"):
+        value = section.get(key)
+        on = truth(value)
+        if on is None and isinstance(value, str) and value.lower() not in ("none", "auto"):
+            on = True  # axolotl's "offload" and "unsloth"
+        if on is not None:
+            on = on != key.startswith("disable")
+            yield Statement("checkpointing", both if on else frozenset(["off"]), section.source(key))
+    tables = [section.section(f"{name}_checkpointing_kwargs") for name in ("gradient", "activation")]
+    for place, key in (*((table, "use_reentrant") for table in tables), (section, "use_reentrant_gc")):
+        if (reentrant := truth(place.get(key))) is not None:
+            left = frozenset(CHECKPOINTING) - {"non-reentrant" if reentrant else "reentrant"}
+            yield Statement("checkpointing", left, place.source(key))
+    yield from _unnamed(section)
+
+
+def _unnamed(section: Section) -> Iterator[Statement]:
+    """Checkpointing without its mode, if transformers or TRL chooses that, unlike axolotl and LLaMA-Factory."""
+    others = {"base_model", "datasets", "finetuning_type", "stage", "use_reentrant_gc"}
+    keys = ("gradient_checkpointing", "activation_checkpointing")
+    key = next((key for key in keys if section.get(key) is True), "")
+    if key and not any(section.get(f"{each}_kwargs") for each in keys) and not others & section.data.keys():
+        yield Statement(defaults.UNNAMED, YES, section.source(key))
+
+
+def _precision(section: Section) -> Iterator[Statement]:
+    name = next((name for name in ("bf16", "fp16") if truth(section.get(name))), "")
+    if name:
+        yield from engines.precision(section, name, name)
+    elif truth(section.get("bf16")) is False and "fp16" in section.data:
+        yield Statement("precision", frozenset(["fp32"]), section.source("bf16"))
+
+
+def _adapter(section: Section) -> Iterator[Statement]:
+    """Whether there is an adapter, and what it adapts beside the weights of modules."""
+    none = {"adapter": (None, "", "none"), "finetuning_type": ("full", "freeze")}
+    use = truth(section.get("use_peft"))
+    if key := next((key for key in none if key in section.data), ""):
+        yield Statement("adapter", NO if section.get(key) in none[key] else YES, section.source(key))
+    elif use is not None:
+        yield Statement("adapter", YES if use else NO, section.source("use_peft"))
+    elif key := next((key for key in LORA if section.get(key)), ""):
+        yield Statement("adapter", YES, section.source(key))
+    if PARAMETERS in section.data:
+        yield Statement("target_parameters", YES if section.get(PARAMETERS) else NO, section.source(PARAMETERS))
+    if key := next((key for key in SAVED if key in section.data), ""):
+        head = "lm_head" in str(section.get(key))
+        yield Statement("trained head", YES if head else NO, section.source(key))
+
+
+def _trainer(section: Section) -> Iterator[Statement]:
+    """The trainer that the arguments are for: by its name, else by the settings that only some have."""
+    other = frozenset([OTHER_TRAINER])
+    for key in TRAINER_KEYS:
+        text = re.sub(r"[\W_]", "", str(section.get(key) or "")).lower().removesuffix("trainer")
+        # LLaMA-Factory has a trainer of its own for the stage "sft".
+        names = _called([text]) if text and (key, text) != ("stage", "sft") else frozenset()
+        if text and (names or key in ("rl", "rlhf_type", "stage")):
+            yield Statement("trainer", names or other, section.source(key))
+            return
+    if {"base_model", "datasets"} <= section.data.keys():  # axolotl's own trainer
+        yield Statement("trainer", other, section.source("base_model"))
+        return
+    for key, words in TRAINERS_BY_SETTING.items():
+        if key in section.data:
+            yield Statement("trainer", _called(words.replace("_", "").split()), section.source(key))
+
+
+def _named_file(document: Document, statements: list[Statement]) -> Iterator[Statement]:
+    """The trainer that the file or its folder is named after, if settings leave several and it is one of them."""
+    if statements:
+        left = frozenset.intersection(*(statement.values for statement in statements))
+        named = left & _called(re.findall(r"[a-z0-9]+", document.name.lower()))
+        if named and named != left:
+            yield Statement("trainer", named, f"{one_line(document.name)}:1 by its name")
+
+
+def _called(words: Iterable[str]) -> frozenset[str]:
+    """The catalogue's trainers of these names; it runs some in several ways, each with a name of its own."""
+    names = {*words}
+    return frozenset(t for t in trainers() - {OTHER_TRAINER} if t.removesuffix("_on_policy").replace("_", "") in names)

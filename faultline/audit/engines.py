@@ -1,0 +1,204 @@
+"""What configs say of the engine that trains: accelerate's, DeepSpeed's, and the settings of FSDP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline import strategies
+from faultline.audit import files
+from faultline.audit.files import Document, Section
+from faultline.base.errors import UsageError
+from faultline.base.text import matches, one_line
+from faultline.cells.cell import PRECISIONS
+from faultline.strategies.naming import asked_for
+
+YES, NO = frozenset(["yes"]), frozenset(["no"])
+TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+STAGES = ("0", "1", "2", "3")
+NO_STAGE = "not a stage (0, 1, 2 or 3), so it could be any"
+SHARDINGS = {
+    **dict.fromkeys(["full_shard", "1"], "fsdp1-full"),
+    **dict.fromkeys(["shard_grad_op", "2"], "fsdp1-grad-op"),
+    **dict.fromkeys(["no_shard", "3"], "fsdp1-no-shard"),
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The values that one place of a file leaves of an axis, or YES or NO for one of catalogue.NEEDS.
+
+    With a `note` where it leaves none that was measured, or can't be read.
+    """
+
+    axis: str
+    values: frozenset[str]
+    source: str
+    note: str = ""
+
+
+def family(*patterns: str) -> frozenset[str]:
+    """The strategies that match a pattern."""
+    return frozenset(name for name in strategies.names() if matches(name, patterns))
+
+
+def truth(value: Any) -> bool | None:
+    """The value of a switch, which configs also write as a text; None for anything else, such as ``auto``."""
+    return value if isinstance(value, bool) else TRUTH.get(str(value).strip().lower())
+
+
+def accelerate(config: Section) -> Iterator[Statement]:
+    """A config of `accelerate launch`."""
+    value, source = config.get("distributed_type"), config.source("distributed_type")
+    kind = "" if value is None else str(value).upper().rpartition(".")[2]
+    if kind in ("NO", "FALSE"):  # YAML takes a NO without quotes for false
+        yield Statement("strategy", frozenset(["single"]), source)
+    elif kind.startswith("MULTI_"):
+        yield Statement("strategy", family("ddp*"), source)
+    elif kind == "FSDP":
+        yield from fsdp(config.section("fsdp_config"), source, default=1)
+    elif kind == "DEEPSPEED":
+        yield from _deepspeed_plugin(config.section("deepspeed_config"), source)
+    elif kind:
+        yield Statement("strategy", frozenset(), source, f"{one_line(kind)} was not measured")
+    if "mixed_precision" in config.data:
+        yield from precision(config, "mixed_precision", str(config.get("mixed_precision")))
+
+
+def accelerate_named(arguments: Section, key: str) -> Iterator[Statement]:
+    """An accelerate config that TRL's command line is given: one of TRL's by name, or a file."""
+    name = arguments.get(key)
+    trl = {"multi_gpu": family("ddp*"), "single_gpu": family("single"), "fsdp1": family("fsdp1-full")}
+    trl |= {"fsdp2": family("fsdp2"), **{f"zero{stage}": _zero(stage, [], None) for stage in (1, 2, 3)}}
+    if name in trl:
+        yield Statement("strategy", trl[name], arguments.source(key))
+    elif config := beside(arguments.document, name):
+        yield from accelerate(config)
+
+
+def beside(document: Document, name: str) -> Section | None:
+    """A config that a file names, from the file's folder or from here; None if there isn't one."""
+    for path in (document.path.parent / name, Path(name)):
+        # It is shown as if it had been given, or found in a folder, like the file that names it.
+        shown = one_line(path if path == Path(name) else Path(document.name).parent / name)
+        try:
+            config = files.read(path, shown) if path.is_file() else None
+        except (OSError, ValueError, UsageError):  # a name that no system takes, or another kind of file
+            continue
+        if config and isinstance(config.data, dict):
+            return Section(config, config.data)
+    return None
+
+
+def precision(config: Section, key: str, name: str) -> Iterator[Statement]:
+    """The precision of a name that the key stands for."""
+    name, source = name.lower(), config.source(key)
+    if name in ("no", "none", "false", "bf16"):
+        yield Statement("precision", frozenset(["bf16" if name == "bf16" else "fp32"]), source)
+    elif name in ("fp16", "fp8"):
+        yield Statement("precision", frozenset(PRECISIONS), source, f"{name} was not measured, only fp32 and bf16")
+
+
+def fsdp(config: Section, source: str, default: int | None, kind: str = "") -> Iterator[Statement]:
+    """FSDP, from a table with or without the prefix ``fsdp_``; `kind` is a sharding that is named outside of it."""
+    keys = {str(key).removeprefix("fsdp_"): str(key) for key in config.data}
+
+    def get(name: str, default: Any = None) -> Any:
+        return config.data.get(keys.get(name, ""), default)
+
+    version, reshard = get("version", default), get("reshard_after_forward")
+    sharding = "sharding_strategy" if "sharding_strategy" in keys else "reshard_after_forward"
+    where = config.source(keys["version"]) if "version" in keys else source
+    names: set[str] = set()
+    if str(version) in ("2", "None"):
+        names.add("fsdp2-no-reshard" if truth(reshard) is False else "fsdp2")
+    if str(version) in ("1", "None"):
+        word = get(sharding) if sharding == "sharding_strategy" or truth(reshard) is None else None
+        word = re.sub(r"\W", "_", str(kind or word or "FULL_SHARD")).lower()
+        names |= {SHARDINGS[word]} if word in SHARDINGS else set()
+        where += f", {config.source(keys[sharding])}" if sharding in keys else ""
+    note = "" if names else "this way to shard was not measured"
+    if truth(get("offload_params", get("cpu_offload"))):
+        note = "FSDP with offloaded parameters was not measured, only without"
+    yield Statement("strategy", frozenset(names), where, note)
+    if form := re.search(r"(SHARDED|FULL)_STATE_DICT", str(get("state_dict_type")).upper()):
+        yield Statement(
+            "sharded state dict", YES if form[1] == "SHARDED" else NO, config.source(keys["state_dict_type"])
+        )
+    if truth(get("activation_checkpointing")):  # accelerate's wrapper is non-reentrant, always
+        yield Statement("checkpointing", frozenset(["non-reentrant"]), config.source(keys["activation_checkpointing"]))
+
+
+def _deepspeed_plugin(config: Section, source: str) -> Iterator[Statement]:
+    """The part of an accelerate config that is about DeepSpeed, or the file that it names."""
+    stage = str(config.get("zero_stage") if "zero_stage" in config.data else "")
+    if config.get("deepspeed_config_file"):
+        yield from deepspeed_file(config, "deepspeed_config_file")
+    elif stage in STAGES:
+        offload = [part for part in ("optimizer", "param") if _offloaded(config.get(f"offload_{part}_device"))]
+        yield Statement("strategy", _zero(int(stage), offload, None), config.source("zero_stage"))
+        yield Statement("no gradient_clipping", NO, config.source("zero_stage"))  # accelerate writes it, or "auto"
+        yield from accumulation(config)
+    else:
+        yield Statement("strategy", family("zero*"), source, NO_STAGE if stage else "")
+
+
+def deepspeed_file(config: Section, key: str) -> Iterator[Statement]:
+    """A DeepSpeed config that another file names; if it isn't there, its name may say the stage."""
+    name = str(config.get(key))
+    if named := beside(config.document, name):
+        yield from deepspeed(named)
+        return
+    asked = asked_for([name])
+    pattern = asked if asked and asked[0].startswith("zero") else ("zero*",)
+    yield Statement("strategy", family(*pattern), config.source(key))
+
+
+def _offloaded(device: Any) -> bool:
+    return str(device).lower() not in ("none", "", "false")
+
+
+def _zero(stage: int, offload: list[str], bucket: Any) -> frozenset[str]:
+    """The strategies of a stage: only the model shows which bucket is smaller than it.
+
+    ``auto`` is the square of the hidden size in transformers, and so smaller.
+    """
+    if stage == 3 and "param" in offload:
+        return frozenset(["zero3-offload-param"])
+    if stage in (2, 3) and offload:
+        return frozenset([f"zero{stage}-offload"])
+    small = {f"zero{stage}-small"}
+    return frozenset(small if bucket == "auto" and stage else {f"zero{stage}", *small})
+
+
+def deepspeed(config: Section) -> Iterator[Statement]:
+    """A config of DeepSpeed."""
+    zero = config.section("zero_optimization")
+    stage, bucket, source = str(zero.data.get("stage", 0)), zero.get("reduce_bucket_size"), zero.source("stage", "0")
+    if stage in STAGES:
+        devices = {part: zero.section(f"offload_{part}").get("device") for part in ("optimizer", "param")}
+        offload = [part for part, device in devices.items() if _offloaded(device)]
+        if bucket is not None and not offload:
+            source += f", {zero.source('reduce_bucket_size')}"
+        yield Statement("strategy", _zero(int(stage), offload, bucket), source)
+    else:
+        yield Statement("strategy", family("zero*"), source, NO_STAGE)
+    if "gradient_clipping" in config.data:
+        yield Statement("no gradient_clipping", NO, config.source("gradient_clipping"))
+    else:
+        source = f"{config.source('zero_optimization')}, without gradient_clipping"
+        yield Statement("no gradient_clipping", YES, source)
+    yield from accumulation(config)
+    for name in ("bf16", "fp16"):
+        if truth(config.section(name).get("enabled")):
+            yield from precision(config.section(name), "enabled", name)
+
+
+def accumulation(config: Section) -> Iterator[Statement]:
+    """Whether gradients are added up over several batches; nothing for `auto`, as another file then has it."""
+    key = "gradient_accumulation_steps"
+    if re.fullmatch(r"[1-9]\d{0,8}", str(config.get(key))):
+        yield Statement("accumulation", YES if int(config.get(key)) > 1 else NO, config.source(key))

@@ -1,0 +1,119 @@
+"""What was measured of a case: cells that show it, remedies, and commands that repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from faultline.audit.conditions import Case
+from faultline.base.packages import TODAY
+from faultline.catalogue import Failure
+from faultline.catalogue.outcomes import named
+from faultline.cells import words
+from faultline.cells.cell import Cell
+from faultline.observations import history, measured, releases, remedies
+from faultline.observations.ranges import Range
+from faultline.observations.remedies import Fate
+from faultline.stacks import requests
+
+MECHANISM = "the bare mechanism today"
+WITH = "these cells with "
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How many cells show a case today, and on how many of the timeline's stacks they did, the last as of `last`.
+
+    `pinned` are the stacks of stacks/ that showed it. `remedies` were tested by cells of the case, as `measured` says:
+    today; or if these don't show it any more, by the bare mechanism's in the same places; or if that doesn't either, on
+    the stack that the failure was reported on. If the project has a release for which the rules say otherwise, they are
+    what these say.
+    """
+
+    today: int
+    of: int
+    stacks: int
+    of_stacks: int
+    last: str
+    pinned: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    remedies: tuple[Fate, ...]
+    measured: str
+    upgrade: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evidence:
+    """What was measured of a case, with the pinned release of a package if remedies do otherwise with it."""
+    outcomes = measured.outcomes(failure)
+    today = [cell for cell in case.shown if history.shows(failure, cell, outcomes[cell])]
+    past = [sample for cell in case.shown for sample in history.of(failure, cell)]
+    dates = {sample.stack for sample in past} & {stack.month for stack in measured.months()} - {TODAY}
+    showed = {sample.stack for sample in past if sample.shows}
+    before = {(each.outcome, each.signature) for each in past if each.shows and each.outcome}
+    seen = {outcomes[cell] for cell in today} or before
+    fixes = [fix for cell in case.shown if (fix := releases.fixed(failure, cell))]
+    tested, fates = _remedies(failure, case, today, versions)
+    return Evidence(
+        today=len(today),
+        of=len(case.among),
+        stacks=len(showed & dates),
+        of_stacks=len(dates),
+        last=max(showed & dates, default=""),
+        pinned=tuple(sorted(showed & {*requests.named()} - {TODAY})),
+        outcomes=tuple(sorted(named(*each) for each in seen)),
+        remedies=tuple(fates),
+        measured=tested,
+        upgrade=tuple(dict.fromkeys(f"{fix.package} {fix.version} or newer" for fix in fixes)),
+        commands=commands(failure, case),
+    )
+
+
+def _remedies(
+    failure: Failure, case: Case, today: Collection[Cell], versions: Mapping[str, Range]
+) -> tuple[str, list[Fate]]:
+    """The cells that tested remedies, in words, and what became of the remedies."""
+    outcomes = measured.outcomes(failure)
+    twins = [cell for cell in dict.fromkeys(map(_plain, today)) if history.shows(failure, cell, outcomes[cell])]
+    mechanism = [] if twins else _mechanism(failure, case.shown)
+    there = f"these cells on {measured.shown_on(failure)}"
+    cells = "these cells today" if twins else MECHANISM if mechanism else there
+    tested = twins or mechanism or case.shown
+    fates = remedies.remedies(failure, tested)
+    pinned = {name: str(asked.pinned) for name, asked in versions.items() if asked.pinned}
+    decisive, ruled = measured.with_versions(failure, pinned)
+    others = remedies.remedies(failure, tested, ruled) if decisive else []
+    if others and {(fate.key, fate.word) for fate in others} != {(fate.key, fate.word) for fate in fates}:
+        return WITH + ", ".join(f"{name} {decisive[name]}" for name in sorted(decisive)), others
+    return cells, fates
+
+
+def _plain(cell: Cell) -> Cell:
+    return replace(cell, precision="fp32")
+
+
+def _mechanism(failure: Failure, cells: Collection[Cell]) -> list[Cell]:
+    """The bare mechanism's cells in the places of others, which show today what these showed before a fix."""
+    places = {(cell.strategy, cell.checkpointing) for cell in cells}
+    return [
+        cell
+        for cell, outcome in measured.outcomes(failure).items()
+        if cell.variant == "broken"
+        and (cell.strategy, cell.checkpointing) in places
+        and history.shows(failure, cell, outcome)
+    ]
+
+
+def commands(failure: Failure, case: Case) -> tuple[str, ...]:
+    """The commands that repeat one cell of a case, on the last stack that showed it, and the failure as reported."""
+    outcomes = measured.outcomes(failure)
+    usual = sorted(case.shown, key=lambda cell: (cell.precision != "fp32", case.shown.index(cell)))
+    now = next((cell for cell in usual if history.shows(failure, cell, outcomes[cell])), None)
+    repeat = [words.command(now.id)] if now else []
+    for cell in usual if not now else ():
+        showed = [sample for sample in history.of(failure, cell) if sample.shows and sample.stack]
+        if showed:
+            stack = showed[-1].stack
+            repeat = [words.command((cell if stack in requests.named() else _plain(cell)).id, stack)]
+            break
+    return (*repeat, *([f"make reproduce FAILURE={failure.name}"] if failure.reported else []))

@@ -1,0 +1,191 @@
+"""What is known of a training project: the statements of its files put together, each with its place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from faultline.audit import arguments, defaults, files, versions
+from faultline.audit.engines import Statement
+from faultline.audit.files import Candidate
+from faultline.audit.versions import Pin
+from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
+from faultline.base.text import one_line
+from faultline.catalogue import NEEDS
+from faultline.observations import measured, ranges
+from faultline.observations.ranges import Range
+
+OTHER_NORM = "own max_grad_norm"
+MOST = 3  # files and places that a line names
+Values = dict[str, frozenset[str]]
+Sources = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Project:
+    """What is known of a project: the values left of each axis or need, and each package's range of versions.
+
+    What isn't there isn't known. `sources` are the places that state each of them, `read` the files that were read.
+    """
+
+    left: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    versions: Mapping[str, Range] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> list[str]:
+        """The axes, needs and packages that failures depend on and no file states, in a stable order."""
+        axes = ("strategy", "checkpointing", "precision", "trainer", *NEEDS)
+        return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one file states: the kind of its settings and what they say, if it has any, and versions."""
+
+    kind: str = ""
+    statements: Sequence[Statement] = ()
+    pins: Sequence[Pin] = ()
+
+
+def read_project(paths: Sequence[str], environment: bool = False, python: str = "") -> Project:
+    """Read files and folders, and the active environment if that is asked for or there are no paths.
+
+    `python` is another environment, or its interpreter.
+    Raises UsageError for a file that isn't recognised, unless it was only found in a folder.
+    """
+    candidates, unreadable = files.find(paths)
+    contents = {candidate.name: _content(candidate) for candidate in candidates}
+    read = [name for name, content in contents.items() if content]
+    skipped = [name for name, content in contents.items() if not content]
+    if paths and not read:
+        raise UsageError(f"no requirements, lock file or training config found in {few(paths)}")
+    notes = []
+    if environment or python or not paths:
+        prefix = versions.of_python(python) if python else versions.active()
+        contents[""] = Content(pins=versions.environment(prefix, "installed"))
+        read.append(f"what is installed in {prefix}")
+        if not python and prefix == Path(sys.prefix):
+            notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
+    project = put_together([content for content in contents.values() if content])
+    notes += [*project.notes]
+    notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
+    notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
+    return replace(project, notes=tuple(notes), read=tuple(read))
+
+
+def _content(candidate: Candidate) -> Content | None:
+    """What a file states; None for one of a folder that isn't recognised."""
+    path, name = candidate.path, candidate.name
+    try:
+        if files.is_environment(path):
+            return Content(pins=versions.environment(path, name))
+        document = files.read(path, name)
+        settings, pins = arguments.read(document), versions.read(document)
+        if settings is None and pins is None:
+            raise UsageError(
+                f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, or "
+                "training arguments in YAML or JSON"
+            )
+    except UsageError:
+        if candidate.named:
+            raise
+        return None
+    kind, statements = settings or ("", [])
+    return Content(kind, statements, pins or [])
+
+
+def put_together(contents: Sequence[Content]) -> Project:
+    """What files state together.
+
+    Files of one kind are alternatives, of which any may be what runs; what the kinds leave must hold together.
+    """
+    notes: list[str] = []
+    left, sources = _settings(contents, notes)
+    unnamed = left.pop(defaults.UNNAMED, None)
+    packages, places = _versions([pin for content in contents for pin in content.pins], notes)
+    sources = {axis: tuple(dict.fromkeys(each)) for axis, each in sources.items() if axis in left} | places
+    mode, package = defaults.mode(left, packages)
+    if unnamed and mode in left.get("checkpointing", ()):
+        left["checkpointing"] = frozenset([mode])
+        sources["checkpointing"] += tuple(f"{source}, {mode} by default" for source in sources[package])
+    if defaults.NORM in left:
+        left[OTHER_NORM] = defaults.unlike(left.pop(defaults.NORM), packages.get("deepspeed", Range()))
+        sources[OTHER_NORM] = sources.pop(defaults.NORM)
+    notes += _torch(packages.get("torch", Range()))
+    return Project(left, packages, sources, tuple(dict.fromkeys(notes)))
+
+
+def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, Sources]:
+    """The values that files leave of each axis, and the places that state them."""
+    kinds: dict[str, list[Values]] = {}
+    sources: Sources = {}
+    for content in contents:
+        if content.kind:
+            kinds.setdefault(content.kind, []).append(_by_axis(content.statements))
+        for statement in content.statements:
+            sources[statement.axis] = (*sources.get(statement.axis, ()), statement.source)
+            notes += [f"{statement.source}: {statement.note}"] if statement.note else []
+    left: Values = {}
+    for axis, places in sources.items():
+        stated = [each for each in kinds.values() if all(axis in values for values in each)]
+        by_kind = [frozenset[str]().union(*(values[axis] for values in each)) for each in stated]
+        if by_kind:
+            left[axis] = frozenset.intersection(*by_kind)
+            if not left[axis] and all(by_kind):
+                left[axis] = frozenset[str]().union(*by_kind)
+                notes.append(f"{axis}: these contradict each other, and either may be what runs: {few(places)}")
+        elif axis != defaults.UNNAMED:
+            notes.append(f"{axis}: taken as unknown, as only some of several files of a kind state it")
+    return left, sources
+
+
+def _by_axis(statements: Iterable[Statement]) -> Values:
+    """What one file leaves of each axis: what all of its places leave, or any of it if these contradict each other."""
+    axes: dict[str, list[frozenset[str]]] = {}
+    for statement in statements:
+        axes.setdefault(statement.axis, []).append(statement.values)
+    # A way to train that was not measured leaves nothing, whatever else is stated.
+    return {
+        axis: frozenset.intersection(*each) or (frozenset[str]().union(*each) if all(each) else frozenset())
+        for axis, each in axes.items()
+    }
+
+
+def _versions(pins: Iterable[Pin], notes: list[str]) -> tuple[dict[str, Range], Sources]:
+    """The range of each package that all pins leave, and their places; no range for a contradiction."""
+    packages: dict[str, Range] = {}
+    sources: Sources = {}
+    for pin in pins:
+        if pin.note:
+            notes.append(f"{pin.source}: {pin.note}")
+            continue
+        packages[pin.package] = ranges.both(packages.get(pin.package, Range()), pin.range)
+        sources[pin.package] = tuple(dict.fromkeys((*sources.get(pin.package, ()), pin.source)))
+    for package in [name for name, asked in packages.items() if asked.empty]:
+        notes.append(f"no version of {package} fits all of these, so it is taken as unknown: {few(sources[package])}")
+        del packages[package]
+    return packages, sources
+
+
+def _torch(asked: Range) -> list[str]:
+    """A note on a torch that few or no runs had."""
+    usual = measured.pinned()["torch"]
+    if asked.holds(ranges.public(usual)):
+        return []
+    stacks = [
+        name for name, stack in measured.named_stacks().items() if asked.holds(ranges.public(stack.versions["torch"]))
+    ]
+    rest = f"only {', '.join(stacks)} had torch{asked.text}" if stacks else f"none had torch{asked.text}"
+    return [f"nearly all runs had torch {usual}, {rest}"]
+
+
+def few(texts: Sequence[str]) -> str:
+    """The first texts in one line, and how many more there are."""
+    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
+    return one_line("; ".join(texts[:MOST]) + more)

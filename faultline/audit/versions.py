@@ -1,0 +1,233 @@
+"""The versions that a project asks for: requirement and lock files, lists of what is installed, an environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from faultline.audit import files
+from faultline.audit.files import Document, Table, table
+from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
+from faultline.base.text import one_line
+from faultline.observations import ranges
+from faultline.observations.ranges import Range
+
+DEEP = 5  # files that include each other
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+LONG = 5000  # characters of a requirement with its hashes
+MOST_UNREAD = 3  # lines that aren't requirements for each that is: a merge conflict leaves as many
+NAMELESS = re.compile(r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)")
+INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
+OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
+PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
+BUILD = re.compile(r"-(\d[\w.]*?)(?:\+[\w.]+)?(?:-[\w.]+-[\w.]+-[\w.]+\.whl|\.tar\.gz)|@v?(\d[\w.]*)$")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The versions of a package under test that one place asks for; with a `note`, why a line of it is skipped."""
+
+    package: str
+    range: Range
+    source: str
+    note: str = ""
+
+
+def read(document: Document) -> list[Pin] | None:
+    """The versions that a file asks of the libraries under test; None if it isn't a file of versions."""
+    pins: Iterable[Pin | None] | None = None
+    match document.data:
+        case {"_meta": dict(), "default": dict(default)} as data:  # Pipfile.lock
+            entries = {**default, **table(data, "develop")}
+            pins = [_pin(name, _version(entry), document.at(str(name))) for name, entry in entries.items()]
+        case {"lock-version": _, "packages": list(packages)} | {"package": list(packages)}:
+            pins = [_locked(document, table(package)) for package in packages]
+        case {"project": _} | {"tool": _} | {"build-system": _} | {"dependency-groups": _} as data:
+            pins = _pyproject(document, data)
+        case {"dependencies": list(entries), "channels": _} | {"dependencies": list(entries), "name": _}:
+            pins = _conda(document, entries)
+        case [_, *_] as entries if all({"name", "version"} <= table(entry).keys() for entry in entries):
+            pins = [_pin(entry["name"], f"=={entry['version']}", document.line(0)) for entry in entries]
+        case None:
+            pins = _printed(document) if PRINTED.search(document.text) else _lines(document)
+    return None if pins is None else [pin for pin in pins if pin]
+
+
+def environment(folder: Path, name: str) -> list[Pin]:
+    """The versions in an environment, by the names of its metadata folders; nothing of it is imported."""
+    names = sorted(
+        entry.name.removesuffix(".dist-info") for each in _folders(folder) for entry in each.glob("*.dist-info")
+    )
+    pins = (_pin(package, f"=={version}", name) for package, _, version in (each.partition("-") for each in names))
+    return [pin for pin in pins if pin]
+
+
+def active() -> Path:
+    """The active environment of the person at the terminal, or else that of this process."""
+    here = Path(sys.prefix)
+    named = (Path(os.environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name))
+    return next((path for path in named if path.is_dir() and path.resolve() != here.resolve()), here)
+
+
+def of_python(name: str) -> Path:
+    """The environment of an interpreter, or the folder of one; raises UsageError where there is none."""
+    path = Path(name)
+    folder = path if path.is_dir() else path.absolute().parent.parent  # not resolved: the link is in the environment
+    if not (path.is_dir() or (path.is_file() and path.parent.name in ("bin", "Scripts"))) or not any(_folders(folder)):
+        raise UsageError(f"{one_line(name)} is neither an interpreter nor an environment with packages")
+    return folder
+
+
+def _folders(prefix: Path) -> Iterator[Path]:
+    for pattern in ("lib*/python*/site-packages", "lib/python*/dist-packages", "Lib/site-packages"):
+        yield from prefix.glob(pattern)
+    yield from prefix.glob("local/lib/python*/dist-packages")  # Debian's
+
+
+def _pin(name: object, specifier: str, place: str) -> Pin | None:
+    """The pin of a package, if it is under test; of any version, if its specifier can't be read."""
+    package, source = canonicalize_name(str(name)), one_line(f"{place} {name}{specifier}")
+    if package not in STACK:
+        return None
+    try:
+        return Pin(package, ranges.parse(specifier), source)
+    except ValueError:
+        return Pin(package, Range(), source)
+
+
+def _requirement(text: str, place: str) -> Pin | None:
+    """The pin of a requirement, if its marker holds for this Python on Linux; raises InvalidRequirement."""
+    requirement = Requirement(text)
+    try:
+        if requirement.marker and not requirement.marker.evaluate(LINUX):
+            return None
+    except (UndefinedComparison, UndefinedEnvironmentName):  # taken to hold
+        pass
+    specifier = str(requirement.specifier)
+    if requirement.url:  # the version of its file or tag
+        build = BUILD.search(requirement.url)
+        specifier = f"=={build[1] or build[2]}" if build else ""
+    return _pin(requirement.name, specifier, place)
+
+
+def _printed(document: Document) -> list[Pin | None] | None:
+    """The table of `pip list` or `conda list`; None without a row."""
+    rows = (re.match(r"([\w.-]+)\s+(\d\S*)", line) for line in document.text.split("\n"))
+    return [
+        _pin(row[1], f"=={row[2]}", f"{one_line(document.name)}:{n}") for n, row in enumerate(rows, 1) if row
+    ] or None
+
+
+def _lines(document: Document, depth: int = 0) -> list[Pin | None] | None:
+    """Lines of requirements, as pip takes and `pip freeze` writes them; None for any other text."""
+    pins: list[Pin | None] = []
+    known, good, bad = False, 0, 0
+    for number, line in _joined(document.text):
+        source = f"{one_line(document.name)}:{number}"
+        if len(line) > LONG and "--hash" not in line:
+            return None
+        if included := INCLUDED.match(line):
+            known = True
+            pins += _included(document, included[1], depth, source) if depth < DEEP else []
+        elif line.startswith("-"):
+            known = known or bool(OPTION.match(line))
+        elif line:
+            try:
+                pins.append(_requirement(re.split(r"\s--(?:hash|[a-z])", line)[0], source))
+                known = True
+                good += bool(pins[-1] or re.search(r"[<>=~@]", line))  # a word alone may be of any text
+            except InvalidRequirement:
+                pins += _unread(line, source)
+                bad += not NAMELESS.match(line)
+    return pins if known and bad <= MOST_UNREAD * good else None
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """The lines without comments, each with its number; a backslash joins the next line."""
+    number = 1
+    for lines in re.findall(r"(?:.*\\\n)*.*\n?", text):
+        yield number, re.split(r"(?:^|\s)#", re.sub(r"\\(?:\n|\Z)", " ", lines), maxsplit=1)[0].strip()
+        number += lines.count("\n")
+
+
+def _included(document: Document, name: str, depth: int, source: str) -> list[Pin | None]:
+    """The pins of an included file, or a note why there are none."""
+    try:
+        pins = _lines(files.read(document.path.parent / name), depth + 1)
+    except UsageError as error:
+        return [_skipped(source, str(error))]
+    return [_skipped(source, f"{name} has no requirements")] if pins is None else pins
+
+
+def _unread(line: str, source: str) -> list[Pin]:
+    """A note on a line that isn't a requirement, but none on a build of a package that isn't under test."""
+    start = line[:60]
+    if NAMELESS.match(line):
+        names = [name for name in STACK if re.search(rf"\b{name}\b", line)]
+        return [_skipped(source, f"names no package: write {name} @ {start}") for name in names[:1]]
+    why = "left from a merge conflict" if re.match(r"[<=>|]{7}", line) else "not a requirement like trl==0.15.2"
+    return [_skipped(source, f"{why}: {start}")]
+
+
+def _skipped(source: str, why: str) -> Pin:
+    return Pin("", Range(), source, one_line(f"skipped, {why}"))
+
+
+def _locked(document: Document, package: Table) -> Pin | None:
+    """A package of pylock.toml, uv.lock or poetry.lock, whatever else its entry has or lacks."""
+    name = str(package.get("name", ""))
+    place = re.search(rf'^\s*name\s*=\s*"{re.escape(name)}"', document.text, re.MULTILINE)
+    return _pin(name, f"=={package.get('version', '')}", document.line(place.end() if place else 0))
+
+
+def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
+    project = table(data, "project")
+    groups = (*table(project, "optional-dependencies").values(), *table(data, "dependency-groups").values())
+    for text in (text for group in (project.get("dependencies"), *groups) for text in _texts(group)):
+        yield _asked(document, text, text)
+    for name, entry in table(data, "tool", "poetry", "dependencies").items():
+        yield _pin(name, _poetry(_version(entry)), document.at(str(name)))
+
+
+def _poetry(version: str) -> str:
+    """A specifier for Poetry's own constraint, such as ``>=1.2,<2.0`` for ``^1.2``."""
+    from poetry.core.constraints.version import Version, parse_constraint  # here, as only this needs it
+
+    try:
+        constraint = parse_constraint(version or "*")
+    except ValueError:
+        return version
+    return "" if constraint.is_any() else f"=={constraint}" if isinstance(constraint, Version) else str(constraint)
+
+
+def _conda(document: Document, entries: Sequence[Any]) -> Iterator[Pin | None]:
+    """An environment.yml: conda's own ``name=version``, and the part that pip installs."""
+    for text in _texts([*entries, *(text for entry in entries for text in _texts(table(entry).get("pip")))]):
+        plain = re.sub(r"^([\w.-]+)=(\d[\w.]*)(?:=\S+)?$", r"\1==\2", text.replace("pytorch=", "torch="))
+        yield _asked(document, text, plain)
+
+
+def _asked(document: Document, text: str, requirement: str) -> Pin | None:
+    """The pin of a requirement that stands in a file as `text`."""
+    try:
+        return _requirement(requirement, document.line(max(document.text.find(text), 0)))
+    except InvalidRequirement:
+        return None
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _version(entry: Any) -> str:
+    return str((entry.get("version") if isinstance(entry, dict) else entry) or "")

@@ -1,0 +1,146 @@
+"""The answer of an audit on the terminal: what is known, the failures that it leaves, and what helps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from faultline import strategies
+from faultline.audit.conditions import Case, Finding, words
+from faultline.audit.evidence import MECHANISM, WITH, Evidence, evidence
+from faultline.audit.project import OTHER_NORM, Project, few
+from faultline.base.packages import STACK
+from faultline.base.text import here, one_line
+from faultline.catalogue import NEEDS, Failure
+from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.words import grouped, ordered
+
+ORDER = ("verified", "conditional", "refuted")
+PLACE = re.compile(r"(?<=\d) [^:]*(?::.*)?$")  # the text behind a file and its line
+LABELS = {"no gradient_clipping": "gradient_clipping", OTHER_NORM: "max_grad_norm changed"}
+UNMEASURED = "none that was measured"
+
+
+def show(console: Console, project: Project, findings: Sequence[Finding], everything: bool = False) -> None:
+    """Print an audit; with `everything`, also the details of what only could apply.
+
+    Every text of a file goes through `one_line`.
+    """
+    _known(console, project)
+    certain = [finding for finding in findings if finding.sure]
+    likely = [finding for finding in findings if finding.applies and not finding.sure]
+    possible = [finding for finding in findings if not finding.applies]
+    if not certain and not likely:
+        _line(console, Text("No match: no failure of the catalogue applies to what is known.", style="bold green"))
+    _matches(console, project, certain, "certain", "")
+    _matches(console, project, likely, "likely", " (some settings unknown)")
+    if everything:
+        _matches(console, project, possible, "possible", " (each if its open conditions hold)")
+    elif possible:
+        count = "1 failure" if len(possible) == 1 else f"{len(possible)} failures"
+        _line(console, Text(f"{count} could apply, depending on what is unknown; --all lists them", style="dim"))
+
+
+def _known(console: Console, project: Project) -> None:
+    _line(console, Text("Known", style="bold").append(f"  from {few(project.read)}", style="not bold dim"))
+    for key in ("strategy", "checkpointing", "precision", "trainer", *NEEDS):
+        if key in project.left:
+            _row(console, LABELS.get(key, key), f"{_values(project, key)}  ({few(project.sources[key])})")
+    for name in STACK:
+        if name in project.versions:
+            _row(console, name, f"{project.versions[name].text or 'any'}  ({few(project.sources[name])})")
+    _row(console, "unknown", ", ".join(LABELS.get(key, key) for key in project.unknown) or "nothing")
+    for note in project.notes:
+        _line(console, Text(f"  {one_line(note)}", style="yellow"))
+    console.print()
+
+
+def _matches(console: Console, project: Project, findings: Sequence[Finding], kind: str, rest: str) -> None:
+    if findings:
+        heading = f"{len(findings)} {kind} {'match' if len(findings) == 1 else 'matches'}{rest}"
+        _line(console, Text(heading, style="bold"))
+        console.print()
+    for finding in findings:
+        _finding(console, project, finding)
+        console.print()
+
+
+def _finding(console: Console, project: Project, finding: Finding) -> None:
+    failure = finding.failure
+    style = "bold red" if finding.sure else "bold yellow"
+    _line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
+    shared = [c for c in finding.cases[0].holds if all(c in case.holds for case in finding.cases)]
+    _holds(console, project, shared)
+    printed: set[str] = set()
+    for number, case in enumerate(finding.cases):
+        if number:
+            _line(console, Text("  or", style="bold"))
+        _holds(console, project, [condition for condition in case.holds if condition not in shared])
+        _case(console, project, failure, case, printed)
+    _row(console, "fixed in", failure.until)
+    _row(console, "details", here(f"python -m faultline show {failure.name}"))
+    for record in failure.records:
+        _row(console, "", record)
+
+
+def _case(console: Console, project: Project, failure: Failure, case: Case, printed: set[str]) -> None:
+    """One way in which a failure may arise; `printed` are the remedies of the cases above."""
+    shown = evidence(failure, case, project.versions)
+    for condition in case.open:
+        _row(console, "if", words(case, condition))
+    _row(console, "measured", _measured(shown))
+    for upgrade in shown.upgrade:
+        _row(console, "verified", f"{upgrade}  [first release with the fix]")
+    whose = " of the bare mechanism" if shown.measured == MECHANISM else ""
+    whose = f" with {shown.measured.removeprefix(WITH)}" if shown.measured.startswith(WITH) else whose
+    for fate in sorted(shown.remedies, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps")):
+        did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}{whose}", *fate.against))
+        text = f"{'shows it beforehand: ' if fate.claim.kind == 'detects' else ''}{fate.claim.text}"
+        if f"{fate.word} {text}" not in printed:
+            _row(console, fate.word, f"{text}  [{did}]")
+        printed.add(f"{fate.word} {text}")
+    for command in shown.commands[:1]:
+        _row(console, "reproduce", here(command))
+
+
+def _measured(shown: Evidence) -> str:
+    """The outcomes of a case, and where they were seen: ``raises (no-grad-fn): 2 of 2 cells today``."""
+    seen = [f"{shown.today} of {_cells(shown.of)} today"]
+    if shown.of_stacks:
+        last = f" (last {shown.last})" if shown.last and not shown.today else ""
+        seen.append(f"{shown.stacks} of {shown.of_stacks} monthly stacks{last}")
+    seen += [f"on {', '.join(shown.pinned)}"] if shown.pinned else []
+    return f"{', '.join(shown.outcomes) or 'not in these cells'}: {', '.join(seen)}"
+
+
+def _holds(console: Console, project: Project, conditions: Sequence[str]) -> None:
+    """Conditions that hold, each with its places."""
+    for condition in conditions:
+        known = project.versions[condition].text if condition in project.versions else f" {_values(project, condition)}"
+        places = dict.fromkeys(PLACE.sub("", source) for source in project.sources[condition])
+        _row(console, "holds", f"{LABELS.get(condition, condition)}{known} ({few([*places])})")
+
+
+def _values(project: Project, key: str) -> str:
+    """The values that are left of an axis or need."""
+    values = project.left[key]
+    if key == "strategy":
+        return grouped(values, strategies.names()) or UNMEASURED
+    if key == "no gradient_clipping" and len(values) == 1:
+        return "not set" if "yes" in values else "set"
+    return "unknown" if values == {"yes", "no"} else " or ".join(ordered(values, CHECKPOINTING)) or UNMEASURED
+
+
+def _cells(count: int) -> str:
+    return f"{count} {'cell' if count == 1 else 'cells'}"
+
+
+def _row(console: Console, label: str, text: str) -> None:
+    _line(console, Text(f"  {label}".ljust(16) + " ", style="bold").append(one_line(text), style="not bold"))
+
+
+def _line(console: Console, text: Text) -> None:
+    console.print(text, soft_wrap=True)

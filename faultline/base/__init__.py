@@ -1,0 +1,1 @@
+"""Words, paths and small helpers that everybody uses; standard library alone, but for the console."""

@@ -1,0 +1,122 @@
+"""Exit codes, and all that this suite raises by intent.
+
+FaultlineError
+    UsageError          a mistake of the person at the terminal: one clear line, and exit code 2
+    CheckFailed         a check that somebody recommends found the problem
+    TargetFailed        a model that is checked can't be trained in one process
+    Unavailable
+        Uninstallable   a stack that can't be installed
+        NoBrowser       no browser for pages
+        NeverReady      a rank server that could not start
+    ServerDied          a rank server that ended
+        NeverReady      (see above)
+    RankError           raised in a rank, with the `kind` that its report has
+        Impossible      the cell can't exist here
+        Refused         a model that can't be checked
+        NoBatch         a model for which no batch could be made
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+OTHER = "error"  # the kind of any other exception in a rank
+DIED = "died"  # the kind of what ended without one
+
+LONGEST = 400  # characters of names in a message
+FIRST = 10  # names, where there are more than that and nothing lists them
+LISTS = {
+    "failure": "`faultline list`",
+    "variant": "`faultline list --ids`",
+    "cell": "`faultline list --ids`",
+    "command": "`faultline --help`",
+}
+
+
+class FaultlineError(Exception):
+    """What this suite raises by intent, and so no fault of its own."""
+
+
+class UsageError(FaultlineError):
+    """Something asked for can't be done; the message is one line and says what to do about it."""
+
+
+class CheckFailed(FaultlineError):
+    """A check that somebody recommends found the problem; the error text names it as a program would."""
+
+    def __str__(self) -> str:
+        return f"CheckFailed: {self.args[0]}"
+
+
+class TargetFailed(FaultlineError):
+    """A model can't be trained in one process; has the traceback of its own code, if it came so far."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+class Unavailable(FaultlineError):
+    """Something that a command needs can't be had here, as `what` says; the message is one line and says why."""
+
+    what = ""
+
+
+class Uninstallable(Unavailable):
+    """A stack that can't be resolved or installed; the message says why in a line."""
+
+    what = "uninstallable: "
+
+
+class NoBrowser(Unavailable):
+    """There is no browser here; one that is there and doesn't start is another error."""
+
+
+class ServerDied(FaultlineError):
+    """The rank server itself ended, which says nothing of the cell that it was running."""
+
+
+class NeverReady(ServerDied, Unavailable):
+    """The rank server could not even start: what its stack can't import, no cell will."""
+
+    what = "this stack can't run the suite: "
+
+
+class RankError(FaultlineError):
+    """A rank says what is the case; its report has the `kind`."""
+
+    kind = OTHER
+
+
+class Impossible(RankError):
+    """The cell can't exist here; the message says why."""
+
+    kind = "impossible"
+
+
+class Refused(RankError):
+    """A model that can't be checked; the message says why, and what to do about it."""
+
+    kind = "refused"
+
+
+class NoBatch(RankError):
+    """No batch is known for a model; the message says which were tried."""
+
+    kind = "no-batch"
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
+    """An error for a name that doesn't exist, with the nearest ones that do; where none is near, with all that there
+    are, or with what lists them."""
+    if near := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
+        return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(near)}?")
+    told = ", ".join(known)
+    if len(told) <= LONGEST:
+        return UsageError(f"unknown {kind} {name!r}: {f'one of {told}' if told else 'there is none'}")
+    if kind in LISTS:
+        return UsageError(f"unknown {kind} {name!r}: none of the {len(known)} that {LISTS[kind]} has")
+    return UsageError(f"unknown {kind} {name!r}: one of {', '.join(known[:FIRST])} and {len(known) - FIRST} more")

@@ -1,0 +1,72 @@
+"""Text made safe and short to show."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from faultline.base.paths import ROOT
+
+
+@functools.lru_cache(100_000)  # a cell has few values on each axis, and is asked for each rule and claim
+def matches(value: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+STDIN = "-"
+LONGEST = 1000  # characters of an error that is printed in one line
+
+# Sequences that move a terminal's cursor or set its title; then what is left of them and of binary output,
+# characters that XML forbids, and marks that show a text in another order than it has.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_FORBIDDEN = re.compile(
+    r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def plain(text: object) -> str:
+    """A text without escape sequences and characters that terminals or XML take for something else."""
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return _FORBIDDEN.sub("", _BREAKS.sub("\n", _ESCAPES.sub("", text)))
+
+
+def one_line(text: object) -> str:
+    return " ".join(plain(text).split())
+
+
+def cut(text: object, most: int) -> str:
+    """A text in one line of so many characters at most: whole words and an ellipsis where there is more of it. Only a
+    word that is half of the line is cut itself."""
+    line = one_line(text)
+    if len(line) <= most:
+        return line
+    whole = line[:most].rpartition(" ")[0]
+    return (whole if len(whole) > most // 2 else line[: most - 1]) + "…"
+
+
+def here(command: str) -> str:
+    """A command of faultline or make as it can be typed in the current folder; it is written for the clone's."""
+    inside = Path.cwd() == ROOT
+    file = ROOT / "bin" / "faultline"
+    linked = Path(shutil.which("faultline") or "").resolve() == file
+    program = "faultline" if linked else "bin/faultline" if inside else shlex.quote(str(file))
+    command = re.sub(r"\A(?:python -m )?faultline\b", lambda _: program, command)
+    return command if inside else re.sub(r"\Amake\b", lambda _: f"make -C {shlex.quote(str(ROOT))}", command)
+
+
+def listing(words: Sequence[str]) -> str:
+    """Words as a sentence has them: ``ddp, zero2 and fsdp2``."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

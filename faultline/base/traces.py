@@ -1,0 +1,108 @@
+"""Whose an error is: this suite's own, or that of what it runs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sysconfig
+import traceback
+from pathlib import Path
+
+from faultline.base.errors import FaultlineError
+from faultline.base.text import plain
+
+FOLDER = Path(__file__).resolve().parents[1]
+LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
+
+# They give a failure's or somebody's model to engine and trainer: what these raise then is theirs.
+RUN = ("ranks/checkpointing", "ranks/main", "ranks/saved", "strategies/")
+# They call the model, or take what it or its trainer returns, be it no loss or no model: any error there may be theirs.
+TAKE = ("ranks/accelerate", "ranks/own_model/", "strategies/releases", "scenario", "ranks/trainers", "trainers")
+# Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
+_ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")
+
+
+def own_fault(error: BaseException) -> str:
+    """The place in this suite's own code that an error is the fault of, ``compare.py:95 in digest``, else empty.
+
+    That is its innermost frame outside of libraries. What this suite raises by intent is no fault of its own.
+    """
+    if isinstance(error, FaultlineError) or _ANYBODY.search(f"{type(error).__name__}: {error}"):
+        return ""
+    within = False  # a library
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(LIBRARIES):
+            within = True
+            continue
+        file = Path(frame.filename).resolve()
+        if FOLDER not in file.parents:
+            return ""
+        module = file.relative_to(FOLDER).with_suffix("").as_posix()
+        theirs = module.startswith(TAKE) or (within and module.startswith(RUN))
+        return "" if theirs else f"{file.name}:{frame.lineno} in {frame.name}"
+    return ""
+
+
+def fault_of_own(place: str, error: str) -> str:
+    """The line that says so of a place which `own_fault` gave."""
+    return f"a fault of Faultline's own, not of the model: {place}: {error}"
+
+
+# What a rank's log says of its death: the message of a C++ exception, a failed check, the memory's end.
+_LAST_WORDS = re.compile(r"what\(\):|[Ee]rror|ERROR|[Ff]ail|[Aa]bort|Assert|Fatal|[Oo]ut of memory")
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_words(log: str) -> str:
+    """The last line of a rank's log that says why it died, or nothing."""
+    return next((line.strip() for line in reversed(log.splitlines()) if _LAST_WORDS.search(line)), "")
+
+
+def last_line(traceback: str) -> str:
+    """The source line that raised, from a printed traceback."""
+    lines = [
+        line.strip() for line in traceback.splitlines() if line.startswith("    ") and set(line.strip()) - set("^~")
+    ]
+    return lines[-1] if lines else ""
+
+
+def innermost(stack: str) -> str:
+    """The first lines of a faulthandler dump's main thread: where a rank waits."""
+    current = stack.split("Current thread", 1)[-1]
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', current)
+    return " < ".join(f"{name} ({file.rsplit('/', 1)[-1]}:{line})" for file, line, name in frames[:3])
+
+
+_PATHS = (
+    (re.compile(r"(?:/[\w.+@-]+)*/(site-packages|python3\.\d{1,2})/"), r"\1/"),
+    # The suite's own files are a user's script: their names would give the answer away.
+    (re.compile(r"(?:/[\w.+@-]+)*/(?:faultline|repros|tiny_models|ds_configs)/[\w/.-]*"), "train.py"),
+    (re.compile(r"(?<![\w.])/(?:root|home|work|tmp|var)/[\w./+@-]*"), "<path>"),
+)
+
+
+def shortened(text: str) -> str:
+    """A text whose paths say nothing of the machine that it comes from."""
+    text = plain(text)
+    for pattern, short in _PATHS:
+        text = pattern.sub(short, text)
+    return text
+
+
+# What a rank says when its peer is gone: it follows from a failure and never is the cause.
+VICTIM = re.compile(
+    r"Connection (reset|closed) by peer|Broken pipe|Timed out waiting|recvValue failed|Socket closed|"
+    r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited|"
+    r"[Ww]atchdog caught|collective operation timeout|watchdog thread terminated|got signal: (?:2|15)\b"
+)
+
+
+def is_victim(message: str) -> bool:
+    """Whether a rank's error only says that a peer is gone."""
+    return bool(VICTIM.search(message))

@@ -1,0 +1,76 @@
+"""What history.toml says: where a failure was reported, and the releases that brought and ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from faultline.catalogue.places import axes
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The failure as it was reported: a stack of stacks/, and the place in the matrix, on two ranks.
+
+    `note` says what of the report this place can't show without a GPU, `needs_gpu` that it can't show it at all.
+    `good` is the stack of the first release that has it no more, or the last that hasn't it yet, which runs beside it.
+    """
+
+    stack: str
+    cell: str
+    note: str = ""
+    needs_gpu: bool = False
+    good: str = ""
+
+    def __post_init__(self) -> None:
+        if not {"variant", "strategy"} <= axes(self.cell).keys():
+            raise ValueError(f"a report is about a variant and a strategy, not {self.cell!r}")
+
+    @property
+    def variant(self) -> str:
+        return axes(self.cell)["variant"]
+
+    @property
+    def strategy(self) -> str:
+        return axes(self.cell)["strategy"]
+
+    @property
+    def checkpointing(self) -> str:
+        return axes(self.cell).get("checkpointing", "off")
+
+    @property
+    def precision(self) -> str:
+        return axes(self.cell).get("precision", "fp32")
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """The first release that shows a failure, or the first that doesn't any more, in the cells of a place.
+
+    `measured_by` is the command that found it.
+    """
+
+    cells: str
+    package: str
+    version: str
+    measured_by: str
+
+    def __post_init__(self) -> None:
+        axes(self.cells)
+
+    @property
+    def where(self) -> Mapping[str, str]:
+        return axes(self.cells)
+
+
+@dataclass(frozen=True)
+class History:
+    """All of history.toml. `report` is the place that the upstream report shows."""
+
+    reported: Reported | None = None
+    began: tuple[Change, ...] = ()
+    fixed: tuple[Change, ...] = ()
+    report: str = ""
+
+    def __post_init__(self) -> None:
+        axes(self.report)

@@ -1,0 +1,150 @@
+"""What recognise.toml says: how diagnose, check and audit tell a failure from others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+NEEDS = {
+    "adapter": "an adapter, such as LoRA",
+    "reference model": "a reference model, as `beta` above 0 makes one",
+    "average_tokens_across_devices": "`average_tokens_across_devices`, on by default since transformers 4.54",
+    "accumulation": "`gradient_accumulation_steps` above 1",
+    "no gradient_clipping": "a DeepSpeed config without `gradient_clipping`",
+    "own max_grad_norm": "a `max_grad_norm` at which DeepSpeed doesn't clip by itself (1.0 since 0.19.3, never before)",
+    "sharded state dict": "`fsdp_state_dict_type: SHARDED_STATE_DICT`",
+    "precompute_ref_log_probs": "`precompute_ref_log_probs`",
+    "target_parameters": "an adapter with `target_parameters`",
+    "trained head": "an adapter with `modules_to_save=['lm_head']`",
+}
+"""What a variant may need of a training beside its place in the matrix, where a project's files can say it."""
+BY_DEFAULT = {"average_tokens_across_devices": ("transformers", "4.54.0")}
+"""Those of them that are there unless a file says otherwise, and the package and release since which they are."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Patterns that a log has, and patterns that it hasn't."""
+
+    present: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+    def holds(self, text: str) -> bool:
+        return all(re.search(pattern, text) for pattern in self.present) and not any(
+            re.search(pattern, text) for pattern in self.absent
+        )
+
+
+def met(any_of: Iterable[Condition], text: str) -> bool:
+    """Whether a text meets one of the conditions, or there are none."""
+    every = tuple(any_of)
+    return not every or any(condition.holds(text) for condition in every)
+
+
+@dataclass(frozen=True)
+class Error:
+    """What an error needs beside its text, if other mistakes have the same text.
+
+    - `any_of`: conditions of which the log must meet one.
+    - `distinguished_by`: the same in words.
+    - `same_as`: the failure and error, as `failure/error`, whose mechanism this one has.
+    - `raised_on_load`: no run ends with it, but a process that loads what the run left does; the run itself ends
+      with this outcome's signature.
+    """
+
+    any_of: tuple[Condition, ...] = ()
+    distinguished_by: str = ""
+    same_as: str = ""
+    raised_on_load: str = ""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What happens to any model with an error, whichever of several failures it is.
+
+    `any_of` are conditions of which a log must meet one; without them the error is enough.
+    """
+
+    text: str
+    any_of: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning that is all that a run prints, and what distinguishes it from a harmless one, in words."""
+
+    pattern: str
+    distinguished_by: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts about a model, seen in one process or beside its reference, of which the failure needs one.
+
+    `distinguished_by` has words for facts that several failures show.
+    """
+
+    any_of: tuple[str, ...] = ()
+    distinguished_by: str = ""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a variant needs of a project: `needs` are names of NEEDS, which its files can show.
+
+    `look_for` says what no file shows. `package` is the library in which it goes wrong: TRL in a trainer, else
+    the strategy's engine, unless it is named.
+    """
+
+    needs: tuple[str, ...] = ()
+    look_for: str = ""
+    package: str = ""
+
+    def __post_init__(self) -> None:
+        for need in self.needs:
+            if need not in NEEDS:
+                raise ValueError(f"a variant needs some of {', '.join(NEEDS)}, not {need!r}")
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """All of recognise.toml.
+
+    `remedies` words claims, by key, for any model with the mechanism; an empty text stands for the claim's own.
+    `words` are parts of patterns: a name among them stands for its pattern wherever it occurs.
+    """
+
+    model: Facts = field(default_factory=Facts)
+    project: Mapping[str, Project] = field(default_factory=dict)
+    error: Mapping[str, Error] = field(default_factory=dict)
+    mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
+    warning: tuple[Warned, ...] = ()
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, error: str) -> Error:
+        """What is said of an error."""
+        return self.error.get(error, Error())
+
+    def distinguished_by(self, name: str) -> str:
+        """What shows, in words, that it is this failure which has an error or a fact of a model; empty if unknown."""
+        return self.model.distinguished_by if name in self.model.any_of else self.of(name).distinguished_by
+
+    def expanded(self) -> Recognition:
+        """The same with every word replaced by its pattern."""
+
+        def full(pattern: str) -> str:
+            for word, meaning in self.words.items():
+                parts = re.split(rf"(?:(?<=\\b)|(?<!\w)){word}(?!\w)", pattern)
+                pattern = f"(?:{meaning})".join(parts)
+            return pattern
+
+        def conditions(any_of: tuple[Condition, ...]) -> tuple[Condition, ...]:
+            return tuple(Condition(tuple(map(full, c.present)), tuple(map(full, c.absent))) for c in any_of)
+
+        return replace(
+            self,
+            error={name: replace(each, any_of=conditions(each.any_of)) for name, each in self.error.items()},
+            mechanism={name: replace(each, any_of=conditions(each.any_of)) for name, each in self.mechanism.items()},
+        )

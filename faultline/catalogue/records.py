@@ -1,0 +1,136 @@
+"""A failure, what is run of it, and who recommends what: the records of repros/, read without importing torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+
+from faultline.catalogue.history import History, Reported
+from faultline.catalogue.places import pattern
+from faultline.catalogue.recognition import Recognition
+
+REMEDIES = ("helps", "present")
+KINDS = (*REMEDIES, "detects", "changes", "fails", "trains", "shows")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is run: the failure as it was reported (`broken`) or one claimed remedy.
+
+    `trainer` is empty at scenario level, else the trainer that it runs in: the
+    name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
+    default: what checkpointing has nothing to do with is measured in one of them. With `bf16` all of it runs in that
+    as well, where else only broken variants do, under some strategies. `second` is the
+    trainer's attribute that holds a model which is only read, where the failure is about it.
+    `needs`, `look_for` and `package` are what recognise.toml has (see `recognition.Project`).
+    """
+
+    remedy: str
+    trainer: str = ""
+    strategies: tuple[str, ...] = ("*",)
+    _: KW_ONLY
+    bf16: bool = False
+    second: str = ""
+    needs: tuple[str, ...] = ()
+    look_for: str = ""
+    package: str = ""
+    checkpointing: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainer}-{self.remedy}" if self.trainer else self.remedy
+
+    @property
+    def broken(self) -> bool:
+        """Whether it shows the failure: as it was reported, or in another form (`head_broken`)."""
+        return self.remedy.endswith("broken")
+
+    @property
+    def any_trainer(self) -> bool:
+        """Whether its trainer only stands for all that are built on transformers' Trainer: what goes wrong is there,
+        or in a library below."""
+        return bool(self.trainer) and self.package not in ("", "trl")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A remedy that somebody recommends, or something else that is said of the failure, and the cells that test it.
+
+    `where` chooses broken cells, axis by axis, with patterns; `swap` makes of
+    each the cell to compare it with. By kind, a cell speaks for the claim when
+
+    helps     a remedy: the broken cell doesn't train and the swapped one does
+    present   a remedy that the chosen cell has already: never; where that doesn't train, it speaks against it
+    detects   the swapped cell raises a `check` signature just where the broken one doesn't train
+    changes   the swapped cell has another outcome than the broken one
+    fails     the chosen cell doesn't train
+    trains    the chosen cell trains, and some broken one doesn't
+    shows     the chosen cell doesn't train, and says so with an error
+
+    An upgrade swaps the `stack`, one of stacks/: what it helps against is what the broken cells do on the stack that
+    the failure was reported on. So are other claims of which no cell of today's stack can tell.
+    `source` is the link in which it is recommended, or described, by name: an issue, a pull request, or a page of the
+    library's documentation. Where the record names nobody, there is none.
+    `general` is the same for any model with the mechanism, where it helps there as well.
+    `key` is its name among the failure's claims, unless that follows from what it changes.
+    """
+
+    text: str
+    kind: str = "helps"
+    swap: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    general: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"a claim's kind is one of {', '.join(KINDS)}, not {self.kind!r}")
+
+
+@dataclass(frozen=True, eq=False)  # known by its name, and hashable so that what is read for it can be kept
+class Failure:
+    """One documented defect: what failure.py says, with what the folder's other files add to it.
+
+    - `errors`: a name for each error, and the pattern of its text. What is in `also_raises`, kinds of divergence and
+      signals too, is another failure's, which these models meet as well, and so is the pattern, unless it is given
+      here: no remedy is asked to help against it.
+    - `variants` and `claims`: as they are run and judged. An author writes less: of the variants only those that don't
+      follow from a claim, and the claims in groups, by who makes them (see `loading`).
+    - `checkpointing`: the modes of every variant that doesn't name its own.
+    - `upstream`: the repository whose code would have to change, as owner/name. Empty where the mistake is in one's
+      own code, and a library can only say so in its documentation.
+    - `not_reproduced`: what was tried of a record that turned out to be wrong, or that no stack here shows. It marks
+      the failure, which keeps its line in the table.
+    """
+
+    title: str
+    records: tuple[str, ...]
+    since: str
+    until: str
+    errors: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    also_raises: tuple[str, ...] = ()
+    checkpointing: tuple[str, ...] = ("*",)
+    upstream: str = ""
+    not_reproduced: str = ""
+    name: str = ""
+    recognition: Recognition = field(default_factory=Recognition)
+    history: History = field(default_factory=History)
+
+    def variant(self, name: str) -> Variant:
+        return next(v for v in self.variants if v.name == name)
+
+    def signature(self, text: str) -> str:
+        """The name of the first error whose pattern is found in a text, or ``other``."""
+        return next((name for name, pattern in self.errors.items() if re.search(pattern, text)), "other")
+
+    @property
+    def reported(self) -> Reported | None:
+        return self.history.reported
+
+    @property
+    def report(self) -> str:
+        return pattern(self.history.report)

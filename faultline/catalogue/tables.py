@@ -1,0 +1,72 @@
+"""Reads a TOML file of a failure folder into frozen dataclasses, and refuses what they don't name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from faultline.base.errors import UsageError
+
+T = TypeVar("T")
+WORDS = {str: "a text", bool: "true or false", int: "a number"}
+
+
+def read(file: Path, kind: type[T]) -> T:
+    """The file as a `kind`, or an empty `kind` if there is no such file. Raises UsageError, in one line."""
+    import tomllib  # here, as ranks import the catalogue and never read these files
+
+    place = f"{file.parent.parent.name}/{file.parent.name}/{file.name}"
+    if not file.exists():
+        return kind()
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{place}: {error}") from error
+    made: T = _record(table, kind, place, "")
+    return made
+
+
+def _record(table: Any, kind: Any, place: str, at: str) -> Any:
+    """A table as a dataclass."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{place}: {at}: expected a table")
+    kinds = typing.get_type_hints(kind)
+    for key in table:
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, 1, 0.4)
+            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(kinds)}"
+            raise UsageError(f"{place}: {at + ': ' if at else ''}unknown key `{key}`; {hint}")
+    for field in dataclasses.fields(kind):
+        if field.name not in table and field.default is field.default_factory is dataclasses.MISSING:
+            raise UsageError(f"{place}: {at + ': ' if at else ''}`{field.name}` is missing")
+    values = {key: _value(value, kinds[key], place, f"{at}.{key}" if at else key) for key, value in table.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise UsageError(f"{place}: {at}: {error}") from error
+
+
+def _value(value: Any, kind: Any, place: str, at: str) -> Any:
+    """A value as its annotation wants it; a single text may stand for a list of one."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # with None, which TOML can't say
+        return _value(value, arguments[0], place, at)
+    if origin is tuple:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list):
+            raise UsageError(f"{place}: {at}: expected a list")
+        return tuple(_value(each, arguments[0], place, at) for each in values)
+    if origin is Mapping or origin is dict:
+        if not isinstance(value, dict):
+            raise UsageError(f"{place}: {at}: expected a table")
+        return {key: _value(each, arguments[1], place, f"{at}.{key}") for key, each in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _record(value, kind, place, at)
+    if not isinstance(value, kind):
+        raise UsageError(f"{place}: {at}: expected {WORDS[kind]}")
+    return value

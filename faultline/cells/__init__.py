@@ -1,0 +1,1 @@
+"""The matrix: cells, their selection, what is expected of them, and what they say of a claim."""

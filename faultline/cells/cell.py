@@ -1,0 +1,81 @@
+"""Cells: one run of one variant in one place of the matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.catalogue import Failure, Variant
+
+CHECKPOINTING = ("off", "reentrant", "non-reentrant")
+PRECISIONS = ("fp32", "bf16")
+WORLD_SIZES = (1, 2, 4)
+DEVICES = ("cpu", "cuda")
+STEPS = 3
+# The largest relative error that a healthy cell may show. docs/trust.md has what healthy cells do show, and the
+# least that sick ones do; losing one rank of four moves a gradient by tens of percent.
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
+# How many times the reference's measured noise still counts as rounding. docs/trust.md has how many times healthy
+# cells show; in bf16 the noise of some models is so large that 20 times would hide a lost rank.
+MARGIN = {"fp32": 20.0, "bf16": 6.0}
+
+AXES = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "device")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run with one outcome; its id is the seven axes joined by slashes."""
+
+    failure: str
+    variant: str
+    strategy: str
+    checkpointing: str = "off"
+    precision: str = "fp32"
+    world_size: int = 2
+    device: str = "cpu"
+
+    @property
+    def id(self) -> str:
+        return f"{self.failure}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The id without the failure: what pytest shows behind the file."""
+        return "/".join(
+            (self.variant, self.strategy, self.checkpointing, self.precision, f"w{self.world_size}", self.device)
+        )
+
+    @property
+    def broken(self) -> bool:
+        """As `catalogue.Variant.broken`, by the variant's name: it may be one that the catalogue has no more."""
+        return self.variant.endswith("broken")
+
+    @staticmethod
+    def parse(text: str) -> Cell:
+        """Read an id back; raises UsageError for anything else."""
+        parts = text.split("/")
+        if len(parts) != 7 or not re.fullmatch("w[1-9][0-9]*", parts[5]):
+            raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
+        failure, variant, strategy, checkpointing, precision, world, device = parts
+        return Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The values of an option that takes several between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def default_world(cell: Cell) -> int:
+    return 2 if strategies.distributed(cell.strategy) else 1
+
+
+def every_cell(failures: Mapping[str, Failure], device: str) -> Iterable[tuple[Cell, Variant]]:
+    """The whole product, sense or not, in a stable order."""
+    for failure in failures.values():
+        axes = product(failure.variants, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
+        for variant, strategy, checkpointing, precision, world in axes:
+            yield Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device), variant

@@ -1,0 +1,102 @@
+"""Claims put to the test: which cells speak for a remedy and which against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from faultline.base.text import matches
+from faultline.catalogue import Claim, Failure
+from faultline.cells.cell import Cell
+
+Outcomes = Mapping[Cell, tuple[str, str]]
+"""Outcome and signature of each cell that was run."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a claim fared: verified, refuted, conditional (both), or untested where no cell could speak."""
+
+    claim: Claim
+    speaks_for: tuple[Cell, ...]
+    against: tuple[Cell, ...]
+
+    @property
+    def word(self) -> str:
+        if self.speaks_for and self.against:
+            return "conditional"
+        return "verified" if self.speaks_for else "refuted" if self.against else "untested"
+
+
+def showing(failure: Failure, outcomes: Outcomes) -> list[Cell]:
+    """The broken cells that show the failure: they don't train, and not because of something else."""
+    return [
+        cell
+        for cell, (outcome, signature) in outcomes.items()
+        if cell.failure == failure.name
+        and cell.broken
+        and outcome not in ("trains", "impossible", "invalid")
+        and signature not in ("other", *failure.also_raises)
+    ]
+
+
+def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes | None = None) -> Verdict:
+    """Hold a claim against outcomes, as its kind says (see `Claim`).
+
+    `others` has the swapped cells of a claim that swaps the stack; without them no cell can tell.
+    """
+    if "stack" not in claim.swap:
+        others = outcomes
+    # Where the failure doesn't show at all, a cell that trains is no merit of anything.
+    vacuous = claim.kind == "trains" and not showing(failure, outcomes)
+    pro: list[Cell] = []
+    contra: list[Cell] = []
+    for cell, (outcome, signature) in outcomes.items():
+        if outcome in ("invalid", "impossible") or signature in failure.also_raises:
+            continue
+        if not chosen(failure, claim, cell):
+            continue
+        fails = outcome != "trains"
+        if claim.kind in ("present", "fails", "trains", "shows"):
+            holds = {
+                "present": False,
+                "fails": fails,
+                "trains": not fails,
+                "shows": outcome in ("raises", "crashes", "hangs"),
+            }[claim.kind]
+            if not fails and (claim.kind in ("present", "shows") or vacuous):
+                continue
+            (pro if holds else contra).append(cell)
+            continue
+        instead = swapped(failure, claim, cell)
+        other = others.get(instead) if others else None
+        if other is None or (instead == cell and others is outcomes) or other[0] in ("invalid", "impossible"):
+            continue
+        if claim.kind == "helps":
+            if fails and signature != "other":  # which is never taken for the failure
+                (pro if other[0] == "trains" else contra).append(cell)
+        elif claim.kind == "detects":
+            if fails or other[1] == "check":
+                (pro if fails and other[1] == "check" else contra).append(cell)
+        else:
+            (pro if other != (outcome, signature) else contra).append(cell)
+    return Verdict(claim, tuple(pro), tuple(contra))
+
+
+def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
+    """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32."""
+    where = {"variant": "*broken", "precision": "fp32", **claim.where}
+    return cell.failure == failure.name and all(
+        matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items()
+    )
+
+
+def swapped(failure: Failure, claim: Claim, cell: Cell) -> Cell:
+    """The cell that the claim proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
+    changes: dict[str, Any] = {axis: value for axis, value in claim.swap.items() if axis != "stack"}
+    remedy = changes.pop("remedy", None)
+    if remedy:
+        trainer = failure.variant(cell.variant).trainer
+        changes["variant"] = f"{trainer}-{remedy}" if trainer else remedy
+    return replace(cell, **changes)

@@ -1,0 +1,88 @@
+"""The combinations of the axes that can't exist, and those that the default matrix leaves out, each with the reason."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from faultline import strategies
+from faultline.base.text import listing, matches
+from faultline.catalogue import Variant
+from faultline.cells.cell import Cell, default_world
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A reason to leave cells out, and whether it holds for a cell; naming `lifted_by`, an axis, lifts the rule."""
+
+    reason: str
+    leaves_out: Callable[[Cell, Variant], bool]
+    lifted_by: str = ""
+
+
+def _several_processes_in_one(cell: Cell, variant: Variant) -> bool:
+    return cell.world_size != 1 and not strategies.distributed(cell.strategy)
+
+
+def _other_strategy(cell: Cell, variant: Variant) -> bool:
+    return not matches(cell.strategy, variant.strategies)
+
+
+def _other_mode(cell: Cell, variant: Variant) -> bool:
+    return not matches(cell.checkpointing, variant.checkpointing or ("*",))
+
+
+def _bf16(cell: Cell, variant: Variant) -> bool:
+    usual = variant.remedy == "broken" and cell.strategy in strategies.listed_as("USUAL")
+    return cell.precision == "bf16" and not (cell.world_size == default_world(cell) and (variant.bf16 or usual))
+
+
+def _other_world(cell: Cell, variant: Variant) -> bool:
+    mechanism = variant.remedy == "broken" and not variant.trainer
+    return cell.world_size != default_world(cell) and not (mechanism and cell.checkpointing != "non-reentrant")
+
+
+def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
+    usual = strategies.listed_as("ONE_RANK" if cell.world_size == 1 else "USUAL")
+    return cell.world_size != default_world(cell) and cell.strategy not in usual
+
+
+# These cells are never run, whatever is asked for.
+IMPOSSIBLE = (
+    Rule("the single strategy is one process, so its world size is 1", _several_processes_in_one),
+    Rule("the variant names the strategies that it is about", _other_strategy),
+)
+
+
+@functools.cache
+def not_by_default() -> tuple[Rule, ...]:
+    """The rules of the default matrix: asking for the value on the command line brings the cells back."""
+    usual, one_rank = strategies.listed_as("USUAL"), strategies.listed_as("ONE_RANK")
+    four_ranks = [name for name in usual if strategies.distributed(name)]
+    return (
+        Rule("the variant names the checkpointing modes in which it runs by default", _other_mode, "checkpointing"),
+        Rule(
+            f"bf16 runs for broken variants under {listing(usual)}, and where a variant asks for it, at the default"
+            " world size",
+            _bf16,
+        ),
+        Rule(
+            "world sizes 1 and 4 run for broken variants at scenario level, without checkpointing and with reentrant",
+            _other_world,
+        ),
+        Rule(
+            f"world size 4 runs under {listing(four_ranks)}; world size 1 under {listing(one_rank)}",
+            _other_world_elsewhere,
+        ),
+    )
+
+
+def every_rule() -> tuple[Rule, ...]:
+    """All rules, in the order in which the first that holds is the reason."""
+    return (*IMPOSSIBLE, *not_by_default())
+
+
+def possible(cell: Cell, variant: Variant) -> bool:
+    """Whether a cell can exist."""
+    return not any(rule.leaves_out(cell, variant) for rule in IMPOSSIBLE)

@@ -1,0 +1,95 @@
+"""Cells and strategies in few words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from faultline import strategies
+from faultline.cells.cell import CHECKPOINTING, Cell, default_world
+
+
+def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
+    """The places of some of many cells; bf16 is named only where it makes a difference."""
+    plain = {replace(cell, precision="fp32") for cell in shown}
+    alike = {p for p in plain if all((c in shown) for c in among if replace(c, precision="fp32") == p)}
+    kept = [*alike, *(cell for cell in shown if replace(cell, precision="fp32") not in alike)]
+    cells = {replace(cell, precision="fp32") for cell in among} | {*kept}
+    names = {cell.strategy for cell in cells}
+    every = "any strategy" if len(names) == len(strategies.names()) else grouped(names, ())
+    return re.sub(r"all \d+ strategies", every, "; ".join(places(kept, cells)))
+
+
+def command(cell: str, stack: str = "") -> str:
+    """What repeats exactly one cell, on a stack as it was asked for; nothing for what a shell or make would misread."""
+    if not re.fullmatch(r"[A-Za-z0-9_./-]+", cell) or not re.fullmatch(r"[\w.=<>!~+,@:/\[\] -]*", stack, re.ASCII):
+        return ""
+    return f"make test-matrix CELL={cell}" + (f" STACK='{stack}'" if stack else "")
+
+
+def ordered(values: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Distinct values in a known order, with unknown ones behind."""
+    distinct = dict.fromkeys(values)
+    return [v for v in known if v in distinct] + sorted(v for v in distinct if v not in known)
+
+
+def grouped(names: Iterable[str], among: Collection[str]) -> str:
+    """Strategies in few words: ``zero2*`` where every strategy that it matches is meant."""
+    left, known = ordered(names, strategies.names()), strategies.names()
+    if len(left) > 1 and set(left) == set(among):
+        return f"all {len(left)} strategies"
+    words = {}
+    prefixes = {name[: part.end()] for name in known for part in re.finditer(r"[a-z]+|\d|-", name)}
+    for prefix in sorted(prefixes, key=lambda prefix: (len(prefix), prefix)):
+        family = [name for name in known if name.startswith(prefix)]
+        if len(family) > 1 and all(name in left for name in family):
+            words[f"{prefix}*"] = known.index(family[0])
+            left = [name for name in left if name not in family]
+    words |= {name: known.index(name) if name in known else len(known) for name in left}
+    return ", ".join(sorted(words, key=lambda word: words[word]))
+
+
+def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
+    """Some of many cells in words; an axis is left out where it makes no difference.
+
+    Another world size than the default is named only for what the default doesn't show.
+    """
+    variants, modes = ({getattr(cell, axis) for cell in among} for axis in ("variant", "checkpointing"))
+    default = {_spot(cell) for cell in there if cell.world_size == default_world(cell)}
+    found: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
+    for cell in sorted(there, key=_order):
+        world = "" if cell.world_size == default_world(cell) else f"w{cell.world_size}"
+        if world and _spot(cell) in default:
+            continue
+        precision = cell.precision if cell.precision != "fp32" else ""
+        by_mode = found.setdefault((precision, world), {}).setdefault(cell.variant, {})
+        by_mode.setdefault(cell.checkpointing, []).append(cell.strategy)
+    everywhere = {cell.strategy for cell in among}
+    texts: dict[str, list[str]] = {}  # the variants of each text
+    for which, by_variant in found.items():
+        for variant, by_mode in by_variant.items():
+            same: dict[str, list[str]] = {}
+            for mode, names in by_mode.items():
+                same.setdefault(grouped(names, everywhere), []).append(mode)
+            for group, own in same.items():
+                told = ", ".join(filter(None, (*(own if modes - {*own} else ()), *which)))
+                texts.setdefault(f"{group} ({told})" if told else group, []).append(variant)
+    return [f"{text} in {', '.join(own)}" if variants - {*own} else text for text, own in texts.items()]
+
+
+def _spot(cell: Cell) -> tuple[str, ...]:
+    return cell.variant, cell.strategy, cell.checkpointing, cell.precision
+
+
+def _order(cell: Cell) -> tuple[object, ...]:
+    names = strategies.names()
+    return (
+        cell.world_size != default_world(cell),
+        cell.precision != "fp32",
+        cell.variant,
+        CHECKPOINTING.index(cell.checkpointing) if cell.checkpointing in CHECKPOINTING else -1,
+        names.index(cell.strategy) if cell.strategy in names else -1,
+        cell.world_size,
+        cell.device,
+    )

@@ -1,0 +1,1 @@
+"""From somebody's own model to the cells in which it breaks."""

@@ -1,0 +1,201 @@
+"""One cell of a check: a model under a strategy, held against one process, and what that shows."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from faultline.base import traces
+from faultline.base.errors import OTHER, TargetFailed
+from faultline.base.packages import stack_name
+from faultline.base.text import one_line
+from faultline.catalogue import Failure, Variant
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import expected as cells_expected
+from faultline.cells.cell import TOLERANCE, Cell
+from faultline.cells.expected import Expectation
+from faultline.check.target import Target
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import ErrorReport, Frame, Raised, Report
+from faultline.runs import oracle, results, runner
+from faultline.runs.results import Checked, Difference, Result
+from faultline.runs.runner import References
+from faultline.runs.supervisor import Ended, RankServer
+
+NAME = "check"  # where a cell's id has its failure
+CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
+LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
+WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def run(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
+    """One cell's result, with what only a check adds.
+
+    Raises TargetFailed where one process can't train the target.
+    """
+    job, facts = target.job(cell.world_size), Facts()
+
+    def go() -> tuple[Ended, oracle.Judgement]:
+        nonlocal facts
+        reference = references.file(server, cell, job)
+        if reference.problem:
+            raise TargetFailed(*explained(reference.problem, target.file.parent))
+        facts = reference.facts
+        if math.isnan(facts.noise):
+            raise TargetFailed("gradients are not numbers in one process already, so there is nothing to compare")
+        # So much between two runs in one process would be taken for rounding, and hide faults of that size.
+        if facts.noise > TOLERANCE[cell.precision]:
+            raise TargetFailed(
+                f"two runs in one process differ by {facts.noise:.2g} of their gradients: the model draws random"
+                " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
+            )
+        ended = server.run({"cell": cell.id, "reference": str(reference.file), "target": job}, cell.world_size)
+        # A model that checkpoints by itself does so where nothing was asked for, in one process too.
+        as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
+        return ended, oracle.judge(as_is, CHECKED, ended)
+
+    ended, judged = runner.surviving(server, go)
+    versions = stack_name(server.greeting.get("versions", {}))
+    expected = Expectation(Outcome.TRAINS)
+    verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
+    if judged.outcome == Outcome.IMPOSSIBLE:
+        verdict = "expected"
+    entry = results.result(cell, judged, ended, versions, expected, verdict)
+    # What a rank that raised had computed until then differs for no other reason.
+    raises = judged.outcome == Outcome.RAISES
+    checked = Checked(
+        first=first(ended, facts.order) if judged.outcome == Outcome.DIVERGES else None,
+        raised_in=raised_in(ended, judged) if raises else None,
+        at=raised_at(ended, judged, target.file.parent) if raises else (),
+        apart=apart(ended),
+        shows=tuple(shows(ended)),
+        facts=facts,
+    )
+    return replace(entry, checked=checked)
+
+
+def first(ended: Ended, order: Sequence[str]) -> Difference | None:
+    """Where the ranks first differ from the reference; None if nowhere.
+
+    In time: outputs of modules in a step's forward pass, then gradients from the last module to the first, then what
+    the optimizer made of them.
+    """
+    places: list[tuple[tuple[int, int, int], Difference]] = []
+    at = {name: index for index, name in enumerate(order)}
+    for report in _reports(ended):
+        for number, step in enumerate(report.steps):
+            for name, error in step.outputs.items():
+                module = name.partition(" ")[2].rpartition("#")[0]
+                difference = Difference(number + 1, report.rank, "forward", module, error)
+                places.append(((number, 0, at.get(module, -1)), difference))
+            for name in (*step.bad, *step.nan):
+                kind, _, parameter = name.partition(":")
+                module = parameter.rpartition(".")[0]
+                phase, moment = ("backward", 1) if kind == "gradients" else ("update", 2)
+                off = step.errors(kind).get(parameter)
+                difference = Difference(number + 1, report.rank, phase, module, off, parameter)
+                places.append(((number, moment, -at.get(module, -1)), difference))
+    return min(places, key=lambda place: place[0])[1] if places else None
+
+
+def _reports(ended: Ended) -> list[Report]:
+    return [end.report for end in ended.ranks if end.report]
+
+
+def _failed(ended: Ended, judged: oracle.Judgement) -> Report:
+    """The report of the rank that ended a cell."""
+    return ended.ranks[judged.rank or 0].report or Report()
+
+
+def raised_in(ended: Ended, judged: oracle.Judgement) -> str | None:
+    """The innermost module that was in its forward pass at a cell's error: empty for the model itself, else None."""
+    facts = _failed(ended, judged).facts
+    return facts.inside if facts else None
+
+
+def raised_at(ended: Ended, judged: oracle.Judgement, folder: Path) -> tuple[str, ...]:
+    """The lines of the target's own files that a cell's error came through, the outermost first."""
+    error = _failed(ended, judged).error
+    frames = [frame for raised in error.chain for frame in raised.frames] if error else []
+    return tuple(
+        f"{Path(frame.file).relative_to(folder)}:{frame.line} in {frame.name}"
+        + (f": {frame.source}" if frame.source else "")
+        for frame in frames
+        if _is_in(folder, frame) and not _is_ours(frame)
+    )
+
+
+def shows(ended: Ended) -> list[str]:
+    """Which of findings.COMPARED the ranks of a cell show beside the reference."""
+    names = []
+    factors = [report.steps[0].factor for report in _reports(ended) if report.steps]
+    world = len(ended.ranks)
+    if world > 1 and len(factors) == world and all(f and abs(f * world - 1) < WITHIN for f in factors):
+        names.append("over_ranks")
+    wrapped = [(report.evidence.get("wrapper", ""), report.facts.entered) for report in _reports(ended) if report.facts]
+    if any(entered and wrapper not in entered for wrapper, entered in wrapped):
+        names.append("bypassed")
+    return names
+
+
+def apart(ended: Ended) -> tuple[tuple[str, ...], ...]:
+    """Tied weights that some rank has in several tensors after training."""
+    every = [names for report in _reports(ended) if report.facts for names in report.facts.apart]
+    return tuple(dict.fromkeys(every))
+
+
+def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
+    """A message and the target's own traceback, from the error of a reference that could not be made."""
+    intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
+    if problem.own:
+        message = traces.fault_of_own(problem.own, f"{problem.type}: {problem.message}")
+    elif intended or not problem.chain:
+        message = intended.message if intended else problem.message
+    else:  # an error's message may have several lines, of which the first says what it is
+        message = next(line for line in problem.chain[-1].text.splitlines() if line[:1].strip())
+    message, trace = one_line(message), frames(problem, folder)
+    other = "--stack makes an environment that has it, --python names one"
+    if trace and message.startswith(f"{LACKS}No module named"):
+        missing = message.removeprefix(LACKS)
+        message = f"{missing}: if that is a file of yours, put its folder on PYTHONPATH; if a package, {other}"
+    elif message.startswith(LACKS):
+        message += f"; {other}"
+    return message, trace
+
+
+def frames(problem: ErrorReport, folder: Path) -> str:
+    """A traceback without this suite's frames, and without causes that have none of a folder; empty if none has."""
+    text = ""
+    for raised in problem.chain:
+        part = _printed(raised, folder, end=raised.kind != OTHER or (problem.own and raised is problem.chain[-1]))
+        if part and text:
+            text += CAUSE if raised.follows else MEANWHILE
+        text += part
+    return text
+
+
+def _printed(raised: Raised, folder: Path, end: bool | str) -> str:
+    """A traceback as Python prints it, without this suite's frames; with `end`, up to the last frame of the folder."""
+    kept = [frame for frame in raised.frames if not _is_ours(frame)]
+    inside = [number for number, frame in enumerate(kept) if _is_in(folder, frame)]
+    if not inside and f'File "{folder}' not in raised.text:
+        return ""
+    if end:
+        kept = kept[: inside[-1] + 1]
+    lines = traceback.StackSummary.from_list([(each.file, each.line, each.name, each.source) for each in kept]).format()
+    return "".join(["Traceback (most recent call last):\n", *lines, "" if end else raised.text])
+
+
+def _is_ours(frame: Frame) -> bool:
+    """Of this suite, or of torch where it calls a module: three frames for each call, which say nothing."""
+    return frame.file.startswith((str(traces.FOLDER), "<")) or frame.file.endswith("/torch/nn/modules/module.py")
+
+
+def _is_in(folder: Path, frame: Frame) -> bool:
+    path = Path(frame.file)
+    return folder in path.parents and "site-packages" not in path.parts

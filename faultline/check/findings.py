@@ -1,0 +1,240 @@
+"""What a check found: the cells that don't train, put together where they show one known failure, or do the same."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from faultline.base.errors import UsageError
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.observations import matching, measured, remedies
+from faultline.observations.matching import Hints, Match, in_place
+from faultline.observations.measured import Place
+from faultline.observations.remedies import Fate
+from faultline.observations.wording import normalised
+from faultline.ranks.facts import Facts
+from faultline.runs.results import Result
+
+# What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
+COMPARED = {
+    "over_ranks": "every weight moves as far as it should divided by the number of ranks: an average is taken twice",
+    "bypassed": "the loss never calls the wrapper that the strategy put around the model, only what is inside of it",
+}
+UNMOVED = ("diverges", "unmoved")
+CUT_OFF = "nothing that is given to a reentrant checkpoint requires a gradient, so no weight in it gets one"
+WORDS = ("verified", "conditional", "refuted")
+
+
+@dataclass(frozen=True)
+class Form:
+    """Cells that do the same wrong thing in the same way; `signature` is a known failure's, if it is one."""
+
+    results: tuple[Result, ...]
+    signature: str
+
+    @property
+    def places(self) -> frozenset[Place]:
+        return frozenset(map(place, self.results))
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is wrong, in all its forms; `match` is the known failure that it is, as far as that is known of all of them,
+    `either` those that have the same mechanism or show the same, where no more than that is known."""
+
+    forms: tuple[Form, ...]
+    match: Match | None = None
+    either: tuple[Match, ...] = ()
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.match.failure if self.match else None
+
+    @property
+    def sure(self) -> str:
+        return self.match.sure if self.match else ""
+
+    @functools.cached_property
+    def fates(self) -> list[Fate]:
+        """Remedies of the known failure as measured where the model shows it, the verified ones first.
+
+        Where it may be another, or another beside it, those of each are told, with what they help against unless they
+        do the same against all.
+        """
+        every = [(match, self._fates(match)) for match in (self.match, *self.either) if match]
+        same = Counter((fate.claim.text, fate.word) for _, own in every for fate in own)
+        told: dict[tuple[str, str], Fate] = {}
+        for match, own in every:
+            for fate in own:
+                text, word = fate.claim.text, fate.word
+                said = text if same[text, word] == len(every) else f"{text}, against {match.failure.name}"
+                told.setdefault((said, word), replace(fate, claim=replace(fate.claim, text=said)))
+        return sorted(told.values(), key=lambda fate: WORDS.index(fate.word))
+
+    def _fates(self, match: Match) -> list[Fate]:
+        by_key: dict[str, list[Fate]] = {}
+        for form in self.forms:
+            signature = form.signature if match is self.match else match.signature
+            for fate in remedies.fates(match.failure, signature, form.places)[0]:
+                if fate.claim.kind == "helps":
+                    by_key.setdefault(fate.key, []).append(fate)
+        return matching.worded(map(_together, by_key.values()), match.mechanism)
+
+
+def _together(fates: Sequence[Fate]) -> Fate:
+    """One remedy's fates against several forms of a failure as one."""
+    speak_for, cells = sum(fate.speak_for for fate in fates), sum(fate.cells for fate in fates)
+    word = "verified" if speak_for == cells else "conditional" if speak_for else "refuted"
+    return replace(fates[0], word=word, speak_for=speak_for, cells=cells)
+
+
+def fine(result: Result) -> bool:
+    return result.outcome in ("trains", "impossible")
+
+
+def agrees(results: Collection[Result]) -> bool:
+    """Whether every cell that could be run does what one process does, and there is one."""
+    return ran(results) and all(map(fine, results))
+
+
+def ran(results: Collection[Result]) -> bool:
+    """Whether any cell could be run."""
+    return any(result.outcome != "impossible" for result in results)
+
+
+def groups(results: Collection[Result]) -> list[Group]:
+    """The cells that don't train, put together where they show one known failure, or else do the same.
+
+    With them are those that do what one process does, where that is what a known failure does there already.
+    """
+    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
+    known_as: dict[tuple[Any, ...], list[tuple[Match, tuple[Match, ...]]]] = {}
+    for result in results:
+        match, either = recognised(result) if not fine(result) else (alone(result), ())
+        if fine(result) and not match:
+            continue
+        difference = result.checked.first
+        at = (difference.phase, difference.module) if difference else ()
+        words = normalised(result.detail) if result.outcome != "diverges" else at
+        form = (result.outcome, match.signature if match else "", "" if match else words)
+        group = (match.failure.name,) if match else form
+        found.setdefault(group, {}).setdefault(form, []).append(result)
+        known_as.setdefault(group, []).extend([(match, either)] if match else [])
+    return [
+        Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *_weakest(known_as[group]))
+        for group, forms in found.items()
+    ]
+
+
+def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> tuple[Match | None, tuple[Match, ...]]:
+    """What is known of all forms of a failure: it is as sure as the least sure of them.
+
+    One form that is more than its mechanism says that the others are too.
+    """
+    more = [each for each in known_as if not each[0].mechanism] or list(known_as)
+    if not more:
+        return None, ()
+    sure = matching.LIKELY if any(match.sure == matching.LIKELY for match, _ in more) else matching.CERTAIN
+    either = {match.failure.name: match for _, others in more for match in others}
+    return replace(more[0][0], sure=sure), tuple(either.values())
+
+
+def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
+    """The known failure that a cell shows, and those with its mechanism, or that show the same, where no more is known.
+
+    By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
+    What its comparison shows decides before what the model is like.
+    """
+    facts, where = result.checked.facts, place(result)
+    shown = frozenset(result.checked.shows)
+    if result.outcome == "raises":
+        traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
+        context = in_place(traceback, *where)
+        hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
+        fits = [match for match in matching.fitting(result.detail, hints) if match.sure]
+        # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
+        cut = cut_off(facts)
+        unused = tuple(name for name in facts.no_gradient if name not in cut)
+        names = seen(replace(facts, no_gradient=unused)) | shown
+        if fitting := [match for match in fits if fits_model(match.failure, names)]:
+            return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
+        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
+        words = (
+            match
+            for match in fits
+            if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature)
+        )
+        likely = next(words, None)
+        return (replace(likely, sure=matching.LIKELY), matching.sharing(likely, fits)) if likely else (None, ())
+    did = (result.outcome, result.signature)
+    if compared := _doing(did, where, shown):
+        return compared[0], compared[1:]
+    alike = _doing(did, where, seen(facts))
+    return (alike[0] if alike else None), ()  # what a model is like tells no more than one
+
+
+def _doing(did: tuple[str, str], where: Place, names: Collection[str]) -> tuple[Match, ...]:
+    """The failures that need one of these facts, and of which a cell does this there."""
+    fitting = [f for f in failures().values() if fits_model(f, names) and _measured(f, did, where)]
+    fitting.sort(key=_in_trainers)  # a model that is checked has none
+    by = {f.name: next(fact for fact in f.recognition.model.any_of if fact in names) for f in fitting}
+    return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
+
+
+def alone(result: Result) -> Match | None:
+    """The known failure that one process shows already where a cell agrees with it: weights that never move, because
+    the model's own checkpoints cut them off."""
+    if result.outcome != "trains" or result.cell.checkpointing != "off" or not cut_off(result.checked.facts):
+        return None
+    _, mode = place(result)
+    fitting = _doing(UNMOVED, ("single", mode), ("frozen_input",))
+    return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
+
+
+def cut_off(facts: Facts) -> list[str]:
+    """The parameters without a gradient in blocks that the model's own reentrant checkpoints cut off."""
+    blocks = facts.frozen_input if facts.checkpointing == "reentrant" else ()
+    return [name for name in facts.no_gradient if name.startswith(tuple(f"{block}." for block in blocks))]
+
+
+def place(result: Result) -> Place:
+    """Where a cell was run: a model that checkpoints by itself does so where nothing was asked for."""
+    mode = result.cell.checkpointing
+    return result.cell.strategy, result.checked.facts.checkpointing if mode == "off" else mode
+
+
+def _in_trainers(failure: Failure) -> float:
+    """The share of a failure's broken variants that are trainers'."""
+    broken = [variant for variant in failure.variants if variant.broken]
+    return sum(bool(variant.trainer) for variant in broken) / len(broken)
+
+
+def _measured(failure: Failure, did: tuple[str, str], where: Place) -> bool:
+    """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
+    of its cells was run says nothing."""
+    cells = measured.outcomes(failure)
+    strategy, mode = where
+    modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
+    there = (told for cell, told in cells.items() if cell.strategy == strategy and cell.checkpointing in modes)
+    return did[1] not in failure.also_raises and did in there
+
+
+def seen(facts: Facts) -> frozenset[str]:
+    """The names of the facts that hold of a model."""
+    return frozenset(each.name for each in fields(facts) if getattr(facts, each.name))
+
+
+def fits_model(failure: Failure, names: Collection[str]) -> bool:
+    """Whether a model has something that a failure needs; refuses a failure that asks for a fact that there isn't."""
+    if wrong := {*failure.recognition.model.any_of} - {*COMPARED, *(each.name for each in fields(Facts))}:
+        raise UsageError(f"repros/{failure.name} is found by {', '.join(sorted(wrong))}, which is no fact of a model")
+    return any(fact in names for fact in failure.recognition.model.any_of)
+
+
+def facts_of(results: Sequence[Result]) -> Facts:
+    """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
+    return max(results, key=lambda result: (bool(result.checked.facts), result.cell.world_size)).checked.facts

@@ -1,0 +1,91 @@
+"""What is checked: somebody's function or config, read from the words of the command line."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import UsageError
+from faultline.base.text import one_line, plain
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without."""
+
+    file: Path
+    function: str
+    lora: Mapping[str, Any]
+
+    def job(self, world_size: int) -> dict[str, Any]:
+        """As `targets.Module` takes it."""
+        adapter = {"lora": dict(self.lora), "cwd": str(Path.cwd())}
+        return {"file": str(self.file), "function": self.function, **adapter, "world_size": world_size}
+
+
+def parse(text: str, lora: str) -> Target:
+    """Read TARGET and --lora; raises UsageError for what can't be one."""
+    name, _, function = text.partition(":")
+    path = Path(name).expanduser().resolve()
+    if path.is_dir():
+        inside = path / "config.json"
+        if not inside.exists():
+            raise UsageError(
+                f"{plain(name)} has no config.json: give a model's folder, its config.json, or train.py:build"
+            )
+        path = inside
+    if not path.exists():
+        raise UsageError(
+            f"there is no {plain(name)}; nothing is downloaded: give a local config.json, folder or train.py:build"
+        )
+    if path.suffix == ".py":
+        return Target(path, _function(path, name, function), adapter(lora))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = isinstance(content["model_type"], str)
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
+    if function:
+        raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
+    return Target(path, "", adapter(lora))
+
+
+def _function(path: Path, name: str, function: str) -> str:
+    """The function of a file that is meant: there has to be one, and it must be able to run without arguments."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=name)
+    except SyntaxError as error:
+        raise UsageError(f"{plain(name)}:{error.lineno}: {one_line(error.msg)}") from None
+    except ValueError as error:
+        raise UsageError(f"{plain(name)}: {one_line(error)}") from None
+    known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if not function:
+        raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
+    return function
+
+
+def adapter(text: str) -> dict[str, Any]:
+    """Keywords for PEFT's LoraConfig from ``r=8,target=all-linear``; several targets have a + between them."""
+    if not text:
+        return {}
+    words = dict(pair.partition("=")[::2] for pair in text.split(","))
+    unknown = set(words) - {"r", "alpha", "dropout", "target"}
+    try:
+        rank = int(words.get("r") or "8")
+        found: dict[str, Any] = {"r": rank, "lora_alpha": float(words.get("alpha") or 2 * rank)}
+        found["lora_dropout"] = float(words.get("dropout") or "0")
+    except ValueError:
+        unknown = unknown or {text}
+    if unknown or rank < 1:
+        raise UsageError(
+            f"--lora {plain(text)!r}: write r=8,target=all-linear, with alpha=16, dropout=0.05, target=q_proj+v_proj"
+        )
+    target = words.get("target") or "all-linear"
+    found["target_modules"] = target if target == "all-linear" else target.split("+")
+    return found

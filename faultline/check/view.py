@@ -1,0 +1,275 @@
+"""What the check of a model found: on the terminal and for machines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from faultline.base.text import cut, here, one_line, plain
+from faultline.catalogue.outcomes import OWN, named
+from faultline.cells.cell import default_world
+from faultline.cells.words import places
+from faultline.check.findings import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
+from faultline.observations import matching
+from faultline.observations.wording import normalised
+from faultline.ranks.facts import Facts
+from faultline.report import run, terminal
+from faultline.runs import progress
+from faultline.runs.results import Deviation, Result, finite
+
+SHOWN = 3  # names of each kind
+LINES = 5  # of one's own code, of an error's traceback
+DETAIL = 240  # characters of an error
+
+# What a model shows in one process, before any strategy, and what follows from it.
+FACTS = {
+    "no_gradient": "never get a gradient: DDP waits for one of every trainable parameter",
+    "zero_gradient": "get gradients of zeros only",
+    "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
+    "frozen_input": "get inputs without a graph: a reentrant checkpoint gives such layers no gradient, unless something"
+    " makes these inputs require one",
+    "unfrozen": "require gradients only once training has begun: a wrapper made before that may not know of them",
+    "unequal": "run for some ranks' rows only: ranks use different parameters",
+}
+
+
+def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
+    """Print facts, table and every group of cells that doesn't train, with what helps.
+
+    `options` are those that the target was given with, such as ``--lora``.
+    """
+    facts = facts_of(results)
+    console.print()
+    told = ", ".join(filter(None, (_size(facts), f"with {shlex.join(map(plain, options))}" if options else "")))
+    _line(console, Text(plain(target), style="bold").append(f"  {told}" if told else "", "not bold dim"))
+    if {"--stack", "--python"} & {*options}:
+        _line(console, f"  on {one_line(results[0].stack)}")
+    for text in remarks(facts):
+        _line(console, f"  {text}")
+    console.print()
+    terminal.tables(console, results, progress.UNLIKE_ALONE)
+    for text in impossible(results):
+        _line(console, text, "dim")
+    shown = next((result for result in results if result.checked.at), None)  # one error's lines are enough
+    for group in groups(results):
+        console.print()
+        _group(console, target, options, group, results, shown)
+    console.print()
+    _line(console, verdict(results))
+
+
+def impossible(results: Sequence[Result]) -> list[str]:
+    """Why cells can't be run, one line for each reason, with where that is."""
+    by_reason: dict[str, list[Result]] = {}
+    for result in results:
+        if result.outcome == "impossible":
+            by_reason.setdefault(cut(result.detail, DETAIL), []).append(result)
+    symbol = run.SYMBOLS["impossible"]
+    return [f"{symbol} impossible  {_where(own, results)}: {reason}" for reason, own in by_reason.items()]
+
+
+def _where(some: Sequence[Result], results: Sequence[Result]) -> str:
+    cells, among = ([result.cell for result in own] for own in (some, results))
+    return "; ".join(places(cells, among))
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """The answer in a line."""
+    if not ran(results):
+        return f"No cell could be run: {one_line(results[0].detail)}."
+    wrong = sum(not fine(result) and result.outcome != "invalid" for result in results)
+    own = sum(result.signature == OWN for result in results)
+    unproven = sum(result.outcome == "invalid" for result in results) - own
+    if not wrong and not unproven and not own:
+        trained = sum(result.outcome == "trains" for result in results)
+        who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
+        agree = f"{who} what one process does: every gradient and weight agrees."
+        never = cut_off(facts_of(results))
+        return agree + (f" In one process too, {_names(never)} never move." if never else "")
+    told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
+    told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
+    told += [f"{own} ended in a fault of Faultline's own, which says nothing of the model"] * bool(own)
+    return "; ".join(told) + "."
+
+
+def _size(facts: Facts) -> str:
+    if not facts:
+        return ""
+    return f"{facts.model}, {facts.parameters:,} parameters, {facts.trainable:,} of them trainable"
+
+
+def remarks(facts: Facts) -> list[str]:
+    """What the model shows in one process, one line each."""
+    if not facts:
+        return []
+    words = FACTS | ({"frozen_input": f"get no gradient: {CUT_OFF}"} if cut_off(facts) else {})
+    lines = [f"{_names(names)}: {text}" for fact, text in words.items() if (names := getattr(facts, fact))]
+    still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
+    if still:
+        lines.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
+    if facts.checkpointing != "off":
+        lines.append(f"checkpoints by itself, {facts.checkpointing}: that is what `off` stands for below")
+    if facts.cast:
+        lines.append(f"has {' and '.join(facts.cast)} weights: they are fp32 here, from which --precision bf16 casts")
+    lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
+    lines += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts.not_fed]
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(map(one_line, names[:SHOWN]))
+    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
+
+
+def _group(
+    console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result], shown: Result | None
+) -> None:
+    for form in group.forms:
+        _form(console, form, results)
+        for place in shown.checked.at[-LINES:] if shown and any(result is shown for result in form.results) else ():
+            _line(console, f"    {cut(place, DETAIL)}", "dim")
+    one = group.forms[0].results[0]
+    if match := group.match:
+        # No more than the mechanism is known of a model that isn't the one that was measured.
+        title = (
+            f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title * (not group.either)
+        )
+        name = matching.name_of(match, group.either)
+        _line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
+        for words in matching.apart(match, group.either):
+            _line(console, f"    {words}")
+        for fate in group.fates:
+            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
+            _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
+        _line(console, "    " + here(f"python -m faultline show {match.failure.name}"))
+    _line(console, f"  again: {command(target, options, one)}", "dim")
+
+
+def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
+    one = form.results[0]
+    symbol, style = run.SYMBOLS[one.outcome], terminal.STYLES[one.outcome]
+    head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
+    _line(console, head.append(f"  {_where(form.results, results)}", "default"))
+    if fine(one):
+        _line(console, f"  as in one process, where these never move: {_names(cut_off(one.checked.facts))}")
+        return
+    _line(console, f"  {cut(one.detail, DETAIL)}")
+    if one.outcome == "raises" and (ranks := raising(one)):
+        _line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
+    for off in worst(one)[:SHOWN]:
+        error = f"{off.kind} off by {_number(off.error)} in step {off.step} on rank {off.rank}"
+        _line(console, f"    {one_line(off.parameter)}: {error}")
+    if one.checked.raised_in is not None:
+        _line(console, f"  arises in: {one_line(one.checked.raised_in) or 'the model itself'}")
+    for fact in one.checked.shows:
+        _line(console, f"  {COMPARED[fact]}")
+    if first_words := first(one):
+        _line(console, f"  first differs: {first_words}")
+    for names in one.checked.apart:
+        _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
+
+
+def raising(result: Result) -> list[int]:
+    """The ranks that raised a cell's error, where not all of them did."""
+    errors = [normalised(f"{rank.error.type}: {rank.error.message}") if rank.error else "" for rank in result.ranks]
+    first = errors[result.rank] if result.rank is not None else ""
+    ranks = [rank for rank, error in enumerate(errors) if error and error == first]
+    return ranks if len(ranks) < len(errors) else []
+
+
+def command(target: str, options: Sequence[str], result: Result) -> str:
+    """What checks the target again in one cell."""
+    words = ["python", "-m", "faultline", "check", plain(target), *map(plain, options)]
+    words += ["--strategy", result.cell.strategy, "--checkpointing", result.cell.checkpointing]
+    cell = result.cell
+    usual = {"precision": "fp32", "world": default_world(cell), "device": "cpu"}
+    for axis, value in {"precision": cell.precision, "world": cell.world_size, "device": cell.device}.items():
+        words += [f"--{axis}", str(value)] if value != usual[axis] else []
+    return here(shlex.join(words))
+
+
+def worst(result: Result) -> list[Deviation]:
+    """The largest error of each parameter that is worst off."""
+    by_parameter: dict[str, Deviation] = {}
+    for each in result.errors if result.outcome == "diverges" else ():
+        by_parameter.setdefault(each.parameter, each)
+    return list(by_parameter.values())
+
+
+def first(result: Result) -> str:
+    """Where a cell first differs from the reference, in words; empty where it nowhere does."""
+    at = result.checked.first
+    if not at:
+        return ""
+    module = one_line(at.module) or "the model itself"
+    what = {
+        "forward": f"in the forward pass, the output of {module}",
+        "backward": f"in the backward pass, {module} ({one_line(at.parameter)})",
+        "update": f"in the optimizer's step, {module} ({one_line(at.parameter)})",
+    }[at.phase]
+    off = f", off by {_number(at.error)}" if at.error is not None else ", which is not a number"
+    return f"step {at.step}, {what}{off}, on rank {at.rank}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, float | int) else str(value)
+
+
+def as_json(results: Sequence[Result]) -> dict[str, Any]:
+    """The answer for machines; docs/check.md has the table of its keys."""
+    kept = (
+        "id",
+        "outcome",
+        "signature",
+        "detail",
+        "rank",
+        "first",
+        "raised_in",
+        "at",
+        "apart",
+        "shows",
+        "errors",
+        "worst_parameter",
+        "relative_error",
+    )
+    return {
+        "agrees": agrees(results),
+        "model": {
+            key: value
+            for key, value in facts_of(results).as_json().items()
+            if key not in ("order", "inside", "entered")
+        },
+        "cells": [
+            {key: each.get(key) for key in kept}
+            for each in ({**result.as_json(), **finite(result.checked.as_json())} for result in results)
+        ],
+        "problems": [
+            {
+                "failure": group.failure.name if group.failure else "",
+                "sure": group.sure,
+                "mechanism": group.match.mechanism if group.match else "",
+                "either": [match.failure.name for match in group.either],
+                "forms": [
+                    {
+                        "outcome": form.results[0].outcome,
+                        "signature": form.signature or form.results[0].signature,
+                        "cells": [result.cell.id for result in form.results],
+                    }
+                    for form in group.forms
+                ],
+                "claims": [
+                    {"claim": f.claim.text, "verdict": f.word, "for": f.speak_for, "cells": f.cells}
+                    for f in group.fates
+                ],
+            }
+            for group in groups(results)
+        ],
+    }
+
+
+def _line(console: Console, text: str | Text, style: str = "") -> None:
+    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)

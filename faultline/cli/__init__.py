@@ -1,0 +1,1 @@
+"""Options to requests, results to exit codes."""

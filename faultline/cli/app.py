@@ -1,0 +1,125 @@
+"""The command line: from words to one call, and from whatever goes wrong to one clear line and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+    ValidationError,
+)
+
+from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
+from faultline.base.text import LONGEST, cut
+from faultline.cli import maintain, measure, use
+from faultline.cli.options import HYPHEN, STDIN
+
+USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
+Command = Callable[..., int]
+COMMANDS: dict[Group, tuple[Command, ...]] = {
+    USE: (use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
+    MEASURE: (measure.run, measure.list_, measure.show, measure.report),
+}
+MAINTAIN: tuple[Command, ...] = (
+    *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
+    *(maintain.repeat, maintain.chaos, maintain.bench, maintain.replay, maintain.chart, maintain.export_all),
+    *(maintain.reports, maintain.advisories, maintain.is_safe_change, maintain.clean_stacks, maintain.env),
+    maintain.screenshots,
+)
+
+
+@functools.cache
+def app() -> App:
+    """The commands, in the order of the help."""
+    plain = Parameter(negative="", show_default=False, allow_repeating=True)  # of two values the last counts
+    top = App(
+        name="faultline",
+        help="An executable catalogue of distributed fine-tuning failures, and of the remedies that help.",
+        help_format="plaintext",
+        version_flags=[],
+        default_parameter=plain,
+    )
+    for group, functions in COMMANDS.items():
+        for number, function in enumerate(functions):
+            top.command(function, name=word(function), group=group, sort_key=number)
+    below = App(name="maintain", help="Keep the committed data true.", version_flags=[], group=KEEP)
+    for number, function in enumerate(MAINTAIN):
+        below.command(function, name=word(function), sort_key=number)
+    top.command(below)
+    for each in (top, below):
+        each["--help"].show = False
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our symbols is no reason to stop
+    words = [HYPHEN if word == STDIN else word for word in (sys.argv[1:] if argv is None else argv)]
+    try:
+        command, bound, _ = app().parse_args(words, exit_on_error=False, print_error=False)
+        code = command(*bound.args, **bound.kwargs)
+        return code if isinstance(code, int) else EXIT_USAGE if words in ([], ["maintain"]) else 0  # None: the help
+    except CycloptsError as error:
+        return refuse(message(error))
+    except UsageError as error:
+        return refuse(str(error))
+    except Unavailable as error:
+        return refuse(f"{error.what}{error}")
+    except KeyboardInterrupt as error:
+        refuse("; ".join(("interrupted", *_notes(error))))
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNEXPECTED
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        return refuse("; ".join((f"{error.strerror or error}{place}", *_notes(error))))
+
+
+def refuse(text: str) -> int:
+    """Print why something can't be done; gives the exit code that goes with it."""
+    print(f"faultline: {cut(text, LONGEST)}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way: where the results are that were measured before it."""
+    return getattr(error, "__notes__", [])
+
+
+def message(error: CycloptsError) -> str:
+    """What is wrong with the words of a command line."""
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        name = " ".join((*(error.command_chain or ()), error.unused_tokens[0].replace(HYPHEN, STDIN)))
+        return str(unknown("command", name, commands()))
+    if isinstance(error, UnknownOptionError):
+        name = (error.token.keyword or error.token.value).partition("=")[0].replace(HYPHEN, STDIN)
+        return str(unknown("option", name, [name for each in error.argument_collection for name in each.names]))
+    if isinstance(error, ValidationError):
+        return error.exception_message
+    hint = f" (see {' '.join(('faultline', *(error.command_chain or ())))} --help)"
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected {' '.join(error.unused_tokens or ()).replace(HYPHEN, STDIN)!r}{hint}"
+    return f"{str(error).rstrip('.')}{hint}"
+
+
+def commands() -> list[str]:
+    """The name of every command, as it is typed."""
+    daily = [word(function) for functions in COMMANDS.values() for function in functions]
+    return daily + [f"maintain {word(function)}" for function in MAINTAIN]
+
+
+def word(function: Command) -> str:
+    return function.__name__.strip("_").replace("_", "-")

@@ -1,0 +1,70 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from faultline.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from faultline.cells.selection import Selection
+
+STDIN = "-"
+HYPHEN = "\0"  # stands for a lone hyphen, which cyclopts takes for an option
+CORES = os.cpu_count() or 2
+
+
+def files(_: object, tokens: Sequence[Any]) -> list[str]:
+    """The names of files, with the hyphen that stands for standard input."""
+    return [STDIN if token.value == HYPHEN else token.value for token in tokens]
+
+
+def file(_: object, tokens: Sequence[Any]) -> str:
+    return files(_, tokens)[0]
+
+
+def positive(_: object, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"--workers must be at least 1, not {value}")
+
+
+def at_most_one(**given: object) -> None:
+    """Refuse options that exclude each other."""
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} exclude each other: give one of them")
+
+
+Names = Annotated[str, Parameter(metavar="NAMES")]
+Workers = Annotated[int, Parameter(validator=positive, help="Cells that run at a time; by default, one for each core.")]
+Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
+Device = Annotated[str, Parameter(help="cpu (default) or cuda.")]
+Run = Annotated[str, Parameter(help="The folder of a run; by default, results/latest.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Axes:
+    """The options that narrow the matrix; each takes names or patterns, with commas between them."""
+
+    failure: Annotated[Names, Parameter(help="Failures, such as zero3_dummy_loss or 'zero*'.")] = ""
+    variant: Annotated[Names, Parameter(help="Variants, such as broken.")] = ""
+    strategy: Annotated[Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2.")] = ""
+    checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant.")] = ""
+    precision: Annotated[Names, Parameter(help="fp32 or bf16.")] = ""
+    world: Annotated[Names, Parameter(help="World sizes: 1, 2 or 4 ranks.")] = ""
+    device: Device = ""
+    cell: Annotated[str, Parameter(metavar="IDS", help="Whole cell ids, without any other of these options.")] = ""
+
+    def selection(self) -> Selection:
+        from faultline.cells.selection import Selection
+
+        return Selection.parse(**vars(self))
+
+
+WHOLE = Axes()

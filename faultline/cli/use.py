@@ -1,0 +1,150 @@
+"""The commands that answer a question about somebody's log, model, project or upgrade."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from faultline.base.packages import TODAY
+from faultline.cli.options import CORES, WHOLE, Axes, Device, Json, Names, Workers, at_most_one, file, files
+
+
+def diagnose(
+    logs: Annotated[
+        tuple[str, ...], Parameter(converter=files, help="Log files, also gzipped; none or - is standard input.")
+    ] = (),
+    /,
+    *,
+    strategy: Annotated[Names, Parameter(help="The strategy of the run, if the log doesn't name it.")] = "",
+    checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant.")] = "",
+    stack: Annotated[str, Parameter(help="A name from stacks/, a month, or versions such as trl==0.15.2.")] = "",
+    json: Json = False,
+) -> int:
+    """Name the failure that a log shows, and what was measured to help."""
+    from faultline.diagnose import command
+
+    return command.run(command.Request(logs, strategy, checkpointing, stack, json))
+
+
+def check(
+    target: Annotated[str, Parameter(help="train.py:build, a config.json, or the folder of a model.")],
+    /,
+    *,
+    lora: Annotated[str, Parameter(metavar="r=8,target=all-linear", help="Add an adapter of PEFT.")] = "",
+    stack: Annotated[str, Parameter(help="Other versions: a name from stacks/, or trl==1.12.0.")] = "",
+    python: Annotated[str, Parameter(help="Another environment, by its interpreter.")] = "",
+    strategy: Annotated[Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2 (default: all).")] = "",
+    checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant (default: all).")] = "",
+    precision: Annotated[Names, Parameter(help="fp32 (default) or bf16.")] = "",
+    world: Annotated[Names, Parameter(help="World sizes: 1, 2 (default) or 4 ranks.")] = "",
+    device: Device = "",
+    workers: Workers = CORES,
+    json: Json = False,
+) -> int:
+    """Train your model under the strategies, and compare each with a single process."""
+    at_most_one(stack=stack, python=python)
+    from faultline.cells.selection import Selection
+    from faultline.check import command
+
+    selection = Selection.parse(
+        strategy=strategy, checkpointing=checkpointing, precision=precision, world=world, device=device
+    )
+    return command.run(command.Request(target, selection, lora, stack or TODAY, python, workers, json))
+
+
+def audit(
+    files: Annotated[
+        tuple[str, ...], Parameter(converter=files, help="Requirements, lock files, configs, or folders; - is stdin.")
+    ] = (),
+    /,
+    *,
+    env: Annotated[bool, Parameter(help="Read the packages of the active environment (the default).")] = False,
+    python: Annotated[str, Parameter(help="Read the packages of another environment, by its interpreter.")] = "",
+    all: Annotated[bool, Parameter(help="Also list what only could apply, and the open conditions.")] = False,
+    json: Json = False,
+) -> int:
+    """List the failures whose recorded conditions hold in a training project."""
+    from faultline.audit import command
+
+    return command.run(command.Request(files, env, python, all, json))
+
+
+def export(
+    cell: Annotated[str, Parameter(help="A whole cell id.")],
+    /,
+    *,
+    output: Annotated[str, Parameter(name=["--output", "-o"], converter=file, help="The file; default: stdout.")] = "",
+    force: Annotated[bool, Parameter(help="Overwrite the file.")] = False,
+    markdown: Annotated[bool, Parameter(help="Write the issue around the file.")] = False,
+) -> int:
+    """Write one file, or one issue, that shows a cell without this repository."""
+    from faultline.export import command
+
+    return command.run(command.Request(cell, output, force, markdown))
+
+
+def is_safe(
+    requirements: Annotated[str, Parameter(help="Requirements such as 'trl==1.12.0', a name from stacks/, or a date.")],
+    /,
+    *,
+    base: Annotated[str, Parameter(help="The baseline; by default, what is installed.")] = TODAY,
+    all: Annotated[bool, Parameter(help="Run the whole default matrix.")] = False,
+    axes: Axes = WHOLE,
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
+) -> int:
+    """Run the same cells before and after an upgrade, and judge whether the upgrade is safe."""
+    from faultline.releases import is_safe
+
+    return is_safe.run(is_safe.Request(requirements, axes.selection(), base, all, workers, resume))
+
+
+def bisect(
+    *,
+    package: Annotated[str, Parameter(help="Any package of the stack.")],
+    axes: Axes = WHOLE,
+    introduced: Annotated[bool, Parameter(help="Find the first release with the failure.")] = False,
+    fixed: Annotated[
+        bool, Parameter(help="Find the first release without it; by default, the newest release decides.")
+    ] = False,
+    others: Annotated[
+        Literal["dated", "fixed"],
+        Parameter(help="The rest of the stack: as of each release's date (default), or as installed."),
+    ] = "dated",
+    oldest: Annotated[str, Parameter(name="--from", metavar="VERSION", help="The oldest release to look at.")] = "",
+    newest: Annotated[str, Parameter(name="--to", metavar="VERSION", help="The newest release to look at.")] = "",
+    bad: Annotated[str, Parameter(metavar="OUTCOMES", help="What counts as the failure, such as raises:other.")] = "",
+    blame: Annotated[bool, Parameter(help="Find which of all changed packages matter.")] = False,
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest bisect.")] = False,
+) -> int:
+    """Find the release of a package that introduced or fixed a failure."""
+    at_most_one(introduced=introduced, fixed=fixed)
+    from faultline.releases import bisect
+
+    direction: bisect.Direction = "introduced" if introduced else "fixed" if fixed else ""
+    cells = axes.selection()
+    return bisect.run(bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume))
+
+
+def reproduce(failure: Annotated[str, Parameter(help="The name of a failure.")], /, *, device: Device = "cpu") -> int:
+    """Show a failure on the stack on which it was reported, and on today's."""
+    from faultline.releases import reproduce
+
+    return reproduce.run(reproduce.Request(failure, device or "cpu"))
+
+
+def timeline(
+    *,
+    axes: Axes = WHOLE,
+    since: Annotated[str, Parameter(metavar="DATE", help="The first date (default: the first usable stack's).")] = "",
+    until: Annotated[str, Parameter(metavar="DATE", help="The last date (default: today, as installed).")] = "",
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest timeline.")] = False,
+    write: Annotated[bool, Parameter(help="Make the result the committed one, in timeline/.")] = False,
+) -> int:
+    """Run cells on the libraries as of the first of each month."""
+    from faultline.releases import timeline
+
+    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write))

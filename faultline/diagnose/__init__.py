@@ -1,0 +1,1 @@
+"""From a log to the failure that it shows: `command.run` is the verb, `diagnosis.diagnose` the answer."""

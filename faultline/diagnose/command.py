@@ -1,0 +1,87 @@
+"""The verb: reads logs, prints the answer, and returns whether a failure is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from faultline import strategies
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.base.packages import NEEDED
+from faultline.base.text import STDIN, matches, plain
+from faultline.cells.cell import CHECKPOINTING, listed
+from faultline.diagnose import data, lines, view
+from faultline.diagnose.diagnosis import diagnose
+from faultline.observations import measured
+from faultline.observations.matching import Hints
+from faultline.stacks import requests
+
+
+@dataclass(frozen=True)
+class Request:
+    """The logs to read (none: standard input), what is known of their run, and whether the answer is JSON."""
+
+    logs: tuple[str, ...] = ()
+    strategy: str = ""
+    checkpointing: str = ""
+    stack: str = ""
+    json: bool = False
+
+
+def run(request: Request) -> int:
+    """Print the answer to a log: exit code 0 if a failure is named, 1 if not; raises UsageError for no log at all."""
+    logs = request.logs or (STDIN,)
+    if not request.logs and sys.stdin.isatty():
+        raise UsageError("no log given: name one file or several, or pipe a log in")
+    options = hints(request)
+    binary: list[str] = []
+    diagnosis = diagnose(lambda wanted: lines.read(logs, wanted, binary), options)
+    if diagnosis.empty:
+        names = ["standard input" if name == STDIN else plain(name) for name in logs]
+        raise UsageError(f"{' and '.join(names)} {'is' if len(logs) == 1 else 'are'} empty")
+    if binary and not diagnosis.cause:
+        raise UsageError(f"{plain(binary[0])} is not text; unpack it, if it is packed with anything but gzip")
+    if request.json:
+        print(json.dumps(data.as_json(diagnosis), indent=2))
+    else:
+        view.show(Console(), diagnosis)
+    return EXIT_AS_EXPECTED if diagnosis.match else EXIT_UNEXPECTED
+
+
+def hints(request: Request) -> Hints:
+    """What the options say of the run; raises UsageError for unknown names."""
+    for axis, given, names in (
+        ("strategy", request.strategy, strategies.names()),
+        ("checkpointing", request.checkpointing, list(CHECKPOINTING)),
+    ):
+        for pattern in listed(given):
+            if not any(matches(name, (pattern,)) for name in names):
+                raise unknown(axis, pattern, names)
+    wanted, modes = listed(request.strategy), listed(request.checkpointing)
+    return Hints(
+        frozenset(name for name in strategies.names() if matches(name, wanted)),
+        frozenset(mode for mode in CHECKPOINTING if matches(mode, modes)),
+        _versions(request.stack),
+    )
+
+
+def _versions(stack: str) -> dict[str, str]:
+    """The versions that a stack names: a file of stacks/, a month of the timeline, or requirements with ==."""
+    if not stack:
+        return {}
+    dated = {each.month: each.versions for each in measured.months()}
+    if stack in dated:
+        return dict(dated[stack])
+    asked = requests.parse(stack)
+    if asked.asof and len(asked.requirements) == len(NEEDED) and stack not in requests.named():
+        raise UsageError(f"nothing was measured as of {stack}; there is {', '.join(dated)}")
+    if asked.here:
+        return measured.pinned()
+    pins = {pin[1]: pin[2] for word in asked.requirements if (pin := re.fullmatch(r"([\w.-]+)==([\w.+!]+)", word))}
+    if not pins:
+        raise UsageError(f"{stack!r} names no version; write trl==0.15.2, for example")
+    return pins

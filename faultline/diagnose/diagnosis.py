@@ -1,0 +1,145 @@
+"""Decides which error of a log is the first cause, and which failure it is."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from faultline.diagnose import context, line, silent
+from faultline.diagnose.context import Collector
+from faultline.diagnose.events import Event, Events
+from faultline.diagnose.lines import Line, Wanted
+from faultline.diagnose.reader import Reader
+from faultline.diagnose.silent import Silence, Steps, Warned, Warnings
+from faultline.observations import measured, nearest
+from faultline.observations.matching import SET, Hints, Match, fitting, sharing
+from faultline.observations.store import Stack
+from faultline.observations.wording import searchable
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answer to a log.
+
+    match    the failure, if one is named
+    either   the failures of the match's mechanism that fit as well, where no more than the mechanism is known
+    alike    the failures that have an error of the log and are excluded
+    cause    the error that the answer is about: the match's, or else the first cause
+    silence  for a log without an error: steps without a gradient
+    warned   for a log without an error: the warnings in it that failures print
+    empty    whether there was nothing to read
+    """
+
+    match: Match | None
+    either: tuple[Match, ...]
+    alike: tuple[Match, ...]
+    cause: Event | None
+    events: Events
+    hints: Hints
+    silence: Silence | None = None
+    warned: tuple[Warned, ...] = ()
+    empty: bool = False
+
+    @property
+    def answer(self) -> str:
+        return self.match.failure.name if self.match else UNKNOWN
+
+    @property
+    def search(self) -> str:
+        """The parts of the first cause that don't differ from run to run: what to search for elsewhere."""
+        return searchable(measured.beginning(self.cause.headline)) if self.cause else ""
+
+    @property
+    def near(self) -> tuple[Stack, dict[str, int]] | None:
+        """The measured stack that is nearest to the log's versions, and how many cells had which outcome there."""
+        near = nearest.nearest(self.match.failure, self.hints.versions) if self.match else None
+        return (near[0], nearest.then(near[1], self.match.where)) if self.match and near else None
+
+
+def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = None) -> Diagnosis:
+    """The answer to a log, which is read to its end; what the options name outranks what the log shows.
+
+    `read` gives the log's lines, at least those that have the pattern which its argument returns.
+    """
+    intake = Intake()
+    for each in read(intake.pattern):
+        intake.take(each)
+    events = intake.reader.events()
+    cause = events.cause()
+    chain = events.chain(cause) if cause else []
+    hints = intake.collector.hints("\n".join(f"{event.frames}\n{event.text}" for event in chain))
+    if options:
+        hints = _with_options(hints, options)
+    if cause:
+        return decide(events, cause, hints)
+    silence, warned = intake.steps.silence(), intake.warnings.warned(hints)
+    return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty)
+
+
+def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
+    """The answer to a log with an error.
+
+    1. Which error counts: the first cause (`Events.cause`). Where errors were raised while each other was handled,
+       the last one that has a failure counts, as it knows the most.
+    2. Which failure has it: `matching.fitting` has those with this error, the best first, and `matching.judge`
+       excludes some. The first that isn't excluded is the answer.
+    3. If all are excluded there is no answer, and `alike` has the reasons.
+    """
+    raised = [event for event in reversed(events.chain(cause)) if not event.follows]
+    candidates = [(event, match) for event in raised for match in fitting(event.text, hints)]
+    excluded = {match.failure.name: match for _, match in candidates if not match.sure}
+    for event, match in candidates:
+        if match.sure:
+            either = sharing(match, (other for _, other in candidates))
+            return Diagnosis(match, either, tuple(excluded.values()), event, events, hints)
+    return Diagnosis(None, (), tuple(excluded.values()), cause, events, hints)
+
+
+def _with_options(hints: Hints, options: Hints) -> Hints:
+    asked = {*options.strategies, *(SET[mode] for mode in options.modes if mode in SET)}
+    return replace(
+        hints,
+        strategies=options.strategies or hints.strategies,
+        modes=options.modes or hints.modes,
+        versions={**hints.versions, **options.versions},
+        asked="\n".join(sorted(asked)),
+    )
+
+
+class Intake:
+    """Reads a log once with all four readers; `empty` until there was a byte to read."""
+
+    def __init__(self) -> None:
+        self.reader, self.collector, self.steps, self.warnings = Reader(), Collector(), Steps(), Warnings()
+        self.empty = True
+
+    def pattern(self) -> re.Pattern[bytes] | None:
+        """The pattern of lines that can still change the answer; none while a traceback is open: every line can."""
+        self.empty = False
+        if self.reader.busy:
+            return None
+        parts = []
+        if not self.reader.full:
+            parts.append(line.TRACEBACKS if self.reader.tired else line.ERRORS)
+            if self.reader.waits:
+                parts.append(line.LOSS)
+        if not self.collector.full:
+            parts.append(context.settings())
+        if not self.steps.full:
+            parts.append(silent.GRAD_NORM)
+        if not self.warnings.full:
+            parts.append(silent.warning_pattern())
+        return _compiled(tuple(parts))
+
+    def take(self, line: Line) -> None:
+        for reader in (self.reader, self.collector, self.steps, self.warnings):
+            reader.take(line)
+
+
+@functools.cache
+def _compiled(parts: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    return re.compile(b"|".join(part for part in parts if part) or rb"(?!)")

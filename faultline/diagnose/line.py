@@ -1,0 +1,104 @@
+"""What one line of a log shows by itself: an error, the signal that ended a process, a rank, a time."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from faultline.base.traces import signal_name
+from faultline.diagnose.lines import TRACEBACK
+
+LONGEST = 1000  # characters of a line that are read
+
+# Most lines of a log have none of these, and so nothing of an error. Each begins with a letter, which is what makes the
+# search fast; a colour may be within any word.
+ERRORS = (
+    rb"Traceback|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
+    rb"SIG|Signal|signal|File \"|Killed|Aborted|core dumped|Bus error|Out of memory|out of memory|oom-kill|oom_kill|"
+    rb"OOMKilled|Root Cause|rank +:|time {3,9}:|During handling of|The above exception|\x1b|\\u001b"
+)
+TRACEBACKS = re.escape(TRACEBACK).encode()
+LOSS = rb"'loss'|\"loss\""
+_MATTERS = re.compile((ERRORS + b"|" + LOSS).decode())
+_TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
+_NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
+_LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")
+_CODE = re.compile(r"exit ?code *[:=]? *-(\d{1,2})\b|return code *= *-(\d{1,2})\b|\b[Ss]ignal (\d{1,2}) \(SIG")
+_SIGNAL = re.compile(r"Signals\.(SIG[A-Z]{2,6})|closing signal (SIG[A-Z]{2,6})|^Received (SIG[A-Z]{2,6})")
+_SHELL = re.compile(r"(?:^|\d |python3? ?)(Killed|Aborted|Segmentation fault|Bus error)(?:\s|$)")
+_SHELL_SIGNALS = {"Killed": "SIGKILL", "Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS"}
+_OUT_OF_MEMORY = re.compile(r"Out of memory: Kill|oom[-_]kill|OOMKilled")
+_FATAL = re.compile(r"Fatal Python error: (.*)")
+_CODE_OF_SOURCE = re.compile(r"\b(?:except|raise) [\w.]*$")
+_LAST_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$")
+_RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
+
+
+def matters(text: str) -> bool:
+    """Whether a line may be of an error, or show that one was survived."""
+    return bool(_MATTERS.search(text))
+
+
+def ended(text: str) -> str:
+    """The signal that ended a process, as shells, kernels and launchers word it; empty where a line has none."""
+    text = text[:LONGEST]
+    if match := _SIGNAL.search(text):
+        return match[1] or match[2] or match[3]
+    if match := _CODE.search(text):
+        return signal_name(int(match[1] or match[2] or match[3]))
+    if match := _SHELL.search(text):
+        return _SHELL_SIGNALS[match[1]]
+    if match := _FATAL.search(text):
+        return _SHELL_SIGNALS.get(match[1].strip(), "SIGABRT")
+    return "SIGKILL" if _OUT_OF_MEMORY.search(text) else ""
+
+
+def rank(text: str) -> int | None:
+    """The rank that a message names."""
+    match = _RANK.search(text)
+    return int(match[1]) if match else None
+
+
+def moment(time: str) -> float | None:
+    """The seconds of a time with its date; UTC is taken for what names no zone, and None for what has no date."""
+    try:
+        when = datetime.datetime.fromisoformat(time.strip(" []|:-").replace("/", "-").replace("_", "T"))
+        return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+def final(text: str, frames: bool) -> tuple[str, str] | None:
+    """Type and message of the line that ends a traceback; without frames only a type that is named like errors."""
+    kind, colon, message = text.partition(":")
+    if len(kind) > 200 or not _TYPE.fullmatch(kind) or kind in _LEVELS or message[:1] not in ("", " "):
+        return None
+    if kind.endswith(_NAMED_LIKE_ERRORS) and not kind.endswith("Warning"):
+        return kind, message.strip()
+    progress_bar = re.match(r" +\d{1,3}%", message)
+    if frames and colon and not progress_bar and kind.rpartition(".")[2][1:2].islower():
+        return kind, message.strip()
+    return None
+
+
+def error_within(text: str) -> tuple[str, str] | None:
+    """Type and message of an error in a line without a traceback: ``Type: message``, or as Python's repr."""
+    text = text[: 4 * LONGEST]
+    if "Exception ignored in" in text:
+        return None
+    for word in ("Error:", "Exception:", "Error :", "Error('", 'Error("'):
+        at = text.find(word)
+        name = at + len(word.rstrip(" :('\""))
+        before = text[max(0, name - 120) : name]
+        if at < 0 or _CODE_OF_SOURCE.search(before):
+            continue
+        match, message = _LAST_NAME.search(before), text[at + len(word) :]
+        if match and word[-1] in "'\"":
+            return match[0], message.strip().removesuffix(")").rstrip("'\"")
+        if match and message[:1] in ("", " "):
+            return match[0], message.strip()
+    return None

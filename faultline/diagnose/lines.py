@@ -1,0 +1,251 @@
+"""The lines of a log, whatever its bytes are: plain text with rank and writer, in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import BinaryIO, NamedTuple
+
+from faultline.base.errors import UsageError
+from faultline.base.text import STDIN, plain
+from faultline.diagnose.prefixes import PREFIX, bare
+
+CHUNK = 1 << 18  # bytes that are read at a time
+WIDTH = 1 << 16  # bytes of a line of JSON that are read; the rest is dropped
+PLAIN = 1 << 13  # the same of any other line
+WINDOW = 1 << 15  # bytes of lines that are searched together, one of each kind
+HEAD = 1 << 10  # bytes that show the encoding
+GZIP = b"\x1f\x8b"
+TRACEBACK = "Traceback (most recent call last)"
+
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+_STEERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and the moves of several progress bars
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x08\x1b"})
+
+# The names that log collectors give to a line, its time, and who wrote it.
+_TEXT = ("message", "log", "msg", "textPayload", "MESSAGE")
+_WHEN = ("timestamp", "@timestamp", "time")
+_WHO = ("rank", "pod_name", "pod", "hostname", "host")
+_HOLDS = re.compile(r"\\n|\\u001b|\"(?:message|log|msg|textPayload|MESSAGE)\" ?:")
+_MEMBER = re.compile(r'"[\w.@-]{1,80}" ?: ?"')  # of an object that stands in several lines
+
+
+class Line(NamedTuple):  # of which there may be many millions
+    """One line of a log: `number` counts line feeds from 1, `text` has neither prefixes nor control characters.
+
+    `stream` is the writer that prefixes name, `rank` its rank; `dated` says that the line began with a time or a
+    level, and so is a new message; `time` is that time as it was written.
+    """
+
+    file: str
+    number: int
+    text: str
+    rank: int | None = None
+    stream: str = ""
+    dated: bool = False
+    time: str = ""
+
+
+Wanted = Callable[[], "re.Pattern[bytes] | None"]
+"""The pattern of the lines that count at the moment when it is called; None where every line counts. A pattern stays
+within a line, takes all digits for the same, and looks for words, which escape sequences may interrupt."""
+
+
+def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] | None = None) -> Iterator[Line]:
+    """The lines of files, one behind the other; ``-`` is standard input. Raises UsageError for an unreadable file.
+
+    `binary` gets the names of the files that are no text, see `lines`.
+    """
+    for name in files:
+        if name == STDIN:
+            yield from lines("standard input", chunks(sys.stdin.buffer), wanted, binary)
+            continue
+        try:
+            with open(name, "rb") as stream:
+                yield from lines(name, chunks(stream), wanted, binary)
+        except OSError as error:
+            advice = ""
+            if name.startswith(("http://", "https://")):
+                advice = "; nothing is downloaded, so save the page to a file"
+            elif ": " in name:
+                advice = "; to give the text of an error, pipe it in"
+            raise UsageError(f"{plain(name)} can't be read: {error.strerror or error}{advice}") from None
+
+
+def chunks(stream: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: stream.read(CHUNK), b"")
+
+
+def lines(
+    name: str, content: Iterable[bytes], wanted: Wanted = lambda: None, binary: list[str] | None = None
+) -> Iterator[Line]:
+    """The lines of one log, the same however its bytes are cut into pieces.
+
+    Its name is added to `binary` if it begins with many control characters, in whichever encoding, as no log does.
+    """
+    first, parts = _with_head(utf8(unzipped(content)), 1)
+    head = first[:CHUNK]
+    if binary is not None and len(head) > 10 * len(head.translate(None, _CONTROLS)) // 9:
+        binary.append(name)
+    for number, raw in split(parts, wanted):
+        for text in unwrapped(decoded(raw)):
+            yield Line(name, number, *bare(text))
+
+
+def unzipped(content: Iterable[bytes]) -> Iterator[bytes]:
+    """The content of gzip members, known by their first bytes, else the bytes as they are; a torn member ends it."""
+    first, parts = _with_head(content, len(GZIP))
+    if not first.startswith(GZIP):
+        yield from parts
+        return
+    inflate = zlib.decompressobj(31)
+    for part in parts:
+        while part:
+            try:
+                yield inflate.decompress(part, CHUNK)
+            except zlib.error:
+                return
+            part = inflate.unconsumed_tail
+            if inflate.eof:
+                part = inflate.unused_data.lstrip(b"\0")
+                inflate = zlib.decompressobj(31)
+    yield inflate.flush()
+
+
+def utf8(content: Iterable[bytes]) -> Iterator[bytes]:
+    """UTF-16 as UTF-8, and UTF-8 without its mark; the rest is left for `decoded`."""
+    first, parts = _with_head(content, HEAD)
+    encoding, at_mark = _utf16(first[:HEAD]), True
+    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+    for part in parts:
+        if at_mark:
+            for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) if decoder else (codecs.BOM_UTF8,):
+                part = part.removeprefix(mark)
+            at_mark = False
+        yield decoder.decode(part).encode("utf-8", "replace") if decoder else part
+
+
+def _utf16(head: bytes) -> str:
+    """The form of UTF-16 in which a text begins, by its mark or as every second byte is zero; empty if it doesn't."""
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    if head.startswith(codecs.BOM_UTF16_LE) or 10 * even < odd > len(head) // 4:
+        return "utf-16-le"
+    if head.startswith(codecs.BOM_UTF16_BE) or 10 * odd < even > len(head) // 4:
+        return "utf-16-be"
+    return ""
+
+
+def _with_head(content: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+    """The first piece, and all pieces: the same bytes, the first piece of at least `size` where there are as many."""
+    parts, head = iter(content), b""
+    for part in parts:
+        head += part
+        if len(head) >= size:
+            break
+    return head, chain([head], parts)
+
+
+def split(content: Iterable[bytes], wanted: Wanted = lambda: None) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers and without their ends: the first bytes of what each showed last, where carriage returns
+    overwrite: `WIDTH` of what may be JSON, else `PLAIN`. Lines without the pattern that is `wanted` at that moment are
+    passed over as fast as they are read."""
+    line, returned, number = b"", False, 0
+    for part in content:
+        at = stop = 0  # where the next line begins, and where the stretch ends that has wanted lines
+        while part:
+            pattern = wanted()
+            if pattern and not line and not returned:  # at the beginning of a line
+                start, stop = (at, stop) if at < stop else _stretch(pattern, part, at)
+                match = pattern.search(part, start, stop)
+                passed = part.rfind(b"\n", at, match.start() if match else stop) + 1
+                if passed:
+                    number += part.count(b"\n", at, passed)
+                    at = passed
+            end = part.find(b"\n", at)
+            piece = part[at:end] if end >= 0 else part[at:]
+            body = piece.rstrip(b"\r")
+            if body:
+                _, again, shown = body.rpartition(b"\r")
+                if returned or again:
+                    line = b""
+                if len(line) < WIDTH:
+                    line = _beginning(line + shown[:WIDTH])
+                returned = False
+            returned = returned or len(body) < len(piece)
+            if end < 0:
+                break
+            number, at = number + 1, end + 1
+            if not pattern or _has(pattern, line):
+                yield number, line
+            line, returned = b"", False
+    if line and (not (pattern := wanted()) or _has(pattern, line)):
+        yield number + 1, line
+
+
+def _has(pattern: re.Pattern[bytes], line: bytes) -> bool:
+    return bool(pattern.search(_STEERS.sub(b"", line) if b"\x1b" in line else line))
+
+
+def _beginning(line: bytes) -> bytes:
+    return line[: WIDTH if line.lstrip()[:1] in (b"{", b'"') else PLAIN]
+
+
+def _stretch(pattern: re.Pattern[bytes], part: bytes, at: int) -> tuple[int, int]:
+    """Where the next stretch of about `WINDOW` bytes begins and ends that has a wanted line; else the end, twice.
+
+    Most lines of a log differ from others in digits and escape sequences alone: one of each kind is searched.
+    """
+    stop = at
+    while stop < len(part):
+        start, stop = stop, part.find(b"\n", stop + WINDOW) + 1 or len(part)
+        kinds = b"\n".join({*part[start:stop].translate(_ONE_DIGIT).split(b"\n")})
+        if pattern.search(_STEERS.sub(b"", kinds)):
+            return start, stop
+    return stop, stop
+
+
+def decoded(raw: bytes) -> str:
+    """A line as text: UTF-8, cut off where it likes, or else Latin-1; without the sequences that steer a terminal."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(raw)  # which forgives a last character cut short
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    return plain(text).replace("\n", " ")
+
+
+def unwrapped(text: str) -> list[str]:
+    """The lines that one line holds as JSON: a notebook's output, or a log collector's record of one line or many."""
+    inner = text.strip().rstrip(",")
+    if not inner.startswith(('{"', '"')) or not _HOLDS.search(inner):
+        return [text]
+    try:
+        record = json.loads(f"{{{inner}}}" if _MEMBER.match(inner) else inner)
+    except (ValueError, RecursionError):
+        return [text]
+    values = [*_texts(record)]
+    printed = [value for _, value in values if "\n" in value or "\x1b" in value]
+    printed = printed or [value for key, value in values if key in _TEXT][:1]
+    # As prefixes they are read like any other's.
+    before = "".join(f"{value} " for key, value in values if key in _WHEN and PREFIX.match(f"{value} "))
+    before += "".join(f"{value}: " for key, value in values if key in _WHO and PREFIX.fullmatch(f"{value}: "))
+    return [before + line for value in printed for line in plain(value).split("\n") if line.strip()] or [text]
+
+
+def _texts(record: object, depth: int = 8, key: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a JSON value with their keys, a few levels down: torchrun's error files have their traceback in the
+    third. A rank is a text as well, in the form of a prefix."""
+    if isinstance(record, str):
+        yield key, record
+    elif key in ("rank", "global_rank") and isinstance(record, int):
+        yield "rank", f"[rank{record}]"
+    elif isinstance(record, dict) and depth:
+        for name, value in record.items():
+            yield from _texts(value, depth - 1, name)
+    elif isinstance(record, list) and depth:
+        for value in record:
+            yield from _texts(value, depth - 1, key)

@@ -1,0 +1,250 @@
+"""Reads the events of a log: tracebacks, aborts, signals, errors without a traceback, timeouts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from faultline.base.text import one_line
+from faultline.diagnose import line as diagnose_line
+from faultline.diagnose.buffer import EventBuffer, Writer
+from faultline.diagnose.events import TIMEOUT, WRAPPERS, Event, Events
+from faultline.diagnose.line import LONGEST
+from faultline.diagnose.lines import TRACEBACK, Line
+
+MOST = 400  # events of a log that are remembered
+ENOUGH = 100_000  # lines that matter, after which only tracebacks count; after twice as many, nothing
+QUIET = 10_000  # lines of other writers, after which an event that was begun has ended
+STREAMS = 256  # writers whose lines are read apart
+FRAMES = 60  # last lines of a traceback
+PATIENCE = 400  # lines within a traceback before its end is given up
+MESSAGE = 24  # lines of a message
+
+_ENDS_MESSAGE = re.compile(
+    r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
+    r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
+)
+_PROGRESS = re.compile(r"['\"]loss['\"]: ")
+_WHAT = re.compile(r"what\(\): *(.*)")
+_THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
+_FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
+_RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above exception was the direct cause)")
+_SUMMARY = re.compile(r"(?P<key>time|rank) +: (?P<value>[\w:.+-]{1,40})")
+
+
+@dataclass
+class _Open:
+    """An event whose end hasn't come yet."""
+
+    kind: str
+    line: Line
+    type: str = ""
+    message: list[str] = field(default_factory=list)
+    frames: deque[str] = field(default_factory=lambda: deque(maxlen=FRAMES))
+    base: int = 0
+    seen: int = 0
+    last: int = 0
+
+
+class Reader:
+    """Takes a log's lines one by one and collects its events; each writer's lines are read apart."""
+
+    def __init__(self) -> None:
+        self._open: dict[Writer, _Open] = {}
+        self._buffer = EventBuffer(MOST)
+        self._root: tuple[float, int] | None = None
+        self._summary_at: tuple[str, int, float] = ("", 0, math.inf)
+        self._spent = self._quiet = 0
+        self._raised_in: dict[Writer, int] = {}  # writers whose next error was raised in a chain, and which
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next line counts, whatever is in it: it may belong to an event that was begun."""
+        return bool(self._open)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a loss would show that an error was survived."""
+        return bool(self._buffer.live)
+
+    @property
+    def tired(self) -> bool:
+        """Whether so many lines mattered that only tracebacks count from now on."""
+        return self._spent >= ENOUGH
+
+    @property
+    def full(self) -> bool:
+        """Whether no line can change anything any more."""
+        return self._spent >= 2 * ENOUGH
+
+    def take(self, line: Line) -> None:
+        """Read the next line."""
+        if self.full:
+            self._close_all()
+            return
+        writer = line.file, line.stream
+        if writer not in self._open and len(self._open) >= STREAMS:
+            writer = line.file, ""
+        event = self._open.get(writer)
+        if event and (self._message(writer, event, line) if event.type else self._frame(writer, event, line)):
+            self._spent, self._quiet = self._spent + 1, 0
+            return
+        self._quiet += bool(self._open)
+        if self._quiet > QUIET:
+            self._close_all()
+        if self._matters(line):
+            self._spent += 1
+            self._begin(writer, line)
+
+    def _matters(self, line: Line) -> bool:
+        """Whether a line may begin an event, or show that others were survived."""
+        if not diagnose_line.matters(line.text):
+            return False
+        if _PROGRESS.search(line.text):
+            return (line.file, line.stream) in self._buffer.live
+        return not self.tired or TRACEBACK in line.text
+
+    def events(self) -> Events:
+        """All events, once the log has ended."""
+        self._close_all()
+        self._buffer.make_room()
+        events = self._buffer.events.values()
+        timed_out = any(event.type == TIMEOUT or event.kind == "abort" for event in events)
+        heads = {_chain_of(e) for e in events if e.chain == e.number and e.follows and e.name not in WRAPPERS}
+
+        def explained(event: Event) -> bool:
+            """Whether it is a watchdog's or a C++ exception's abort, or was raised while a consequence was handled."""
+            aborted = event.type == "SIGABRT" and timed_out
+            return aborted or (event.chain != event.number and _chain_of(event) in heads)
+
+        every = tuple(replace(event, explained=explained(event)) for event in events)
+        return Events(every, self._root[1] if self._root else None, self._buffer.more, self.tired)
+
+    def _begin(self, writer: Writer, line: Line) -> None:
+        text = line.text
+        if _PROGRESS.search(text):
+            self._buffer.survive((line.file, line.stream))
+        elif _RAISED_IN.search(text):
+            self._chain((line.file, line.stream))
+        elif TRACEBACK in text and "Exception ignored in" not in text:
+            self._open[writer] = _Open("error", line)
+        elif _FRAME.match(text):  # of a traceback whose head was cut off
+            self._open[writer] = _Open(
+                "error", line, base=max(0, diagnose_line.indent(text) - 2), frames=deque([text], FRAMES)
+            )
+        elif match := _THROWN.search(text):
+            self._open[writer] = _Open("abort", line, match[1], last=line.number)
+        elif match := _WHAT.search(text):
+            self._open[writer] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
+        elif self._summary(line) or self._signal(line):
+            pass
+        elif error := diagnose_line.error_within(text):
+            kind, message = error
+            self._open[writer] = _Open("line", line, kind, [message], last=line.number)
+            if message:  # the next line is another message, as far as anybody can see
+                self._close(writer)
+
+    def _chain(self, writer: Writer) -> None:
+        """The next error of a writer was raised while its last one was handled."""
+        for key, event in reversed(self._buffer.events.items()):
+            if key[0] == writer and len(self._raised_in) < STREAMS:
+                self._buffer.events[key] = replace(event, chain=event.chain or event.number)
+                self._raised_in[writer] = event.chain or event.number
+                break
+
+    def _frame(self, writer: Writer, event: _Open, line: Line) -> bool:
+        """Read a line within a traceback; the one that names the error begins the message. False if it is given up."""
+        text, event.seen = line.text[:LONGEST], event.seen + 1
+        if event.seen > PATIENCE:
+            self._open.pop(writer)
+            return False
+        if TRACEBACK in text:  # of another rank, where no prefix names the ranks
+            return True
+        if text.lstrip().startswith("File ") and not any("File " in frame for frame in event.frames):
+            event.base = max(0, diagnose_line.indent(text) - 2)
+        error = None
+        if text.strip() and diagnose_line.indent(text) <= event.base:
+            error = diagnose_line.final(text.strip(), bool(event.frames)) or diagnose_line.error_within(text)
+        if error:
+            event.type, event.last = error[0], line.number
+            event.message.append(error[1])
+        elif text.strip():
+            event.frames.append(text[event.base :])
+        return True
+
+    def _message(self, writer: Writer, event: _Open, line: Line) -> bool:
+        """Read a further line of a message; False where it is none."""
+        text = line.text[:LONGEST]
+        if event.kind == "abort" and (match := _WHAT.search(text)):
+            event.message.append(match[1])
+            return True
+        ends = (
+            len(event.message) >= (2 if event.kind == "line" else MESSAGE)
+            or _ENDS_MESSAGE.search(text)
+            or (line.dated and not event.line.dated)
+            or TRACEBACK in text
+            or diagnose_line.final(text, frames=False)
+            or diagnose_line.ended(text)
+            or _THROWN.search(text)
+        )
+        if ends:
+            self._close(writer)
+            return False
+        event.message.append(text.strip())
+        return True
+
+    def _close_all(self) -> None:
+        self._quiet = 0
+        for writer in [*self._open]:
+            self._close(writer)
+
+    def _close(self, writer: Writer) -> None:
+        event = self._open.pop(writer)
+        if event.type:
+            message = "\n".join(event.message).strip()[: 4 * LONGEST]
+            rank = diagnose_line.rank(message) if event.kind == "abort" else None
+            self._add(event.kind, event.type, message, event.line, event.last, rank, "\n".join(event.frames))
+
+    def _signal(self, line: Line) -> bool:
+        """A process that a signal ended."""
+        name, text = diagnose_line.ended(line.text), line.text[:LONGEST]
+        if name:
+            self._add("signal", name, one_line(text), line, line.number, diagnose_line.rank(text))
+        return bool(name)
+
+    def _summary(self, line: Line) -> bool:
+        """A launcher's table of what ended: it names the rank that it saw fail first, and when that was."""
+        text = line.text.strip()
+        file, number, time = self._summary_at
+        if text.startswith("Root Cause"):
+            self._summary_at = line.file, line.number, math.inf
+        elif (match := _SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
+            if match["key"] == "time":
+                self._summary_at = file, number, diagnose_line.moment(match["value"]) or math.inf
+            elif match["value"].isdigit():
+                root = time, int(match["value"])
+                self._root = root if not self._root or root[0] < self._root[0] else self._root
+        elif "Watchdog caught" in text or "watchdog caught" in text:
+            self._add("line", TIMEOUT, one_line(text)[:LONGEST], line, line.number, diagnose_line.rank(text))
+        else:
+            return False
+        return True
+
+    def _add(
+        self, kind: str, type: str, message: str, line: Line, last: int, rank: int | None, frames: str = ""
+    ) -> None:
+        writer = line.file, line.stream
+        rank = line.rank if line.rank is not None else rank
+        chain = self._raised_in.pop(writer, 0) if kind == "error" else 0
+        place = line.file, line.number, last
+        event = Event(
+            kind, type, message, *place, rank, line.stream, frames, time=diagnose_line.moment(line.time), chain=chain
+        )
+        key = writer, type if kind == "signal" else event.text
+        self._buffer.add(key, event)
+
+
+def _chain_of(event: Event) -> tuple[str, str, int]:
+    return event.file, event.stream, event.chain

@@ -1,0 +1,137 @@
+"""What logs without an error show of runs that learn nothing: no step has a gradient, or a library only warned."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from faultline import strategies
+from faultline.catalogue.loading import failures
+from faultline.diagnose.lines import Line
+from faultline.observations import measured
+from faultline.observations.matching import Hints, fits
+from faultline.observations.measured import Place
+
+GRAD_NORM = rb"grad_norm"  # as trainers log it; transformers does so since 4.38
+ENOUGH = 20_000  # steps that are read
+FEWEST = 3  # steps that count: the first ones of a run in half precision may overflow
+LONGEST = 4000  # characters of a line that are searched
+
+_NORM = re.compile(
+    r"(?<!\w)grad_norm['\"]?\s{0,3}[:=]\s{0,8}['\"]?(nan|[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,4})?)(?![\w.])",
+    re.IGNORECASE,
+)
+# Where all answers to a prompt have the same reward there is nothing to learn from, and no gradient is right.
+_ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Steps without a gradient, from the first to the last line that logs one; `norm` is 0, nan, or both."""
+
+    norm: str
+    steps: int
+    file: str
+    first: int
+    last: int
+
+
+class Steps:
+    """Takes the lines of a log until one logs a gradient."""
+
+    def __init__(self) -> None:
+        self.learns = False
+        self._norms: dict[str, None] = {}
+        self._count = 0
+        self._lines: list[Line] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether no line can change anything any more."""
+        return self.learns or self._count >= ENOUGH
+
+    def take(self, line: Line) -> None:
+        if self.full or not (match := _NORM.search(line.text[:LONGEST])):
+            return
+        norm = float(match[1])
+        if norm and not math.isnan(norm):
+            self.learns = True
+        elif norm or not _ALIKE.search(line.text[:LONGEST]):
+            self._norms["nan" if norm else "0"] = None
+            self._count += 1
+            self._lines = [*self._lines[:1], line]
+
+    def silence(self) -> Silence | None:
+        """The steps of a run that logs no gradient in any of them, if they are enough."""
+        if self.learns or self._count < FEWEST:
+            return None
+        first, last = self._lines
+        return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number)
+
+
+@dataclass(frozen=True)
+class Warned:
+    """The first line with a warning that is all that a failure prints, and what makes it more than harmless."""
+
+    failure: str
+    distinguished_by: str
+    text: str
+    file: str
+    line: int
+
+
+class Warnings:
+    """Takes the lines of a log, and remembers the first with the warning of each failure that has one."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Warned] = {}
+
+    @property
+    def full(self) -> bool:
+        return all(name in self._first for name, _, _ in _warnings())
+
+    def take(self, line: Line) -> None:
+        text = line.text[:LONGEST]
+        for name, pattern, distinguished_by in _warnings():
+            if name not in self._first and pattern.search(text):
+                self._first[name] = Warned(name, distinguished_by, text.strip(), line.file, line.number)
+
+    def warned(self, hints: Hints) -> tuple[Warned, ...]:
+        """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
+        return tuple(warned for warned in self._first.values() if silently(warned.failure, hints))
+
+
+@functools.cache
+def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    return tuple(
+        (name, re.compile(each.pattern), each.distinguished_by)
+        for name, failure in failures().items()
+        for each in failure.recognition.warning
+    )
+
+
+@functools.cache
+def warning_pattern() -> bytes:
+    """The pattern of a line that has the warning of any failure; empty if no failure has one."""
+    return "|".join(pattern.pattern for _, pattern, _ in _warnings()).encode()
+
+
+def silently(name: str, hints: Hints) -> list[str]:
+    """The strategies under which a failure's cells train wrongly without an error, as far as the hints leave them."""
+    return _strategies(measured.silent(failures()[name], ("unmoved", "differs", "ranks-differ", "nan")), hints)
+
+
+def silent_failures(silence: Silence, hints: Hints) -> dict[str, list[str]]:
+    """The failures whose cells end like this without an error, each with the strategies that the hints leave."""
+    wanted = {{"0": "unmoved", "nan": "nan"}[norm] for norm in silence.norm.split(" or ")}
+    by_name = {name: _strategies(measured.silent(failure, wanted), hints) for name, failure in failures().items()}
+    return {name: names for name, names in by_name.items() if names}
+
+
+def _strategies(places: Iterable[Place], hints: Hints) -> list[str]:
+    """The strategies of the places that the hints leave, in their order."""
+    names = {place[0] for place in places if fits(place, hints.strategies, hints.modes)}
+    return sorted(names, key=strategies.names().index)

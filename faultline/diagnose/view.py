@@ -1,0 +1,227 @@
+"""The answer to a log on the terminal: the failure, the reason, what helps, what doesn't, the next commands."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from faultline import strategies
+from faultline.base.text import cut, here, one_line
+from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.words import grouped
+from faultline.diagnose.diagnosis import Diagnosis
+from faultline.diagnose.events import TIMEOUT, Event
+from faultline.diagnose.silent import Silence, silent_failures, silently
+from faultline.observations import matching, measured, nearest, remedies
+from faultline.observations.matching import CERTAIN, LIKELY, Evidence, Match
+from faultline.observations.store import Row
+
+SHOWN = 300  # characters of an error
+OTHERS = 4  # events that are shown beside the cause
+
+
+def show(console: Console, diagnosis: Diagnosis) -> None:
+    """Print an answer; every text of the log goes through `one_line`."""
+    if diagnosis.match:
+        _named(console, diagnosis, diagnosis.match)
+    else:
+        _not_named(console, diagnosis)
+
+
+def _named(console: Console, diagnosis: Diagnosis, match: Match) -> None:
+    style = "bold green" if match.sure == CERTAIN else "bold yellow"
+    title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
+    _headline(console, matching.name_of(match, diagnosis.either), title, style)
+    for distinction in matching.apart(match, diagnosis.either):
+        _line(console, f"  {distinction}")
+    console.print()
+    reason = f"our runs under {_place(diagnosis)} ended with this error"
+    _headline(console, match.sure, _why_likely(diagnosis, match) if match.sure == LIKELY else reason)
+    _events(console, diagnosis)
+    _remedies(console, diagnosis, match)
+    console.print()
+    _commands(console, diagnosis, match)
+
+
+def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
+    """Why an answer is no more than likely, and the option that would decide it."""
+    hints = diagnosis.hints
+    if match.mechanism:
+        rest = "which of these failures it is, if any" if diagnosis.either else "whether it is this failure's model"
+        return f"the error shows the mechanism; the log doesn't show {rest}"
+    if match.later:
+        return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
+    if nearest.gone(match.failure, match.signature, match.where, hints.versions):
+        return "our runs ended with this error, but none with your versions or the nearest that were measured"
+    if matching.evidence(match.failure, match.signature, hints) is Evidence.OPTIONS:
+        return "only your options point to this failure: other mistakes raise this error too"
+    if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
+        return "nothing excludes it; it was measured in another checkpointing mode, which has no part in it"
+    options = " and ".join(matching.settling(match, hints)) if match.where else ""
+    return f"nothing excludes it; {options} would decide it" if options else "nothing excludes it"
+
+
+def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
+    fates, scope = remedies.fates(match.failure, match.signature, match.where, diagnosis.hints.versions)
+    place = _place(diagnosis) or "wherever it was measured"
+    measured = {
+        "there": place,
+        "there in other words": f"{place}, where today's versions raise another error",
+        "elsewhere": "measured in other places than your log's",
+        "other words": "measured against its other errors: no run here ended with this one",
+    }
+    for heading, verdicts in (("What helps", ("verified", "conditional")), ("What doesn't", ("refuted",))):
+        chosen = [fate for fate in matching.worded(fates, match.mechanism) if fate.word in verdicts]
+        if chosen:
+            console.print()
+            _line(console, Text(heading, style="bold").append(f"  ({measured[scope]})", style="not bold dim"))
+        for fate in sorted(chosen, key=lambda fate: (verdicts.index(fate.word), fate.claim.kind != "helps")):
+            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
+            detects = "shows it beforehand: " if fate.claim.kind == "detects" else ""
+            _line(console, f"  {fate.word:<11}  {detects}{fate.claim.text}  [{'; '.join((count, *fate.against))}]")
+
+
+def _commands(console: Console, diagnosis: Diagnosis, match: Match) -> None:
+    """The rest of an answer: the fix, where the failure happens, the next commands, the records."""
+    rows = [("Fix", match.failure.until)]
+    if places := matching.happens(match):
+        places = [place if place.startswith("as ") else f"under {place}" for place in places]
+        rows.append(("Affected now", "; ".join(places)))
+    if diagnosis.near:
+        stack, outcomes = diagnosis.near
+        versions = [f"{name} {stack.versions[name]}" for name in diagnosis.hints.versions if name in stack.versions]
+        did = [f"{count} of {sum(outcomes.values())} cells {outcome}" for outcome, count in outcomes.items()]
+        measured_on = f"nearest measured stack {stack.name} ({one_line(', '.join(versions))})"
+        rows.append(("Your versions", f"{measured_on}: {', '.join(did)}"))
+    rows += [("Reproduce", here(command)) for command in matching.commands(match)]
+    cell, date = measured.cell_for(match.failure, match.signature, match.where)
+    if cell and not date:
+        rows.append(("Export", here(f"python -m faultline export {cell.id} -o repro.py")))
+    rows.append(("Details", here(f"python -m faultline show {match.failure.name}")))
+    rows += [("Records", record) for record in match.failure.records]
+    above = ""
+    for label, text in rows:
+        _line(console, Text(f"{label if label != above else '':<15}", style="bold").append(text, style="not bold"))
+        above = label
+
+
+def _not_named(console: Console, diagnosis: Diagnosis) -> None:
+    cause = diagnosis.cause
+    _headline(console, *_no_answer(diagnosis))
+    if cause:
+        console.print()
+        _events(console, diagnosis)
+    if diagnosis.silence:
+        _silent(console, diagnosis, diagnosis.silence)
+    _warned(console, diagnosis)
+    for match in diagnosis.alike:
+        _line(console, f"  Not taken for {match.failure.name}: {match.against}.")
+    if diagnosis.alike:
+        _line(console, "  If you know how it was run, add --strategy and --checkpointing.")
+    if cause and (seen := measured.seen(cause.text)):
+        more = f" ({len(seen) - 1} more in --json)" if len(seen) > 1 else ""
+        _line(console, f"  Seen in our own runs: {_cell(*seen[-1])}{more}")
+    if cause and cause.type == "SIGKILL":
+        _line(
+            console, "  The kernel ends a process like this when memory runs out, or a person did. No error was raised."
+        )
+    elif cause and not cause.follows:
+        if cause.name == "OutOfMemoryError":
+            _line(console, "  The device ran out of memory. That alone is no failure of distributed training.")
+        console.print()
+        _headline(console, "Search for", diagnosis.search)
+
+
+def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
+    """Why no failure is named: the headline, and what to do about it."""
+    none = "No error found in this log"
+    if diagnosis.silence:
+        return none, f"but grad_norm is {diagnosis.silence.norm} in every step that it logs"
+    if not diagnosis.cause:
+        return none, "but a warning in it may be of a failure" if diagnosis.warned else ""
+    if diagnosis.alike:
+        return "Not decided", "the catalogue has this error, but this log doesn't show its failure"
+    if not diagnosis.cause.follows:
+        return "Not in the catalogue", ""
+    timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]
+    ranks = sorted({rank for rank in timeouts if rank is not None})
+    advice = "Look at the logs of the other ranks for the first error"
+    if timeouts:
+        whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "a rank"
+        advice += f", or for what kept them from the collective in which {whose} timed out"
+    return "This log only shows the aftermath.", f"{advice}."
+
+
+def _events(console: Console, diagnosis: Diagnosis) -> None:
+    """The cause, then the others in their order; of consequences alone none comes first but by its place in the log."""
+    cause, events = diagnosis.cause, diagnosis.events
+    assert cause
+    aftermath = cause.follows and not diagnosis.match
+    first = events.events[0] if aftermath else cause
+    _line(console, f"  {_lines_of(first)}  {cut(first.text, SHOWN)}")
+    others = [event for event in events.events if event is not first]
+    for event in others[:OTHERS]:
+        word = "" if aftermath else "only followed: " if event.follows else "besides: "
+        _line(console, Text(f"  {_lines_of(event)}  {word}{cut(event.text, 100)}", style="dim"))
+    if events.partly:
+        partly = "Too many lines have errors: of the later ones only tracebacks were read."
+        _line(console, Text(f"  {partly}", style="dim"))
+    more = len(others) - OTHERS + events.more
+    if more > 0:
+        _line(console, Text(f"  and {more} more", style="dim"))
+
+
+def _cell(cell: Cell, row: Row) -> str:
+    """A cell that ended with an error: the failure and its signature, if the error has one, then the cell."""
+    name = f"{cell.failure} ({row.signature}) in " if row.signature not in ("", "other") else ""
+    return f"{name}{cell.id}, with {measured.releases(row)}"
+
+
+def _silent(console: Console, diagnosis: Diagnosis, silence: Silence) -> None:
+    """What is known of runs that train without a gradient; no log shows which of many mistakes it is."""
+    lines = f"{one_line(silence.file)}:{silence.first}-{silence.last}"
+    _line(console, f"  {lines}  {silence.steps} steps. Many mistakes do that, so no failure is named.")
+    parameters = silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
+    _line(console, f"  These failures leave {parameters} without an error:")
+    for name, names in silent_failures(silence, diagnosis.hints).items():
+        _line(console, f"    {name}, under {grouped(names, strategies.names())}")
+    _line(console, f"  For the details of one: {here('python -m faultline show NAME')}")
+    check = here("python -m faultline check train.py:build")
+    _line(console, f"  To find the parameters and the module: {check}, or the model's folder")
+
+
+def _warned(console: Console, diagnosis: Diagnosis) -> None:
+    """The warnings that failures print and nothing else; none of them is sure by itself."""
+    for warned in diagnosis.warned:
+        _line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
+        where = grouped(silently(warned.failure, diagnosis.hints), strategies.names())
+        _line(console, f"  {warned.failure} prints only this warning, under {where}.")
+        _line(console, f"  It is that failure if {warned.distinguished_by}.")
+        _line(console, f"  Details: {here(f'python -m faultline show {warned.failure}')}")
+
+
+def _lines_of(event: Event) -> str:
+    rank = f", rank {event.rank}" if event.rank is not None else ""
+    lines = f"{event.number}" if event.number == event.last else f"{event.number}-{event.last}"
+    return f"{one_line(event.file)}:{lines}{rank}"
+
+
+def _place(diagnosis: Diagnosis) -> str:
+    """What is known of the run's place, where the error leaves it: ``zero2*, checkpointing reentrant``."""
+    where = diagnosis.match.where if diagnosis.match else frozenset()
+    names = {strategy for strategy, _ in where} or diagnosis.hints.strategies
+    modes = {mode for _, mode in where} or diagnosis.hints.modes
+    parts = []
+    if diagnosis.hints.strategies:
+        parts.append(grouped(names, strategies.names()))
+    if modes and len(modes) < len(CHECKPOINTING):
+        parts.append("checkpointing " + " or ".join(mode for mode in CHECKPOINTING if mode in modes))
+    return ", ".join(parts)
+
+
+def _headline(console: Console, answer: str, reason: str, style: str = "bold") -> None:
+    _line(console, Text(answer, style=style).append(f"  {reason}" if reason else "", style="not bold default"))
+
+
+def _line(console: Console, text: str | Text) -> None:
+    console.print(Text(text) if isinstance(text, str) else text, soft_wrap=True)

@@ -1,0 +1,168 @@
+"""What is known of a cell: what it does, with which error, on which versions."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
+from faultline.base.paths import REPROS
+from faultline.base.text import one_line
+from faultline.catalogue import Failure, Variant, loading
+from faultline.cells import expected
+from faultline.cells.cell import Cell
+from faultline.observations import measured, store
+from faultline.observations.store import Error
+
+COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
+LONGEST_ERROR = 180  # characters of an error in a file's docstring
+WIDTH = 118  # of a line in a file's docstring
+CHECKPOINTS = {
+    "checkpoint-untied": "no error, and weights that are one in the model and two in the checkpoint",
+    "checkpoint-differs": "no error, and other weights in the checkpoint than were trained",
+    "checkpoint-lacks": "no error, and a checkpoint that lacks weights",
+}
+SYMPTOMS = {
+    "raises": "the error above",
+    "diverges": "no error, and other weights than in one process",
+    "trains": "no error, and other weights than in one process",
+    "misplaced": "each rank holds the whole of a model that should be sharded",
+    "hangs": "the ranks wait for ever",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell, what it does, and the versions on which it does so."""
+
+    cell: Cell
+    failure: Failure
+    variant: Variant
+    outcome: str
+    signature: str
+    pins: Mapping[str, str]
+    saves: bool
+
+    @property
+    def family(self) -> str:
+        """The family of its strategy, by the name of its file."""
+        return strategies.family(self.cell.strategy).__name__.rpartition(".")[2]
+
+    @property
+    def kind(self) -> str:
+        """What the file looks for: the outcome, or what it is about; for a cell that trains, what it would do else."""
+        if self.signature.startswith("checkpoint-") or (self.outcome == "trains" and self.saves):
+            return "checkpoint"
+        if self.outcome != "trains":
+            return self.outcome
+        return "misplaced" if self.variant.second else "trains"
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of the cell's error: those of its alternatives that match a recorded error, if any does."""
+        pattern, errors = self.failure.errors.get(self.signature, ""), recorded_errors(self)
+        try:
+            return "|".join(each for each in pattern.split("|") if any(re.search(each, e) for e in errors)) or pattern
+        except re.error:  # not all of its bars are between alternatives
+            return pattern
+
+    @property
+    def error(self) -> str:
+        """The error to show: one that was recorded on the cell's stack, else on another; empty without any."""
+        return next(iter([*recorded_errors(self), *(error.text for error in reversed(_entries(self)))]), "")
+
+    @property
+    def symptom(self) -> str:
+        """What the file prints if it reproduces."""
+        if self.kind == "crashes":
+            return f"a rank was killed by {self.signature}"
+        if self.kind == "checkpoint":
+            return CHECKPOINTS.get(self.signature, "no error, and a checkpoint without what was trained")
+        return SYMPTOMS[self.kind]
+
+
+def place(cell: Cell) -> Place:
+    """What is known of a cell; raises UsageError if it can't be exported."""
+    failure = loading.failures()[cell.failure]
+    rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.Rule()
+    if rule.outcome in ("impossible", "invalid"):
+        why = f": {rule.reason}" if rule.reason else ""
+        raise UsageError(f"{cell.id} can't be exported: it is {rule.outcome} here{why}")
+    signature = rule.signatures[0] if rule.signatures else ""
+    saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
+    variant = failure.variant(cell.variant)
+    where = Place(cell, failure, variant, rule.outcome, signature, measured.everything_pinned(), saves)
+    if where.kind == "raises" and not where.pattern:
+        raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
+    return where
+
+
+def recorded_errors(where: Place) -> list[str]:
+    """The errors recorded on the cell's stack: those of the cell itself, or else of any cell with its signature."""
+    stack = {name: where.pins[name] for name in STACK if name in where.pins}
+    runs = {
+        error.text: [cell for cell, row in measured.runs(error) if store.stacks()[row.stack].versions == stack]
+        for error in _entries(where)
+    }
+    there = [text for text, cells in runs.items() if cells]
+    return [text for text in there if where.cell in runs[text]] or there
+
+
+def _entries(where: Place) -> list[Error]:
+    """What is recorded of the cell's failure under its signature, on any stack."""
+    wanted = where.cell.failure, where.signature
+    return [error for error in store.errors().values() if (error.failure, error.signature) == wanted]
+
+
+def beginning(error: str) -> str:
+    """The first sentences of an error, as many as fit on two lines."""
+    if len(error) <= LONGEST_ERROR:
+        return error
+    sentences = re.match(r".*[.!?](?= )", error[:LONGEST_ERROR])
+    return f"{sentences[0] if sentences else error[:LONGEST_ERROR].rpartition(' ')[0]} ..."
+
+
+def introduction(where: Place) -> str:
+    """The docstring of the file, below its title."""
+    cell = where.cell
+    device = "GPU" if cell.device == "cuda" else "CPU"
+    ranks = "on 1 rank" if cell.world_size == 1 else f"on {cell.world_size} ranks"
+    ranks = "in one process" if cell.strategy == "single" else ranks
+    checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
+    variant = "" if where.variant.remedy == "broken" else f", variant {cell.variant}"
+    torchrun = f"torchrun --nproc_per_node {cell.world_size} repro.py"
+    under = f"Run under {cell.strategy} {ranks} ({device}, {cell.precision})"
+    lines = [
+        f"{under}, {checkpointing} gradient checkpointing{variant}.",
+        *textwrap.wrap(_events(where), WIDTH, break_long_words=False, break_on_hyphens=False),
+        _records(where.failure),
+        f"`python repro.py`, or `{torchrun}`: REPRODUCED and exit code 0, or NOT REPRODUCED and 1.",
+    ]
+    return "\n".join(lines)
+
+
+def _events(where: Place) -> str:
+    """What is expected of the cell, and what happens."""
+    if where.outcome == "trains":
+        return "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
+    expectation = "it trains, and what was trained is saved" if where.saves else "it trains as in one process"
+    happens = f"{where.symptom}."
+    if where.kind == "raises":
+        error = where.error or "an error with the words of SIGNATURE."
+        happens = beginning(" ".join(one_line(error).split()).replace("\\", "/").replace('"', "'"))  # in a docstring
+    if where.kind == "crashes":
+        happens += f" Under torchrun, the launcher may add what it sees of {where.signature}."
+    return f"Expected: {expectation}. Instead: {happens}"
+
+
+def _records(failure: Failure) -> str:
+    """The first records of a failure, as many as fit on a line, and the number of the others."""
+    first, *others = failure.records
+    line = f"Records: {first}"
+    while others and len(f"{line}, {others[0]} and 99 more") <= WIDTH:
+        line += f", {others.pop(0)}"
+    return line + (f" and {len(others)} more" if others else "")

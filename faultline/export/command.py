@@ -1,0 +1,39 @@
+"""`faultline export`: one file, or one upstream issue, that shows a cell without this repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.catalogue.loading import failures
+from faultline.cells.selection import Selection, select
+
+
+@dataclass(frozen=True)
+class Request:
+    """A cell's id, and where its file goes: standard output, or a file that is not there yet, unless `force` is set."""
+
+    cell: str
+    output: str = ""
+    force: bool = False
+    markdown: bool = False
+
+
+def run(request: Request) -> int:
+    """Write the file of a cell to standard output, or to the file that `output` names."""
+    from faultline.export.cell import place
+    from faultline.export.emit import write
+    from faultline.export.issue import write_issue
+
+    [cell] = select(failures(), Selection(cells=(request.cell,)))
+    text = write_issue(place(cell)) if request.markdown else write(place(cell))
+    if request.output in ("", "-"):
+        print(text, end="")
+        return EXIT_AS_EXPECTED
+    file = Path(request.output)
+    if file.exists() and not request.force:
+        raise UsageError(f"{file} exists: --force overwrites it")
+    file.write_text(text, encoding="utf-8")
+    print(f"{file}: {len(text.splitlines())} lines")
+    return EXIT_AS_EXPECTED

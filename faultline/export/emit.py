@@ -1,0 +1,113 @@
+"""The file of one cell: its failure's code folded and put together, within the templates of strategy and outcome."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
+from faultline.cells.cell import STEPS, TOLERANCE
+from faultline.export.bundle import bundle, line, reachable
+from faultline.export.cell import Place, introduction
+from faultline.export.file import File
+from faultline.export.names import code
+from faultline.export.parse import Sources, read
+from faultline.export.special_cases import AS_LAUNCHED, NO_SAMPLING, SAMPLE_BLOCKS
+from faultline.export.specialise import specialised
+from faultline.export.tidy import tidy
+from faultline.strategies import ROWS
+
+FOLDER = Path(__file__).parent / "templates"
+STRATEGIES = FOLDER / "strategies"
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,  # it is Python
+)
+TEMPLATES.globals |= {
+    "STEPS": STEPS,
+    "ROWS": ROWS,
+    "TOLERANCE": TOLERANCE,
+    "FLOOR": {"fp32": 1e-3, "bf16": 0.05},  # the part of the largest movement that smaller ones are held against
+    "EPSILON": {"fp32": "2**-23", "bf16": "2**-8"},  # of a checkpoint: a rounding
+    "DEADLINE": 180,  # seconds that a rank may take
+    "AS_LAUNCHED": AS_LAUNCHED,
+    "SAMPLE_BLOCKS": SAMPLE_BLOCKS,
+    "QUIET": 20,  # seconds without work after which a rank waits for ever
+}
+# What the templates import for code outside of functions.
+STANDARD = (
+    *(f"import {name}" for name in ("os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
+    "from importlib import metadata",
+)
+# Distributions by the name that is imported, where it differs.
+DISTRIBUTIONS = {"PIL": "pillow"}
+
+
+def write(place: Place) -> str:
+    """The source of the file; raises UsageError for what can't be exported."""
+    if not (STRATEGIES / f"{place.family}.py.j2").exists():
+        template = f"there is no template for strategies of {place.family}"
+        raise UsageError(f"{place.cell.id} can't be exported: {template}")
+    sources, kind, built = specialised(place)
+    failure = sources["failure"]
+    origins = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
+    file = File(place, kind, built, "\n".join(line(name, *origin) for name, origin in origins.items()))
+    file = surveyed(file, sources)
+    imports, body = bundle(sources, rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file))
+    imports.update(STANDARD)
+    standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
+    needed = packages(imports, place.pins)
+    text = TEMPLATES.get_template("file.py.j2").render(
+        file=file,
+        introduction=introduction(place),
+        pins=[f"{name}=={place.pins[name]}" for name in needed],
+        under_test={name: place.pins[name] for name in needed if name in STACK},
+        standard="\n".join(standard),
+        imports="\n".join(imports - standard),
+        body=body,
+    )
+    return tidy(text)
+
+
+def rendered(file: File) -> str:
+    """The training loop of the file."""
+    return TEMPLATES.get_template("trainer.py.j2" if file.trainer else "scenario.py.j2").render(file=file)
+
+
+def surveyed(file: File, sources: Sources) -> File:
+    """The file, with what the code makes use of that its training loop reaches."""
+    reached = [module.definitions[name] for _, module, name in reachable(sources, read(rendered(file)))]
+    texts = [file.built.statements, *map(code, reached)]
+    reads = frozenset(name for text in texts for name in re.findall(r"\bsetup\.(\w+)", text))
+    return replace(
+        file,
+        reads=reads,
+        dropout=file.compared and any("dropout" in text for text in texts[1:]),
+        samples=not re.search(NO_SAMPLING, " ".join([*texts, *file.built.parts.values()])),
+        folder=file.trainer or file.place.saves or "folder" in reads,
+    )
+
+
+def packages(imports: set[str], pins: Mapping[str, str]) -> list[str]:
+    """The distributions to pin: what the file imports, and what trainers can't do without."""
+    names = {re.split(r"[ .]", line)[1] for line in imports}
+    names |= {"transformers", "accelerate", "datasets"} if "trl" in names else set()
+    names |= {"transformers"} if "peft" in names else set()
+    return sorted({DISTRIBUTIONS.get(name, name) for name in names} & pins.keys())
+
+
+def packages_of(text: str) -> list[str]:
+    """The pins in a file's header."""
+    line = next(line for line in text.splitlines() if line.startswith("# dependencies = "))
+    pins: list[str] = tomllib.loads(line.removeprefix("# "))["dependencies"]
+    return pins

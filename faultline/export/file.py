@@ -1,0 +1,152 @@
+"""What the templates of one file read."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from faultline import strategies
+from faultline.cells.cell import Cell
+from faultline.export.cell import COMPARED, Place
+from faultline.export.specialise import Built, gives_back
+from faultline.strategies import Setup, zero
+
+ERROR_LIKE = ("raises", "crashes", "hangs")
+LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
+WIDTH = 120
+PATTERN_WIDTH = 105
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its cell, what it looks for, what its failure's function has become, and what its code makes use of.
+
+    `names` are the imports that the failure's code may need. `reads` are the fields of `setup` that are asked for.
+    """
+
+    place: Place
+    kind: str
+    built: Built
+    names: str
+    reads: frozenset[str] = frozenset()
+    dropout: bool = False
+    samples: bool = False
+    folder: bool = True
+
+    @property
+    def cell(self) -> Cell:
+        return self.place.cell
+
+    @property
+    def compared(self) -> bool:
+        """Whether the cell is also run in one process."""
+        return self.kind in COMPARED
+
+    @property
+    def error_like(self) -> bool:
+        """Whether the cell ends otherwise than by the end of its training."""
+        return self.kind in ERROR_LIKE
+
+    @property
+    def bf16(self) -> bool:
+        return self.cell.precision == "bf16"
+
+    @property
+    def cuda(self) -> bool:
+        return self.cell.device == "cuda"
+
+    @property
+    def distributed(self) -> bool:
+        return strategies.distributed(self.cell.strategy)
+
+    @property
+    def trainer(self) -> bool:
+        return bool(self.place.variant.trainer)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return strategies.options(self.cell.strategy)
+
+    @property
+    def autocast(self) -> bool:
+        """Whether the loop casts to bf16, as the engine doesn't."""
+        return self.bf16 and not strategies.casts(self.cell.strategy)
+
+    @property
+    def accelerated(self) -> bool:
+        return "second" in self.built.parts or self.built.accelerate
+
+    @property
+    def untied(self) -> bool:
+        return self.place.signature == "checkpoint-untied"
+
+    @cached_property
+    def ds_config(self) -> list[str]:
+        """The statements that make the DeepSpeed config of the cell, without what DeepSpeed does anyway."""
+        if self.place.family != "zero":
+            return []
+        micro_batches = 1 if "by_hand" in self.built.parts else self.built.micro_batches
+        cell = self.cell
+        setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, micro_batches)
+        config = zero.merged(copy.deepcopy(zero.config(dict(self.options), setup)), dict(self.built.deepspeed))
+        usual: dict[str, object] = {"gradient_accumulation_steps": 1}
+        if "offload_optimizer" not in config["zero_optimization"]:
+            usual["zero_force_ds_cpu_optimizer"] = False
+        config = {key: value for key, value in config.items() if key not in usual or usual[key] != value}
+        optimization = config.pop("zero_optimization")
+        return [*statements("DS_CONFIG", config), *statements('DS_CONFIG["zero_optimization"]', optimization)]
+
+    @cached_property
+    def anew(self) -> bool:
+        """Whether what runs between the steps may give back another model."""
+        return gives_back(self.built.statements, self.built.parts.get("before_step", ""))
+
+    @cached_property
+    def named(self) -> dict[str, str]:
+        """The parts of a scenario that need a name in the loop, and their expressions."""
+        hidden = "optimizer" if self.anew else ""  # by the optimizer that it makes, and needed again
+        parts = self.built.parts.items()
+        named = {n: e for n, e in parts if not e.isidentifier() or e == hidden or (n == "model" and e != n)}
+        return {LOCAL.get(name, name): expression for name, expression in named.items()}
+
+    @property
+    def calls(self) -> dict[str, str]:
+        """The name by which the loop calls each part of a scenario."""
+        local = {part: LOCAL.get(part, part) for part in self.built.parts}
+        return {part: local[part] if local[part] in self.named else value for part, value in self.built.parts.items()}
+
+    def optimizer(self, model: str) -> str:
+        """The expression that makes the optimizer of a model with this name."""
+        if "optimizer" in self.calls:
+            return f"{self.calls['optimizer']}({model})"
+        return f"torch.optim.SGD([p for p in {model}.parameters() if p.requires_grad], lr=0.05, momentum=0.9)"
+
+    def on_device(self, batch: str) -> str:
+        return f"to({batch}, device)" if self.cuda else batch
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of the error as source, with lines broken in front of bars if it is long."""
+        lines = [""]
+        for piece in re.split(r"(?<!\\)(?=\|)", self.place.pattern):
+            if len(lines[-1] + piece) < PATTERN_WIDTH:
+                lines[-1] += piece
+            else:
+                lines.append(piece)
+        return "(" + "\n".join(repr(each) if '"' in each else f'r"{each}"' for each in lines if each) + ")"
+
+
+def statements(name: str, content: Mapping[str, object]) -> list[str]:
+    """Statements that make a dictionary of that name, each with as many keys as fit on a line."""
+    made: list[str] = []
+    items: dict[str, object] = {}
+    for key, value in content.items():
+        if items and len(f"{name} |= { {**items, key: value} }") > WIDTH:
+            made.append(f"{name} {'|' if made else ''}= {items}")
+            items = {}
+        items[key] = value
+    return [*made, f"{name} {'|' if made else ''}= {items}"]

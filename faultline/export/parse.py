@@ -1,0 +1,180 @@
+"""Modules of ours as material for one file: their definitions, ready to be moved."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import json
+import string
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+
+from faultline.base.paths import ROOT
+from faultline.export.evaluate import Unknown, evaluate
+from faultline.export.names import Statements, code, flat
+from faultline.export.special_cases import BUILD, RECORDS, SEEDED
+
+OURS = ("faultline", "tiny_models", "failure")
+FIXTURES = ROOT / "fixtures"
+
+
+def ours(module: str) -> bool:
+    return module.partition(".")[0] in OURS
+
+
+@dataclass
+class Module:
+    """A module of ours: its definitions in their order, and where its other names come from."""
+
+    definitions: dict[str, cst.CSTNode] = field(default_factory=dict)
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Local name to module and attribute, which is empty for the module itself."""
+
+
+class Reader(Statements):
+    """Makes code ready to be moved.
+
+    Imports are hoisted, fixtures become constants, annotations go, and of a docstring the first paragraph stays.
+    Seeds go as well: every rank sets one before it builds anything, and compares with nothing but itself.
+    """
+
+    def __init__(self, module: Module, rows: int) -> None:
+        super().__init__()
+        self.module, self.rows = module, rows
+
+    def leave_Import(self, original: cst.Import, updated: cst.Import) -> Any:
+        for alias in updated.names:
+            name = code(alias.name)
+            local = code(alias.asname.name) if alias.asname else name
+            self.module.imports[local.partition(".")[0]] = (name, "") if alias.asname else (name, "import")
+        return cst.RemoveFromParent()
+
+    def leave_ImportFrom(self, original: cst.ImportFrom, updated: cst.ImportFrom) -> Any:
+        assert updated.module and not isinstance(updated.names, cst.ImportStar)
+        for alias in updated.names:
+            local = code(alias.asname.name) if alias.asname else code(alias.name)
+            self.module.imports[local] = (code(updated.module), code(alias.name))
+        return cst.RemoveFromParent()
+
+    def leave_Param(self, original: cst.Param, updated: cst.Param) -> cst.Param:
+        return updated.with_changes(annotation=None)
+
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        return spliced(shortened(updated.with_changes(returns=None)))
+
+    def leave_ClassDef(self, original: cst.ClassDef, updated: cst.ClassDef) -> cst.ClassDef:
+        return shortened(updated)
+
+    def leave_With(self, original: cst.With, updated: cst.With) -> Any:
+        seeded = code(updated.items[0].item).startswith(SEEDED)
+        return flat(updated.body, updated.leading_lines) if seeded else updated
+
+    def leave_AnnAssign(self, original: cst.AnnAssign, updated: cst.AnnAssign) -> Any:
+        if updated.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated.target)], updated.value)
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        if code(updated.func) == BUILD:
+            make = updated.args[0].value
+            return make.body if isinstance(make, cst.Lambda) else cst.Call(make)
+        if code(updated.func) != RECORDS:
+            return updated
+        name = ast.literal_eval(code(updated.args[0].value))
+        lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[: self.rows]
+        rows = "".join(f"    {json.loads(line)!r},\n" for line in lines)
+        self.module.definitions[name.upper()] = cst.parse_statement(f"{name.upper()} = [\n{rows}]\n")
+        return cst.Name(name.upper())
+
+
+def read(text: str, rows: int = 0) -> Module:
+    """A module's definitions and imports; anything else at its top, such as a docstring, is left away.
+
+    Of a fixture, the first `rows` lines are taken.
+    """
+    module = Module()
+    for statement in cst.parse_module(text).body:
+        ready: Any = statement.visit(Reader(module, rows))
+        line = ready.body[0] if isinstance(ready, cst.SimpleStatementLine) else None
+        if isinstance(ready, cst.FunctionDef | cst.ClassDef):
+            module.definitions[ready.name.value] = ready
+        elif isinstance(ready, cst.SimpleStatementLine) and isinstance(line, cst.Assign | cst.AugAssign):
+            module.definitions[code(line.targets[0].target if isinstance(line, cst.Assign) else line)] = ready
+    return module
+
+
+@functools.cache
+def _read_once(text: str, rows: int) -> Module:
+    return read(text, rows)
+
+
+class Sources:
+    """The modules of ours that one file is made of; `failure` is the folder's failure.py."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self._folder, self._rows = folder, rows
+        self._constants: dict[str, dict[str, object]] = {}
+        self._read: dict[str, Module] = {}
+
+    def __getitem__(self, name: str) -> Module:
+        if name not in self._read:
+            place = ROOT / name.replace(".", "/")
+            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            text = (self._folder / "failure.py" if name == "failure" else file).read_text(encoding="utf-8")
+            once = _read_once(text, self._rows)  # nodes don't change, what holds them does
+            self._read[name] = Module(dict(once.definitions), dict(once.imports))
+        return self._read[name]
+
+    def constants(self, name: str) -> dict[str, object]:
+        """The values of a module's constants, as far as they follow from each other and from those it imports."""
+        if name in self._constants:
+            return self._constants[name]
+        known = self._constants.setdefault(name, {"string": string})
+        for local, (place, attribute) in self[name].imports.items():
+            if ours(place) and attribute in self.constants(place):
+                known[local] = self.constants(place)[attribute]
+        for local, value in self._assigned(name).items():
+            with contextlib.suppress(Unknown):
+                known[local] = evaluate(value, known)
+        return known
+
+    def tables(self, name: str) -> dict[str, cst.Dict]:
+        """A module's dictionaries, whatever their values are."""
+        return {local: value for local, value in self._assigned(name).items() if isinstance(value, cst.Dict)}
+
+    def _assigned(self, name: str) -> dict[str, cst.BaseExpression]:
+        lines = {k: v.body[0] for k, v in self[name].definitions.items() if isinstance(v, cst.SimpleStatementLine)}
+        return {local: line.value for local, line in lines.items() if isinstance(line, cst.Assign)}
+
+
+def shortened(node: Any) -> Any:
+    """A function or class with the first paragraph of its docstring."""
+    first = node.body.body[0] if isinstance(node.body, cst.IndentedBlock) else None
+    if not isinstance(first, cst.SimpleStatementLine) or node.get_docstring() is None:
+        return node
+    paragraph = node.get_docstring().split("\n\n")[0].rstrip()
+    quoted = '"""' + paragraph.replace("\\", "\\\\").replace("\n", "\n    ") + '"""'
+    line = first.with_changes(body=[cst.Expr(cst.SimpleString(quoted))])
+    return node.with_changes(body=node.body.with_changes(body=[line, *node.body.body[1:]]))
+
+
+def spliced(function: cst.FunctionDef) -> cst.FunctionDef:
+    """A function that ends in ``return make()``, with the body of its own `make` in that place."""
+    if not isinstance(function.body, cst.IndentedBlock):
+        return function
+    *before, last = function.body.body
+    returned = code(last).strip()
+    for number, inner in enumerate(before):
+        if not isinstance(inner, cst.FunctionDef):
+            continue
+        made = f"return {inner.name.value}()"
+        if returned in (made, f"{made}.train()"):
+            statements = [*before[:number], *before[number + 1 :], *inner.body.body]
+            if returned.endswith(".train()"):
+                statements[-1] = cst.parse_statement(code(statements[-1]).strip() + ".train()")
+            return function.with_changes(body=function.body.with_changes(body=statements))
+    return function

@@ -1,0 +1,1 @@
+"""The verbs of those who keep the catalogue true."""

@@ -1,0 +1,216 @@
+"""What cells cost, as ratios measured side by side in one run; writes the table of bench/README.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.base.markdown import put
+from faultline.base.packages import versions
+from faultline.base.paths import REPROS, ROOT
+from faultline.catalogue.loading import failures, load_module
+from faultline.cells import expected, selection
+from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection
+from faultline.runs import runner, shards
+from faultline.runs.results import Result
+from faultline.runs.supervisor import RankServer
+
+README = ROOT / "bench" / "README.md"
+STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
+REPEATS = 20
+LOG = 64 << 20  # bytes of a log
+# As their smallest public models have them; what isn't said is transformers' default.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_hidden_layers": 24},
+    "gemma3": {"architectures": ["Gemma3ForConditionalGeneration"]},
+}
+
+Row = tuple[str, str, str]
+
+
+def bench() -> int:
+    """Measure everything and rewrite the table; takes about an hour, most of it the matrix's."""
+    say = Console(stderr=True).print
+    rows: list[Row] = []
+    with RankServer(sys.executable) as ranks:
+        references = runner.References(ranks.folder)
+        rows += per_cell(ranks, references, say)
+        rows.append(memory(ranks, references))
+    rows += linear(say)
+    rows += checks(say)
+    rows += logs(say)
+    table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
+    cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
+    stack = ", ".join(f"{name} {version}" for name, version in versions().items())
+    text = "\n".join([f"{cores}; {stack}.", "", "| measured | value | target |", "|---|---|---|", *table])
+    print(text)
+    print(put(README, lambda: text))
+    return EXIT_AS_EXPECTED
+
+
+def healthy(strategy: str) -> list[Cell]:
+    """REPEATS cells of a strategy that train: every variant that does and saves nothing, over and over."""
+    cells = [
+        cell
+        for cell in selection.select(failures(), Selection(strategy=(strategy,), precision=("fp32",)))
+        if cell.world_size == 2
+        and not failures()[cell.failure].variant(cell.variant).trainer
+        and not hasattr(load_module(REPROS / cell.failure), "save")
+        and expected.first(expected.rules(failures()[cell.failure]), cell, versions()) is None
+    ]
+    return [cells[i * len(cells) // REPEATS] for i in range(REPEATS)]
+
+
+def per_cell(ranks: RankServer, references: runner.References, say: Callable[[str], None]) -> list[Row]:
+    """Forked ranks against torchrun and against ranks that are already up, cell by cell in turn."""
+    rows: list[Row] = []
+    ranks.start()
+    for strategy in STRATEGIES:
+        forked, launched, bare = [], [], []
+        for number, cell in enumerate(healthy(strategy)):
+            reference = references.file(ranks, cell)
+            if reference.problem:
+                raise RuntimeError(f"{cell.id}: no reference: {reference.problem.traceback}")
+            job = {"cell": cell.id, "reference": str(reference.file)}
+            forked.append(timed(lambda job=job: ranks.run(job, 2)))  # type: ignore[misc]
+            again = ranks.run({**job, "times": 2}, 2)
+            if wrong := [end.report.error for end in again.ranks if end.report and end.report.error]:
+                raise RuntimeError(f"{cell.id}: {wrong[0].message}")
+            bare.append(max(end.report.seconds for end in again.ranks if end.report))
+            launched.append(timed(lambda job=job: torchrun(job)))  # type: ignore[misc]
+            say(f"{strategy} {number + 1}/{REPEATS}: {forked[-1]:.2f} s, torchrun {launched[-1]:.1f} s")
+        cost, slow, least = map(statistics.median, (forked, launched, bare))
+        per_pair = statistics.median(b / a for a, b in zip(forked, launched, strict=True))
+        over = statistics.median(a / b for a, b in zip(forked, bare, strict=True))
+        rows += [
+            (f"{strategy}: torchrun / cell", f"{per_pair:.0f} ({slow:.1f} s / {cost:.2f} s)", "at least 25"),
+            (f"{strategy}: cell / bare work", f"{over:.2f} ({cost:.2f} s / {least:.2f} s)", "at most 2"),
+        ]
+    return rows
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def torchrun(job: dict[str, Any]) -> None:
+    """The same job, started the usual way; its own reports prove that it ran."""
+    with tempfile.TemporaryDirectory(prefix="faultline-torchrun-") as folder:
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps({**job, "folder": folder}))
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        words += ["-m", "faultline.ranks.launched", str(file)]
+        subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=True)
+        for rank in range(2):
+            if json.loads((Path(folder) / f"report{rank}.json").read_text())["error"]:
+                raise RuntimeError(f"{job['cell']}: torchrun's rank {rank} failed")
+
+
+def memory(ranks: RankServer, references: runner.References) -> Row:
+    """The most that server and ranks hold together, shared pages counted once (PSS), in a ZeRO-3 cell.
+
+    They are all that runs below this process: a second server would share the libraries' pages, and halve them.
+    """
+    cell = healthy("zero3")[0]
+    reference = references.file(ranks, cell).file
+    job = {"cell": cell.id, "reference": str(reference), "times": 3}
+    most = 0
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: [ranks.run(job, 2) for _ in range(5)])
+        while not running.done():
+            try:
+                everyone = psutil.Process().children(recursive=True)
+                most = max(most, sum(child.memory_full_info().pss for child in everyone))
+            except psutil.NoSuchProcess:
+                pass
+            time.sleep(0.01)
+        running.result()
+    return ("server and two ranks (PSS)", f"{most / 2**30:.2f} GB", "under 3 GB")
+
+
+def linear(say: Callable[[str], None]) -> list[Row]:
+    """The default matrix, its scenario-level part first, and a quarter of it against the whole."""
+    cells = selection.select(failures(), Selection())
+    trained = {cell for cell in cells if failures()[cell.failure].variant(cell.variant).trainer}
+    scenario = [cell for cell in cells if cell not in trained]
+    parts = {
+        "quarter": shards.split(cells, 4, shards.recorded())[0],
+        "scenario": scenario,
+        "trainer": [cell for cell in cells if cell in trained],
+    }
+    minutes, seconds = {}, {}
+    wrong: set[str] = set()
+    for name, part in parts.items():
+        entries: list[Result] = []
+        minutes[name] = timed(partial(run, part, entries)) / 60
+        seconds[name] = statistics.median(entry.seconds for entry in entries)
+        wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
+        say(f"{name}: {len(part)} cells in {minutes[name]:.1f} min; not as expected: {', '.join(wrong) or 'none'}")
+    whole, quarter = minutes["scenario"] + minutes["trainer"], minutes["quarter"]
+    per_cell = [60 * whole / len(cells), 60 * quarter / len(parts["quarter"])]
+    return [
+        (f"default matrix ({len(cells)} cells)", f"{whole:.1f} min", "under 25 min"),
+        ("cells that did not do what is expected of them", f"{len(wrong)}", "0"),
+        (f"its scenario-level cells ({len(scenario)})", f"{minutes['scenario']:.1f} min", ""),
+        ("median scenario-level cell", f"{seconds['scenario']:.2f} s", ""),
+        ("seconds per cell, whole / a quarter", f"{per_cell[0]:.2f} / {per_cell[1]:.2f}", "the same: linear"),
+    ]
+
+
+def run(cells: Sequence[Cell], entries: list[Result]) -> None:
+    """Run cells on as many workers as there are cores; `entries` gets the result of each."""
+    runner.run_all(cells, os.cpu_count() or 2, entries.append)
+
+
+def checks(say: Callable[[str], None]) -> list[Row]:
+    """What the check of a small config takes from the call to the answer, over the default strategies and modes."""
+    rows: list[Row] = []
+    for kind, config in CONFIGS.items():
+        with tempfile.TemporaryDirectory(prefix="faultline-config-") as folder:
+            (Path(folder) / "config.json").write_text(json.dumps({"model_type": kind, **config}))
+            command = [sys.executable, "-m", "faultline", "check", folder, "--json"]
+            started = time.perf_counter()
+            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+            seconds = time.perf_counter() - started
+        if done.returncode not in (EXIT_AS_EXPECTED, EXIT_UNEXPECTED):
+            raise RuntimeError(f"the check of {kind} ended with exit code {done.returncode}")
+        cells = len(json.loads(done.stdout)["cells"])
+        say(f"check of {kind}: {cells} cells in {seconds:.0f} s")
+        rows.append((f"check of a {kind} config ({cells} cells)", f"{seconds:.0f} s", "under 60 s on 2 cores"))
+    return rows
+
+
+def logs(say: Callable[[str], None]) -> list[Row]:
+    """What `diagnose` takes for lines that its patterns might choke on, against as much of an ordinary log."""
+    ordinary = b"".join(b"{'learning_rate': %d, 'epoch': 0.%d}\n" % (n, n) for n in range(9_000))
+    seconds = {}
+    for name, piece in (
+        ("ordinary", ordinary),
+        ("long", b" " * 60_000 + b"rank : x\n" + b"\x1b[" + b";" * 60_000 + b"\n"),
+    ):
+        content = piece * (LOG // len(piece))
+        command = [sys.executable, "-m", "faultline", "diagnose", "-"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=ROOT, input=content, stdout=subprocess.DEVNULL, check=False)
+        seconds[name] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
+        say(f"a log of {name} lines: {seconds[name]:.1f} s")
+    told = f"{seconds['long'] / seconds['ordinary']:.1f} ({seconds['long']:.1f} s / {seconds['ordinary']:.1f} s)"
+    return [(f"diagnose: {LOG >> 20} MB of long lines / of an ordinary log", told, "at most 3")]

@@ -1,0 +1,152 @@
+"""Blessing: from what a run observed to a short expected.toml that says so."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import UsageError
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.expected import PATTERNS, Rule, about, axes, expect, holds, verdict
+from faultline.cells.words import grouped
+from faultline.runs.results import Result
+
+TRAINS = Rule()
+ANYWHERE: dict[str, Any] = dict.fromkeys((*PATTERNS, "world_size"), ())
+
+
+def bless(
+    failure: Failure,
+    observed: Mapping[Cell, tuple[str, str]],
+    versions: Mapping[str, str],
+    rules: Sequence[Rule],
+    cells: Iterable[Cell],
+) -> tuple[Rule, ...]:
+    """The failure's rules after a run of some of its `cells`.
+
+    Cells that weren't run keep what the rules say of them. Rules that expect all
+    that was observed stay as they are. Otherwise those are made anew that are wrong,
+    or whose result has new cells: a known result keeps its `record`, `reason` and
+    `versions`. Rules about other versions than this stack's stay in front.
+    """
+    holding = [rule for rule in rules if holds(rule, versions)]
+    news = {
+        cell: _known_result(holding, *result)
+        for cell, result in observed.items()
+        if cell.failure == failure.name and verdict(expect(holding, cell, versions), *result) != "expected"
+    }
+    if not news:
+        return tuple(rules)
+    known = {cell for cell in cells if cell.failure == failure.name}
+    # A file without devices was made on the CPU and covers no other device.
+    if any(rule.device for rule in rules) or any(cell.device != "cpu" for cell in observed):
+        known = {replace(cell, device=device) for cell in known for device in DEVICES}
+    known |= {cell for cell in observed if cell.failure == failure.name}
+    values = axes(failure)
+    order = sorted(known, key=lambda cell: [values[axis].index(getattr(cell, axis)) for axis in values])
+    target = {cell: news.get(cell) or _result(holding, cell) for cell in order}
+    blessed = [rule for rule in rules if rule not in holding]
+    # What holds in this stack only comes first, so that it hides nothing that holds in others.
+    layers = [*dict.fromkeys(rule.versions for rule in holding if rule.versions), ()]
+    for number, layer in enumerate(layers):
+        below = [rule for rule in holding if rule.versions == layer]
+        part = {cell: result if result.versions == layer else TRAINS for cell, result in target.items()}
+        hidden = [cell for cell, result in target.items() if layers.index(result.versions) < number]
+        part |= {cell: _result(below, cell) for cell in hidden}
+        for rule in below:
+            affected = [cell for cell in part if about(rule, cell)]
+            result = replace(rule, **ANYWHERE)
+            if result not in news.values() and all(part[cell] == result for cell in affected):
+                blessed.append(rule)
+                part = {cell: result for cell, result in part.items() if cell not in affected}
+        blessed += _few_rules(part, values)
+    return tuple(blessed)
+
+
+def refuse(results: Sequence[Result], finished: bool) -> None:
+    """Raise UsageError for a run that was interrupted, or that has invalid cells or errors without a signature."""
+    if not finished:
+        raise UsageError("can't bless a run that was interrupted; let it finish first")
+    invalid = [result.cell.id for result in results if result.outcome == Outcome.INVALID]
+    if invalid:
+        more = f" and {len(invalid) - 3} more" if len(invalid) > 3 else ""
+        raise UsageError(f"can't bless a run with invalid cells: {', '.join(invalid[:3])}{more}")
+    for result in results:
+        if result.outcome == Outcome.RAISES and result.signature == "other":
+            error = f"{result.cell.id} raised an error that no signature in its failure.py names: {result.detail}"
+            raise UsageError(f"can't bless what has no name: {error}{_named_by(result)}")
+
+
+def _named_by(result: Result) -> str:
+    """What to do about an error that other failures have a name for; else nothing."""
+    named = [
+        f"{signature!r} of {name}"
+        for name, failure in failures().items()
+        if (signature := failure.signature(result.detail)) not in ("other", *failure.also_raises)
+    ]
+    return f"; it is {' or '.join(named)}: put that into `elsewhere`, and run the cells again" if named else ""
+
+
+def difference(old: str, new: str, file: Path | str) -> str:
+    """What blessing changes in a file, as a unified diff."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), str(file), f"{file} (blessed)", lineterm="")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _result(rules: Iterable[Rule], cell: Cell) -> Rule:
+    """The first rule about a cell, without its conditions on cells."""
+    return replace(next((rule for rule in rules if about(rule, cell)), TRAINS), **ANYWHERE)
+
+
+def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:
+    """The result of the first rule with this outcome and signature, with its notes; else one without notes."""
+    plain = Rule(outcome=outcome, signatures=(signature,) if signature else ())
+    for rule in rules if outcome != Outcome.TRAINS else ():
+        if rule.outcome == outcome and (signature in rule.signatures or rule.signatures == plain.signatures):
+            return replace(rule, **ANYWHERE)
+    return plain
+
+
+def _few_rules(target: Mapping[Cell, Rule], values: dict[str, Sequence[Any]]) -> list[Rule]:
+    """Few rules, first match first, that give every cell its result.
+
+    Each is about the largest group around the first failing cell without a rule. Cells of earlier rules may be inside.
+    """
+    rules: list[Rule] = []
+    left = target
+    while failing := [cell for cell, result in left.items() if result != TRAINS]:
+        same = [cell for cell in failing if left[cell] == left[failing[0]]]
+        others = [cell for cell in left if left[cell] != left[failing[0]]]
+        orders = [[*values][i:] + [*values][:i] for i in range(len(values))]
+        groups = [replace(left[failing[0]], **_conditions(same, others, values, order)) for order in orders]
+        rules.append(max(groups, key=lambda rule: sum(about(rule, cell) for cell in same)))
+        left = {cell: result for cell, result in left.items() if not about(rules[-1], cell)}
+    for rule in reversed(rules):
+        fewer = [other for other in rules if other is not rule]
+        if all(_result(fewer, cell) == result for cell, result in target.items()):
+            rules = fewer
+    return rules
+
+
+def _conditions(
+    same: Sequence[Cell], others: Sequence[Cell], values: dict[str, Sequence[Any]], order: Sequence[str]
+) -> dict[str, Any]:
+    """Conditions that the first cell meets, many of the same and none of the others: widened axis by axis, in order."""
+    box: dict[str, Any] = {axis: (getattr(same[0], axis),) for axis in order}
+    for axis in order:
+        excluded = {getattr(cell, axis) for cell in others if about(Rule(**box | {axis: ()}), cell)}
+        box[axis] = tuple(value for value in values[axis] if value not in excluded)
+    group = [cell for cell in same if about(Rule(**box), cell)]
+    box = {axis: tuple(sorted({getattr(cell, axis) for cell in group}, key=values[axis].index)) for axis in values}
+    for axis in reversed(values):
+        if not any(about(Rule(**box | {axis: ()}), cell) for cell in others):
+            box[axis] = ()
+    if box["strategy"]:
+        box["strategy"] = tuple(grouped(box["strategy"], ()).split(", "))
+    return box

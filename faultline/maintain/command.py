@@ -1,0 +1,94 @@
+"""What is made from a run: expected.toml, READMEs, durations, and one run of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.base.packages import versions
+from faultline.base.paths import REPROS, ROOT
+from faultline.base.text import one_line
+from faultline.catalogue.loading import failure_named, failures
+from faultline.cells import expected
+from faultline.cells.selection import Selection, select
+from faultline.maintain import bless as blessing
+from faultline.maintain import overview
+from faultline.maintain import readmes as measured
+from faultline.matrix import command as matrix
+from faultline.runs import folders, results, shards
+
+
+@dataclass(frozen=True)
+class BlessRequest:
+    """Rules to make from a run (the newest, unless a folder is named), of all its failures or of one."""
+
+    run: str = ""
+    failure: str = ""
+    check: bool = False
+
+
+def bless(request: BlessRequest) -> int:
+    """Rewrite expected.toml of the run's failures, and print the difference; `check` only prints it."""
+    folder = folders.undisturbed(request.run)
+    if request.failure:
+        failure_named(request.failure)
+    found = [entry for entry in folders.entries(folder) if request.failure in (entry.cell.failure, "", None)]
+    blessing.refuse(found, bool(folder.facts().get("finished")))
+    folders.same_stack(folder)
+    changed = False
+    for name in sorted({entry.cell.failure for entry in found} & set(failures())):
+        failure = failures()[name]
+        file = REPROS / name / "expected.toml"
+        observed = {cell: told for cell, told in results.outcomes(found).items() if cell.failure == name}
+        cells = select(failures(), Selection(failure=(name,), device=next(iter(observed)).device))
+        rules = blessing.bless(failure, observed, versions(), expected.load(file), cells)
+        old = file.read_text(encoding="utf-8") if file.exists() else ""
+        text = expected.to_toml(rules, old)
+        difference = blessing.difference(old, text, file)
+        if difference:
+            changed = True
+            print(difference, end="")
+            if not request.check:
+                file.write_text(text, encoding="utf-8")
+    if not changed:
+        print("nothing to change: the rules expect what the run did")
+    return EXIT_UNEXPECTED if changed and request.check else EXIT_AS_EXPECTED
+
+
+def readmes(run: str) -> int:
+    """Rewrite the measured part of each failure's README from a run."""
+    folder = folders.undisturbed(run)
+    found = folders.entries(folder)
+    for failure in failures().values():
+        default = {cell.id for cell in select(failures(), Selection(failure=(failure.name,)))}
+        have = {entry.cell.id for entry in found if entry.cell.failure == failure.name}
+        if have and default - have:
+            raise UsageError(
+                f"{folder.path.name} lacks {len(default - have)} of {failure.name}'s cells: run all of them"
+            )
+        if have:
+            print(measured.rewrite(REPROS / failure.name / "README.md", failure, found))
+    if not {cell.id for cell in select(failures(), Selection())} - {entry.cell.id for entry in found}:
+        print(measured.rewrite_noise(ROOT / "docs" / "trust.md", found))
+    print(overview.rewrite())
+    return EXIT_AS_EXPECTED
+
+
+def durations(run: str) -> int:
+    """Record how long cells took, so that shards of later runs are of equal length."""
+    shards.record(folders.entries(folders.undisturbed(run)))
+    return EXIT_AS_EXPECTED
+
+
+def merge(runs: Sequence[str]) -> int:
+    """Put shards together in a new results folder, and print what is missing."""
+    folder, absent, missing = shards.merge([folders.undisturbed(name) for name in runs])
+    code = matrix.finish(folder, folder.results())
+    if absent:
+        print(f"missing: every cell of {'shard' if len(absent) == 1 else 'shards'} {', '.join(absent)}")
+    if missing:
+        first = ", ".join(map(one_line, missing[:3]))
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        print(f"missing: {len(missing)} of the cells that the runs were asked for: {first}{more}")
+    return EXIT_UNEXPECTED if absent or missing else code

@@ -1,0 +1,53 @@
+"""The machine: its versions, devices and settings, and the environments that stacks left on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base.packages import versions
+from faultline.ranks import settings
+from faultline.report import listing
+from faultline.stacks import environments
+
+
+def env(as_json: bool) -> int:
+    """Print versions, devices, and the settings that ranks get."""
+    facts = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "stack": versions(),
+        "suite": {name: metadata.version(name) for name in ("pytest", "rich", "psutil")},
+        "compiler": shutil.which("g++") or "none (none is needed)",
+        "gpus": _gpus(),
+        "settings": settings.environment(),
+    }
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        listing.environment(Console(), facts)
+    return EXIT_AS_EXPECTED
+
+
+def _gpus() -> list[str]:
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def clean_stacks() -> int:
+    """Remove the environments of all stacks, except if a run uses one."""
+    removed, used = environments.clean()
+    line = f"{len(removed)} environment{'' if len(removed) == 1 else 's'} removed from {environments.cache()}"
+    print(f"{line}; kept, as they are in use: {', '.join(folder.name for folder in used)}" if used else line)
+    return EXIT_AS_EXPECTED

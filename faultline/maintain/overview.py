@@ -1,0 +1,68 @@
+"""The table of docs/catalogue.md and the figures of the README, made from the records and their blessed rules."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from faultline.base.markdown import headed, put, row
+from faultline.base.paths import ROOT
+from faultline.catalogue import REMEDIES, Failure
+from faultline.catalogue.loading import failures
+from faultline.observations import verdicts
+
+README, CATALOGUE = ROOT / "README.md", ROOT / "docs" / "catalogue.md"
+COUNTS = "<!-- counts: begin -->", "<!-- counts: end -->"
+FAILURES = "<!-- failures: begin -->", "<!-- failures: end -->"
+VERDICTS = ("verified", "refuted", "conditional", "untested")
+
+
+def rewrite() -> str:
+    """Rewrite the table and the figures, and report for each file whether it changed."""
+    return "\n".join((put(CATALOGUE, table, FAILURES), put(README, counts, COUNTS)))
+
+
+def counts() -> str:
+    """The number of failures, and of claims by verdict, as a sentence."""
+    words = Counter(
+        verdicts.by_rules(failure, claim).word for failure in failures().values() for claim in failure.claims.values()
+    )
+    by_verdict = ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word])
+    return f"{len(failures())} failures and {words.total()} claims: {by_verdict}."
+
+
+def table() -> str:
+    """Markdown: each failure on one line, with where it happens today, its fix and its first remedy."""
+    head = ("failure", "what you see", "where today", "fixed in", "what helps first")
+    return "\n".join(headed(head, [row(*_line(failure)) for failure in failures().values()]))
+
+
+def _line(failure: Failure) -> tuple[str, ...]:
+    return (
+        f"[{failure.name}](../repros/{failure.name}/README.md)",
+        failure.title,
+        "; ".join(verdicts.endings(failure)) or _unseen(failure),
+        re.split(r"[:;]|, wh(?:ich|ose)\b", failure.until)[0],
+        _first_remedy(failure),
+    )
+
+
+def _first_remedy(failure: Failure) -> str:
+    """The first verified remedy in the order of the record, else the first conditional one; empty if none helps."""
+    words = {
+        claim.text: verdicts.by_rules(failure, claim).word
+        for claim in failure.claims.values()
+        if claim.kind in REMEDIES
+    }
+    verified = [text for text, word in words.items() if word == "verified"]
+    conditional = [f"in some places: {text}" for text, word in words.items() if word == "conditional"]
+    return next(iter(verified + conditional), "")
+
+
+def _unseen(failure: Failure) -> str:
+    """The text for a failure that today's stack doesn't show."""
+    if failure.not_reproduced or not failure.reported:
+        return f"not reproduced: {failure.not_reproduced}"
+    stack, precision = failure.reported.stack, failure.reported.precision
+    setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
+    return f"nowhere any more; with {setting}, {'; '.join(verdicts.endings(failure, stack, precision))}"

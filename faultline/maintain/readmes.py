@@ -1,0 +1,217 @@
+"""The measured part of a failure's README: where it happens, and what became of each claim."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.base.markdown import as_code, headed, put, row
+from faultline.base.packages import TODAY
+from faultline.base.text import one_line
+from faultline.catalogue import Failure
+from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
+from faultline.cells.words import grouped, ordered, places
+from faultline.observations import measured
+from faultline.observations.measured import shown_on
+from faultline.observations.verdicts import Judged
+from faultline.report import claims
+from faultline.runs.results import Result, outcomes
+
+_DEVICES = {"cpu": "the CPU with gloo", "cuda": "a GPU"}
+
+Outcomes = Mapping[Cell, tuple[str, str]]
+
+
+def rewrite(file: Path, failure: Failure, results: Iterable[Result]) -> str:
+    """Put a run's results into a failure's README, and say whether that changed the file."""
+    return put(file, lambda: measured_part(failure, results))
+
+
+def rewrite_noise(file: Path, results: Collection[Result]) -> str:
+    """Rewrite the table that the tolerances rest on, in docs/trust.md."""
+    return put(file, lambda: noise(results))
+
+
+def noise(results: Collection[Result]) -> str:
+    """How far healthy cells are from the reference, and sick ones, as Markdown: what the tolerances rest on."""
+    rows = []
+    for precision, tolerance in TOLERANCE.items():
+        compared = [r for r in results if r.cell.precision == precision and r.relative_error is not None]
+        healthy = sorted(float(r.relative_error or 0) for r in compared if r.outcome == "trains")
+        sick = min((float(r.relative_error or 0) for r in compared if r.outcome == "diverges"), default=None)
+        rounded = [r.rounding for r in compared if r.outcome == "trains"]
+        largest = max((float(each.largest.error) for each in rounded if each.largest), default=None)
+        times = max((float(each.times_noise or 0) for each in rounded if each.count), default=None)
+        if healthy:
+            median, most = f"{healthy[len(healthy) // 2]:.1e}", f"{healthy[-1]:.1e}"
+            rows.append(
+                row(
+                    precision,
+                    str(len(healthy)),
+                    median,
+                    most,
+                    f"{tolerance:g}",
+                    "none" if sick is None else f"{sick:.1g}",
+                    str(sum(each.count for each in rounded)),
+                    "none" if largest is None else f"{largest:.1g}",
+                    "none" if times is None else f"{times:.1f}",
+                    f"{MARGIN[precision]:g}",
+                )
+            )
+    head = (
+        "precision",
+        "cells that train",
+        "median of their largest error",
+        "largest",
+        "tolerance",
+        "least of those that diverge",
+        "errors that rounding excuses",
+        "largest of them",
+        "most times the noise",
+        "margin",
+    )
+    return "\n".join(headed(head, rows))
+
+
+def measured_part(failure: Failure, results: Iterable[Result]) -> str:
+    """The Markdown of one failure, the same for the same results in whatever order.
+
+    Of a run on several devices it shows the CPU's part.
+    """
+    known = {variant.name for variant in failure.variants}
+    own = sorted(
+        (r for r in results if r.cell.failure == failure.name and r.cell.variant in known), key=lambda r: r.cell.id
+    )
+    if not own:
+        raise UsageError(f"the run has no cell of {failure.name}")
+    device = min(result.cell.device for result in own)
+    own = [result for result in own if result.cell.device == device]
+    observed = outcomes(own)
+    main = {cell: told for cell, told in observed.items() if cell == _usual(cell)}
+    stacks = sorted({one_line(result.stack) for result in own if result.stack})
+    parts = [
+        f"Measured with {'; '.join(stacks) or 'an unknown stack'}, on {_DEVICES.get(device, device)},"
+        " in fp32 on 2 ranks (`single`: one process).",
+        "\n".join(happens(failure, main)),
+        elsewhere(observed, main),
+        *on_the_stack_that_shows(failure),
+        "\n".join(fates(failure, own)),
+        "\n".join(second_models(own)),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def on_the_stack_that_shows(failure: Failure) -> list[str]:
+    """What the rules say of the stack on which a failure was reported, where today's shows none of it."""
+    name = shown_on(failure)
+    if name == TODAY:
+        return []
+    observed = measured.outcomes(failure, name)
+    main = {cell: told for cell, told in observed.items() if cell == _usual(cell)}
+    return [
+        f"On [{name}](../../stacks/{name}.txt), which shows it:",
+        "\n".join(happens(failure, main)),
+        elsewhere(observed, main),
+    ]
+
+
+def happens(failure: Failure, main: Outcomes) -> list[str]:
+    """The table of broken variants: strategies that do the same in every mode share their lines.
+
+    `any` are all modes that there are: of a variant that runs in some of them only, those are named.
+    """
+    lines = []
+    for variant in (v.name for v in failure.variants if v.broken):
+        did: dict[str, dict[str, str]] = {}
+        for cell in main:
+            if cell.variant == variant:
+                did.setdefault(cell.strategy, {})[cell.checkpointing] = _outcome(*main[cell])
+        groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for strategy in ordered(did, strategies.names()):
+            same: dict[str, list[str]] = {}
+            for mode in ordered(did[strategy], CHECKPOINTING):
+                same.setdefault(did[strategy][mode], []).append(mode)
+            told = tuple(
+                ("any" if {*own} == {*CHECKPOINTING} else ", ".join(own), outcome) for outcome, own in same.items()
+            )
+            groups.setdefault(told, []).append(strategy)
+        for told, names in groups.items():
+            group = as_code(grouped(names, did))
+            lines += [row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in told]
+    return headed(("variant", "strategies", "checkpointing", "outcome"), lines)
+
+
+def elsewhere(observed: Outcomes, main: Outcomes) -> str:
+    """One line on bf16 and other world sizes: how broken variants differ there from the main table."""
+    others = [cell for cell in observed if cell.broken and _usual(cell) in main and cell not in main]
+    changes: dict[tuple[str, str], list[Cell]] = {}
+    for cell in sorted(others, key=lambda cell: cell.id):
+        now, usual = observed[cell], main[_usual(cell)]
+        if now != usual:
+            changes.setdefault((_place(cell), f"{_outcome(*now)} rather than {_outcome(*usual)}"), []).append(cell)
+    texts = []
+    for (place, change), cells in sorted(changes.items()):
+        among = [_usual(cell) for cell in others if _place(cell) == place]
+        where = ", ".join(places([_usual(cell) for cell in cells], among))
+        texts.append(f"with {place}, {as_code(where)}: {change}")
+    if texts:
+        return f"Different outside of that table: {'; '.join(texts)}."
+    run = " or ".join(sorted({_place(cell) for cell in others}))
+    return f"The same outcomes with {run}, wherever broken variants were run so." if run else ""
+
+
+def _usual(cell: Cell) -> Cell:
+    """The same cell in the main table."""
+    return replace(cell, precision="fp32", world_size=default_world(cell))
+
+
+def _place(cell: Cell) -> str:
+    """How a cell differs from the main table's."""
+    count = "1 rank" if cell.world_size == 1 else f"{cell.world_size} ranks"
+    ranks = "" if cell.world_size == default_world(cell) else count
+    return " on ".join(filter(None, (cell.precision if cell.precision != "fp32" else "", ranks)))
+
+
+def fates(failure: Failure, results: Collection[Result]) -> list[str]:
+    """The table of claims with their verdicts."""
+    rows = [
+        row(key, told.verdict.claim.text, told.verdict.word, _count(told))
+        for key, told in claims.in_run(failure, results).items()
+    ]
+    return headed(("", "claim", "verdict", "cells"), rows)
+
+
+def second_models(results: Iterable[Result]) -> list[str]:
+    """Where there is a model that is only read: how much of it a rank holds, and what wraps it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    strategies_of: dict[str, set[str]] = {}
+    for result in results:
+        second = result.evidence.get("second")
+        if not second or result.cell != _usual(result.cell) or result.cell.checkpointing != "off":
+            continue
+        held, whole = second["bytes_held"], second["bytes_whole"]
+        share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
+        told = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
+        groups.setdefault((result.cell.variant, told), []).append(result.cell.strategy)
+        strategies_of.setdefault(result.cell.variant, set()).add(result.cell.strategy)
+    rows = [
+        row(f"`{variant}`", as_code(grouped(names, strategies_of[variant])), told)
+        for (variant, told), names in groups.items()
+    ]
+    return headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
+
+
+def _count(told: Judged) -> str:
+    """How many cells speak for a claim, and what happens in those that don't; on which stacks, if not the run's."""
+    verdict, on = told.verdict, f", on {' and '.join(told.stacks)}" if told.stacks else ""
+    if verdict.word == "untested":
+        return f"no cell could tell{on}"
+    count = f"{len(verdict.speaks_for)} of {len(verdict.speaks_for) + len(verdict.against)} cells"
+    return as_code("; ".join([count, *told.where])) + on
+
+
+def _outcome(outcome: str, signature: str) -> str:
+    return one_line(f"{outcome} `{signature}`" if signature else outcome)

@@ -1,0 +1,115 @@
+"""Recording: what cells did in runs becomes observations, the errors with their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.base.packages import TODAY, stack_name
+from faultline.base.traces import shortened
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.catalogue.recognition import met
+from faultline.cells.cell import Cell
+from faultline.observations import recording, store
+from faultline.observations.matching import mechanism
+from faultline.observations.measured import ERRORS
+from faultline.observations.store import Error, Observations, Row, Stack
+from faultline.runs.results import Result
+from faultline.runs.storage import RunFolder
+
+FIRST, LAST = 60, 60  # lines of a traceback that are recorded, where there are more
+
+
+def run(folders: Iterable[str]) -> int:
+    """Add what cells did in runs to observations/."""
+    before = store.everything()
+    after = merged(before, results(map(Path, folders)))
+    store.write(after)
+    new = after.errors.keys() - before.errors.keys()
+    print(f"{len(after.errors)} errors on {len(after.stacks)} stacks, {len(new)} of them new")
+    return EXIT_AS_EXPECTED
+
+
+def results(folders: Iterable[Path]) -> Iterator[Result]:
+    """Every result in the folders and those within them, without runs whose ranks were killed on purpose."""
+    files = [file for folder in folders for file in sorted(folder.resolve().rglob("cells.jsonl"))]
+    if not files:
+        raise UsageError("there are no results in that: name folders of results/")
+    for file in files:
+        run = RunFolder(file.parent)
+        if run.facts().get("kind") != "chaos":
+            yield from run.read()[0]
+
+
+def merged(before: Observations, found: Iterable[Result]) -> Observations:
+    """Observations with results added.
+
+    Of every cell its errors are recorded, and of broken cells whatever they do on the stacks of stacks/ but today's,
+    which the rules have.
+    """
+    before = recording.named(before)
+    stacks = {stack_name(stack.versions): stack for stack in before.stacks.values()}
+    errors: dict[str, Error] = {}
+    runs = []
+    for result in found:
+        cell, line = result.cell, result.stack
+        if cell.failure not in failures() or not line:
+            continue
+        if line not in stacks:
+            stacks[line] = recording.with_name(Stack("", dict(part.split(" ") for part in line.split(", "))))
+        row = Row(cell.name, stacks[line].name, result.outcome, result.signature)
+        if row.outcome in ERRORS:
+            error = recorded(result, failures()[cell.failure])
+            errors.setdefault(error.id, error)
+            row = row._replace(error=error.id)
+        runs.append((cell, row))
+    after = recording.with_runs(before, stacks.values(), errors.values(), runs)
+
+    def is_recorded(cell: Cell, row: Row) -> bool:
+        stack = after.stacks[row.stack]
+        if stack.name == TODAY or not (cell.broken and stack.named):
+            return bool(row.error) or any(each.stack == row.stack for each in before.rows.get(cell, ()))
+        return True
+
+    rows = {cell: [row for row in each if is_recorded(cell, row)] for cell, each in after.rows.items()}
+    return recording.named(replace(after, rows=rows))
+
+
+def recorded(result: Result, failure: Failure) -> Error:
+    """The error, the death or the hang with which a cell ended."""
+    raises = result.outcome == "raises"
+    first = next((rank.error for rank in result.ranks if rank.rank == result.rank), None)
+    traceback = first.traceback if raises and first else ""
+    if not raises:
+        traceback = "\n".join(rank.stack or rank.log for rank in result.ranks)
+    text = shortened(result.detail)
+    signature = failure.signature(text) if raises else result.signature
+    id_ = store.error_id(failure.name, result.outcome, text)
+    return Error(id_, failure.name, signature, result.outcome, text, excerpt(shortened(traceback)))
+
+
+def excerpt(traceback: str) -> str:
+    """The first and last lines of a traceback, without the marks below its source lines."""
+    lines = [line for line in traceback.splitlines() if set(line.strip()) - set("^~")]
+    return "\n".join(lines if len(lines) <= FIRST + LAST else [*lines[:FIRST], "  ...", *lines[-LAST:]])
+
+
+def answer(failure: Failure, signature: str, text: str) -> tuple[str, bool]:
+    """The failure that `diagnose` has to name for a recorded error, and whether for no more than its mechanism; nothing
+    where the catalogue has no words for it.
+
+    Words that are another failure's are the one's of several whose context is in the error's traceback.
+    """
+    if signature not in failure.errors:
+        return "", False
+    if signature not in failure.also_raises:
+        return failure.name, False
+    owners = [f for f in failures().values() if signature in f.errors and signature not in f.also_raises]
+    fitting = [f.name for f in owners if met(f.recognition.of(signature).any_of, text)]
+    if fitting:
+        return fitting[0], False
+    same = (f for f in owners if (found := mechanism(f, signature)) and met(found.any_of, text))
+    return next(((f.name, True) for f in same), ("", False))

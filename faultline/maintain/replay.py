@@ -1,0 +1,115 @@
+"""Past bumps whose answer is known, asked again: what says whether is-safe can be trusted."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.base.markdown import put
+from faultline.base.paths import STACKS
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import named
+from faultline.cells import selection
+from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection
+from faultline.releases import is_safe, is_safe_view
+from faultline.releases.changes import Answer, Safety
+from faultline.runs import campaigns
+from faultline.stacks import requests
+
+FILE, README = STACKS / "bumps.toml", STACKS / "README.md"
+AXES = ("failure", "variant", "strategy", "checkpointing", "precision")
+
+
+@dataclass(frozen=True)
+class Bump:
+    """One change of requirements, and what is known of it: the verdict, and why in a sentence with its record.
+
+    `cells` narrows is-safe's cells, axis by axis, with patterns.
+    """
+
+    name: str
+    base: str
+    requirements: str
+    verdict: Safety
+    why: str
+    record: str = ""
+    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The bumps of stacks/bumps.toml to ask about, or all of them."""
+
+    names: Sequence[str] = ()
+    workers: int = 1
+    resume: bool = False
+
+
+def run(request: Request) -> int:
+    """Ask is-safe about each bump, and write the table when all were asked; exit code 1 for an answer not as known."""
+    bumps = read()
+    for name in request.names:
+        if name not in bumps:
+            raise unknown("bump", name, list(bumps))
+    names = list(request.names or bumps)
+    campaign = campaigns.begin("replay", {"bumps": names}, request.workers, request.resume)
+    answers: dict[str, Answer] = {}
+    for name in names:
+        bump = bumps[name]
+        campaigns.say(f"{name}: {bump.requirements} on {bump.base}")
+        answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), chosen(bump))
+        folder = campaign.folder.path / name
+        folder.mkdir(exist_ok=True)
+        is_safe_view.write(folder, answers[name])
+        is_safe_view.terminal(Console(), answers[name])
+        right = answers[name].comparison.verdict == bump.verdict
+        print(f"known: {bump.verdict}{'' if right else ', so this answer is WRONG'}: {bump.why}\n")
+    if not request.names:
+        print(put(README, lambda: table(bumps, answers)))
+    wrong = [name for name in names if answers[name].comparison.verdict != bumps[name].verdict]
+    told = f", not as known: {', '.join(wrong)}" if wrong else ""
+    print(f"{len(names) - len(wrong)} of {len(names)} bumps answered as known{told}; results: {campaign.folder.shown}")
+    return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def read() -> dict[str, Bump]:
+    """The bumps of stacks/bumps.toml by name."""
+    told: dict[str, Any] = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    usual = {"cells": told.get("cells", {})}
+    bumps = [Bump(**{**usual, **entry, "verdict": Safety(entry["verdict"])}) for entry in told["bump"]]
+    return {bump.name: bump for bump in bumps}
+
+
+def chosen(bump: Bump) -> list[Cell]:
+    """The cells that is-safe runs for a bump."""
+    if set(bump.cells) - set(AXES):
+        raise UsageError(f"{bump.name}: cells are narrowed by {', '.join(AXES)}")
+    failure, variant, strategy, checkpointing, precision = (tuple(bump.cells.get(axis, ())) for axis in AXES)
+    cells = selection.select(failures(), Selection(failure, variant, strategy, checkpointing, precision))
+    return cells if "variant" in bump.cells else is_safe.default(cells)
+
+
+def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer]) -> str:
+    """What was asked, known and answered, as Markdown."""
+    rows = ["| bump | baseline | known | answer | cells | what changed |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, answer in answers.items():
+        bump, comparison = bumps[name], answer.comparison
+        right = comparison.verdict == bump.verdict
+        counts: Counter[str] = Counter()
+        for group in comparison.groups:
+            counts[f"{group.kind}: {named(group.before)} to {group.after}"] += len(group.changes)
+        changed = ", ".join(f"{count} {is_safe_view.code(text)}" for text, count in counts.items())
+        link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
+        rows.append(
+            f"| {is_safe_view.code(bump.requirements)}: {link} | {is_safe_view.code(bump.base)} | {bump.verdict} |"
+            f" {comparison.verdict if right else f'**{comparison.verdict}**'} | {comparison.compared} |"
+            f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
+        )
+    return "\n".join(rows)

@@ -1,0 +1,75 @@
+"""Upstream reports of what today's releases still have: exported, run once, and listed in generated/reports/."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.base.markdown import headed, row
+from faultline.base.packages import stack_name
+from faultline.base.paths import GENERATED
+from faultline.base.text import matches
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.cells import claims, selection
+from faultline.cells.cell import Cell, listed
+from faultline.cells.selection import Selection
+from faultline.export import issue, prove
+from faultline.export.cell import place
+from faultline.observations import measured, quick, verdicts
+
+FOLDER = GENERATED / "reports"
+HEAD = ("failure", "where, today", "the cell that the report shows", "for", "first record")
+
+
+def run(names: str) -> int:
+    """Export the cell that shows each failure, run the file, and write the report of those that reproduced.
+
+    Exit code 1 if a file did something else: there is no report of it.
+    """
+    asked = Selection(failure=listed(names))
+    selection.check(failures(), asked)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    wrong = False
+    for failure in failures().values():
+        cell = shown(failure)
+        if cell is None or not matches(failure.name, asked.failure or ("*",)):
+            continue
+        proof = prove.one(cell)
+        print(f"{cell.id}: {proof.why or 'reproduced'}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
+        report = FOLDER / f"{failure.name}.md"
+        if proof.why:
+            wrong = True
+            report.unlink(missing_ok=True)
+        else:
+            output = proof.file.with_suffix(".log").read_text(encoding="utf-8")
+            report.write_text(issue.write_issue(place(cell), output), encoding="utf-8")
+    (FOLDER / "README.md").write_text(index(), encoding="utf-8")
+    print(f"{FOLDER}: {len(list(FOLDER.glob('*.md'))) - 1} reports")
+    return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def shown(failure: Failure) -> Cell | None:
+    """The cell that shows a failure on today's stack, if any does: the one that its `report` names, or else its
+    mechanism as it was reported, preferably without an error."""
+    today = measured.outcomes(failure)
+    showing = claims.showing(failure, today)
+    showing = [cell for cell in showing if fnmatchcase(cell.name, failure.report)] or showing
+    return min(quick.quick(showing), key=lambda cell: today[cell][0] == "raises", default=None)
+
+
+def index() -> str:
+    """Markdown: each failure that has a report, with where it happens, the cell and the record upstream."""
+    rows = [
+        row(
+            f"[{failure.name}]({failure.name}.md)",
+            "; ".join(verdicts.endings(failure)),
+            f"`{cell.name}`",
+            failure.upstream or "nobody: a mistake in one's own code",
+            failure.records[0],
+        )
+        for failure in failures().values()
+        if (cell := shown(failure)) and (FOLDER / f"{failure.name}.md").exists()
+    ]
+    intro = f"Each report's file was run by itself and ended with REPRODUCED, on {stack_name(measured.pinned())}."
+    return "\n".join(["# Reports for upstream", "", intro, "", *headed(HEAD, rows), ""])

@@ -1,0 +1,170 @@
+"""How often `diagnose` is right: on the errors of runs, on logs that people pasted, and on near misses."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.base.markdown import put
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+from faultline.diagnose import lines as diagnose_lines
+from faultline.diagnose.diagnosis import UNKNOWN, Diagnosis, diagnose
+from faultline.maintain import record
+from faultline.observations import measured, store
+from faultline.observations.matching import Hints, in_place
+
+FIXTURES = ROOT / "fixtures"
+LOGS, NEAR_MISSES = FIXTURES / "logs", FIXTURES / "near_misses"
+
+TRACEBACK_ALONE = "errors of runs, the traceback alone"
+WITH_PLACE = "errors of runs, with strategy and checkpointing"
+PASTED = "logs that people pasted"
+NEAR_MISS = "near misses"
+MECHANISM, OR = " (mechanism)", " or "
+
+
+@dataclass(frozen=True)
+class LabelledLog:
+    """A log and its right answer: a failure, or ``unknown``; with `mechanism` only the failure's mechanism is right."""
+
+    group: str
+    name: str
+    answer: str
+    log: bytes
+    options: Hints | None = None
+    mechanism: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.answer}{MECHANISM}" if self.mechanism else self.answer
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One group: how many logs have a failure of the catalogue, how many don't, and how they were answered.
+
+    right   the failure, or only its mechanism where no more is right
+    one_of  two or more failures with one mechanism, the right one among them
+    less    the mechanism alone, of the right failure
+    wrong   another failure, or the failure where only its mechanism is right
+    """
+
+    group: str
+    with_answer: int
+    without: int
+    right: int
+    one_of: int
+    less: int
+    wrong: int
+
+    @property
+    def precision(self) -> str:
+        good = self.right + self.one_of + self.less
+        return _share(good, good + self.wrong)
+
+    @property
+    def recall(self) -> str:
+        return _share(self.right, self.with_answer)
+
+    @property
+    def named(self) -> str:
+        """The share of the catalogue's logs whose failure was named, be it among others or for its mechanism."""
+        return _share(self.right + self.one_of + self.less, self.with_answer)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else "none"
+
+
+def labelled_logs() -> Iterator[LabelledLog]:
+    """Every recorded error twice, with and without its cell's place, then every log of fixtures/."""
+    for number, error in enumerate(store.errors().values(), 1):
+        log = (error.traceback or error.text).encode()
+        cell, _ = measured.runs(error)[0]
+        place = Hints(frozenset([cell.strategy]), frozenset([cell.checkpointing]))
+        with_place = in_place(error.traceback, cell.strategy, cell.checkpointing)
+        for group, text, options in ((TRACEBACK_ALONE, error.traceback, None), (WITH_PLACE, with_place, place)):
+            answer, same = record.answer(failures()[error.failure], error.signature, text)
+            yield LabelledLog(group, f"errors.jsonl:{number}", answer or UNKNOWN, log, options, same)
+    for group, folder in ((PASTED, LOGS), (NEAR_MISS, NEAR_MISSES)):
+        for name, entry in index(folder).items():
+            log = (folder / f"{name}.log").read_bytes()
+            yield LabelledLog(group, name, entry.get("answer", UNKNOWN), log, mechanism="mechanism" in entry)
+
+
+def index(folder: Path) -> dict[str, dict[str, str]]:
+    """The entry of each log in a folder's index.toml."""
+    return tomllib.loads((folder / "index.toml").read_text(encoding="utf-8"))
+
+
+def diagnosed(labelled: LabelledLog) -> Diagnosis:
+    return diagnose(lambda wanted: diagnose_lines.lines(labelled.name, [labelled.log], wanted), labelled.options)
+
+
+def answer_of(diagnosis: Diagnosis) -> str:
+    """The answer in a few words; ``FAILURE or FAILURE (mechanism)`` where no more than the mechanism is known."""
+    match = diagnosis.match
+    if not match or not match.mechanism:
+        return diagnosis.answer
+    return OR.join(dict.fromkeys(each.failure.name for each in (match, *diagnosis.either))) + MECHANISM
+
+
+def worth(labelled: LabelledLog, answer: str) -> str:
+    """The worth of an answer: right, one_of, less or wrong; empty if no failure was named."""
+    if answer == UNKNOWN:
+        return ""
+    if answer == labelled.label:
+        return "right"
+    names = answer.removesuffix(MECHANISM).split(OR)
+    if labelled.answer not in names or not answer.endswith(MECHANISM):
+        return "wrong"
+    if labelled.mechanism:
+        return "right"
+    return "one_of" if len(names) > 1 else "less"
+
+
+def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
+    """The logs and their answers, counted by group, then all together."""
+    groups = list(dict.fromkeys(labelled.group for labelled, _ in answers))
+    counted = []
+    for group in (*groups, "all"):
+        chosen = [(labelled, answer) for labelled, answer in answers if group in ("all", labelled.group)]
+        worths = Counter(worth(labelled, answer) for labelled, answer in chosen)
+        named = sum(labelled.answer != UNKNOWN for labelled, _ in chosen)
+        counts = (worths[word] for word in ("right", "one_of", "less", "wrong"))
+        counted.append(Scored(group, named, len(chosen) - named, *counts))
+    return counted
+
+
+def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
+    """Precision and recall as Markdown, and each log that was answered otherwise."""
+    columns = ("of the catalogue", "others", "named rightly", "one of several", "the mechanism alone", "named wrongly")
+    lines = [
+        f"| | {' | '.join(columns)} | precision | recall | named at all |",
+        "| --- " * 10 + "|",
+        *(
+            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.one_of} | {s.less} | {s.wrong} "
+            f"| {s.precision} | {s.recall} | {s.named} |"
+            for s in score(answers)
+        ),
+    ]
+    missed = [
+        f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
+        for labelled, answer in answers
+        if worth(labelled, answer) != ("" if labelled.answer == UNKNOWN else "right")
+    ]
+    return "\n".join([*lines, "", "Answered otherwise:", "", *missed] if missed else lines)
+
+
+def run() -> int:
+    """Score every log and write the table into fixtures/README.md; exit code 1 if a failure was named wrongly."""
+    answers = [(labelled, answer_of(diagnosed(labelled))) for labelled in labelled_logs()]
+    text = table(answers)
+    print(text)
+    print(put(FIXTURES / "README.md", lambda: text))
+    return EXIT_UNEXPECTED if score(answers)[-1].wrong else EXIT_AS_EXPECTED

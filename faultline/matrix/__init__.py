@@ -1,0 +1,1 @@
+"""Runs the matrix and shows it: run, list, show, report."""

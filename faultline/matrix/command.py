@@ -1,0 +1,126 @@
+"""The verbs of the matrix: run its cells, list them, show a failure, show a run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.base.packages import TODAY
+from faultline.catalogue.loading import failure_named, failures
+from faultline.cells import expected
+from faultline.cells.cell import Cell
+from faultline.cells.rules import every_rule
+from faultline.cells.selection import Selection, left_out, select
+from faultline.matrix import verdicts
+from faultline.observations.quick import quick
+from faultline.report import junit, listing, page, terminal
+from faultline.runs import folders, results, shards, storage
+from faultline.runs.devices import runnable
+from faultline.runs.results import Result
+from faultline.runs.storage import RunFolder
+from faultline.stacks import environments, requests
+from faultline.stacks.environments import Environment
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Cells to run: which, on which stack, which shard (``1/4``) of them; `resume` goes on with the newest run."""
+
+    selection: Selection
+    stack: str = TODAY
+    workers: int = 1
+    resume: bool = False
+    shard: str = ""
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class ListRequest:
+    """Cells to list: as a table, or their ids, or the cells that the default matrix leaves out."""
+
+    selection: Selection
+    ids: bool = False
+    left_out: bool = False
+
+
+def run(request: RunRequest) -> int:
+    """Run cells into a results folder; the exit code says whether all of them did what is expected."""
+    cells = chosen(request)
+    environment = environments.ready(requests.parse(request.stack))
+    folder, known = begun(request, cells, environment)
+    have = {entry.cell.id for entry in known}
+    missing = [cell for cell in cells if cell.id not in have]
+    folders.measure(missing, request.workers, folder, known, environment.python)  # which judges each cell as it ends
+    folder.describe(finished=True)
+    return finish(folder, folder.results())
+
+
+def chosen(request: RunRequest) -> list[Cell]:
+    """The cells of a request; a mistake in it, or in the rules of a failure, is reported before anything runs."""
+    cells = runnable(request.selection)
+    for failure in failures().values():
+        expected.rules(failure)
+    if request.quick:
+        cells = quick(cells)
+    return shards.part(cells, request.shard) if request.shard else cells
+
+
+def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) -> tuple[RunFolder, list[Result]]:
+    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells."""
+    here = request.stack == TODAY
+    kind = "run" if here else "stack"
+    if request.resume:
+        folder = storage.latest_run(kind=kind)
+        return folder, folders.resumable(folder, cells, environment.versions)
+    folder = storage.new_run(kind=kind)
+    folder.describe(
+        selection=vars(request.selection),
+        shard=request.shard,
+        cells=[cell.id for cell in cells],
+        asked="" if here else request.stack,
+    )
+    return folder, []
+
+
+def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
+    """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not do what is expected."""
+    junit.write(folder.path / "junit.xml", judged)
+    page.write(folder.path / "report.html", judged, folder.facts())
+    console = Console()
+    terminal.tables(console, judged)
+    if len({result.cell.failure for result in judged}) > 1:
+        listing.costs(console, ((result.cell.failure, result.seconds) for result in judged))
+    terminal.unexpected(console, judged, folder.facts().get("asked", ""))
+    print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
+    return EXIT_AS_EXPECTED if all(map(results.as_expected, judged)) else EXIT_UNEXPECTED
+
+
+def list_cells(request: ListRequest) -> int:
+    """Print how many cells each failure has, or which; and what the default matrix leaves out and why."""
+    cells = select(failures(), request.selection)
+    if request.ids:
+        print(*(cell.id for cell in cells), sep="\n")
+    elif request.left_out:
+        for cell, rule in left_out(failures(), request.selection):
+            print(f"{cell.id}  {rule}")
+    else:
+        counts = Counter(rule for _, rule in left_out(failures(), Selection(device=request.selection.device)))
+        listing.overview(Console(), cells, {rule.reason: counts[rule.reason] for rule in every_rule()})
+    return EXIT_AS_EXPECTED
+
+
+def show(name: str) -> int:
+    """Print a failure's record, its variants, and the verdict on each claim."""
+    failure = failure_named(name)
+    listing.failure(Console(), failure, *verdicts.newest(failure))
+    return EXIT_AS_EXPECTED
+
+
+def report(run: str) -> int:
+    """Show a run again: a results folder, or the newest."""
+    folder = folders.chosen(run)
+    return finish(folder, folders.entries(folder))

@@ -1,0 +1,207 @@
+"""What cells did, without a run: today by the rules that runs were held against, before today by recorded runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from packaging.version import Version
+
+from faultline.base import packages
+from faultline.base.packages import STACK, TODAY, stack_name
+from faultline.base.paths import ROOT
+from faultline.base.text import one_line
+from faultline.catalogue import Failure
+from faultline.cells import claims, expected, selection
+from faultline.cells.cell import Cell, default_world
+from faultline.cells.claims import Outcomes
+from faultline.cells.selection import Selection
+from faultline.observations import ranges, store
+from faultline.observations.store import Error, Row, Stack
+from faultline.observations.wording import same_error
+from faultline.stacks import requests
+
+BEGINNING = 200  # characters by which an error is recognised
+ERRORS = ("raises", "crashes", "hangs")
+
+Place = tuple[str, str]
+"""A strategy and a checkpointing mode."""
+
+
+def place(cell: Cell) -> Place:
+    return cell.strategy, cell.checkpointing
+
+
+@functools.cache
+def pinned() -> dict[str, str]:
+    """The versions of today's stack, as requirements.txt pins them."""
+    pins = everything_pinned()
+    return {name: pins[name] for name in STACK if name in pins}
+
+
+@functools.cache
+def everything_pinned() -> dict[str, str]:
+    """All that requirements.txt pins, by name."""
+    return packages.pinned(ROOT / "requirements.txt")
+
+
+@functools.cache
+def pins(stack: str) -> dict[str, str]:
+    """The versions of a file in stacks/, with today's torch if it pins none."""
+    versions = packages.pinned(requests.named()[stack])
+    return {name: versions.get(name, pinned()[name]) for name in sorted(STACK)}
+
+
+@functools.cache
+def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
+    """What every cell of the default matrix does on a file of stacks/, by the rules."""
+    return ruled(failure, pinned() | packages.pinned(requests.named()[stack]))
+
+
+def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
+    """What every cell of the default matrix does with these versions, by the rules."""
+    rules = expected.rules(failure)
+    found = {}
+    for cell in selection.select({failure.name: failure}, Selection(failure=(failure.name,))):
+        expectation = expected.expect(rules, cell, versions)
+        found[cell] = (expectation.outcome, expectation.signatures[0] if expectation.signatures else "")
+    return found
+
+
+def with_versions(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
+    """The versions by which a failure's rules tell cells apart, and what cells do with them, by the rules."""
+    packages = {package for rule in expected.rules(failure) for package, _ in rule.versions}
+    relevant = {n: version for n, version in versions.items() if n in packages and ranges.is_version(version)}
+    shown = shown_on(failure)
+    return relevant, ruled(failure, pins(shown) | relevant) if relevant else outcomes(failure, shown)
+
+
+def shown_on(failure: Failure) -> str:
+    """The stack that shows a failure: today's if it does, else the one on which it was reported."""
+    if failure.reported and not claims.showing(failure, outcomes(failure)):
+        return failure.reported.stack
+    return TODAY
+
+
+def months() -> list[Stack]:
+    """The stacks of the timeline, the oldest first, today's last."""
+    return sorted((stack for stack in store.stacks().values() if stack.month), key=lambda stack: stack.age)
+
+
+@store.view
+def monthly(failure: str) -> Mapping[Cell, Sequence[Row | None]]:
+    """What the cells did that ran on every month: the newest row of each month, None if nothing could be run on it."""
+    wanted = months()
+    usable = {stack.name for stack in wanted if not stack.unusable}
+    newest = {cell: {row.stack: row for row in rows} for cell, rows in store.rows(failure).items()}
+    return {
+        cell: [there.get(stack.name) for stack in wanted] for cell, there in newest.items() if usable <= there.keys()
+    }
+
+
+def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
+    """The places in which broken cells diverged in one of some ways, on any stack."""
+    wanted = {("diverges", signature) for signature in signatures}
+    found = {place(cell) for cell, did in outcomes(failure).items() if cell.broken and did in wanted}
+    return found | {
+        place(cell)
+        for cell, rows in store.rows(failure.name).items()
+        if cell.broken and any((row.outcome, row.signature) in wanted for row in rows)
+    }
+
+
+@store.view
+def recorded(failure: str, signature: str) -> Mapping[Cell, Sequence[Row]]:
+    """The runs of a failure's cells that ended with an error of this signature, by cell."""
+    found = {
+        cell: [row for row in rows if row.outcome in ERRORS and row.signature == signature]
+        for cell, rows in store.rows(failure).items()
+    }
+    return {cell: rows for cell, rows in found.items() if rows}
+
+
+@store.view
+def places(failure: Failure, signature: str) -> frozenset[Place]:
+    """Every place in which a run, on any stack, ended with this signature; none if that takes another device."""
+    cells = {cell for cell, did in outcomes(failure).items() if did[1] == signature}
+    cells |= recorded(failure.name, signature).keys()
+    for rule in expected.rules(failure):
+        if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
+            asked = Selection(failure=(failure.name,), device=rule.device[0])
+            there = selection.select({failure.name: failure}, asked)
+            cells |= {cell for cell in there if expected.about(rule, cell)}
+    return frozenset(map(place, cells))
+
+
+@store.view
+def modes(failure: Failure, signature: str) -> frozenset[str]:
+    """The checkpointing modes in which the variants were run that end with a signature, whatever they did there."""
+    today = outcomes(failure)
+    variants = {cell.variant for cell, did in today.items() if did[1] == signature}
+    variants |= {cell.variant for cell in recorded(failure.name, signature)}
+    run = {cell.checkpointing for cell in today if cell.variant in variants}
+    return frozenset(run | {mode for _, mode in places(failure, signature)})
+
+
+def shown_by_itself(failure: Failure, signature: str) -> bool:
+    """Whether the failure as reported ends with this signature, and not only one of its remedies."""
+    return any(did[1] == signature and cell.broken for cell, did in outcomes(failure).items())
+
+
+def beginning(error: str) -> str:
+    """The beginning of an error, its type without the module: what comes later differs from case to case."""
+    kind, colon, message = one_line(error)[:BEGINNING].partition(": ")
+    return kind.rpartition(".")[2] + colon + message
+
+
+def runs(error: Error) -> list[tuple[Cell, Row]]:
+    """The recorded runs that ended with an error, by stack and cell."""
+    found = [(cell, row) for cell, rows in store.rows(error.failure).items() for row in rows if row.error == error.id]
+    return sorted(found, key=lambda run: (releases(run[1]), run[0].id))
+
+
+def releases(row: Row) -> str:
+    """The versions of a row's stack in one line."""
+    return stack_name(store.stacks()[row.stack].versions)
+
+
+def named_stacks() -> dict[str, Stack]:
+    """The files of stacks/ on which broken cells were run, without today's."""
+    return {name: stack for name, stack in store.stacks().items() if name in requests.named() and name != TODAY}
+
+
+def seen(text: str) -> list[tuple[Cell, Row]]:
+    """The recorded runs that ended with an error in any wording; the newest stack last, today's behind all."""
+    alike = [each for each in store.errors().values() if same_error(beginning(each.text), beginning(text))]
+    found = [run for error in alike for run in runs(error)]
+    ages = {name: _age(store.stacks()[name]) for name in {row.stack for _, row in found}}
+    return sorted(found, key=lambda run: ages[run[1].stack])
+
+
+def _age(stack: Stack) -> tuple[bool, list[Version]]:
+    order = ("transformers", *STACK)
+    return stack.versions == pinned(), [Version(stack.versions.get(name, "0")) for name in order]
+
+
+def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tuple[Cell | None, str]:
+    """A cell that shows a signature, in these places if one does, and the month that it takes: empty for today's."""
+    today = {cell: "" for cell, did in outcomes(failure).items() if did[1] == signature}
+    dated = {
+        cell: next(stack.month for stack, row in zip(months(), rows, strict=True) if row in shown)
+        for cell, rows in monthly(failure.name).items()
+        if (shown := [row for row in rows if row and (row.outcome, row.signature) == ("raises", signature)])
+    }
+    reported = failure.reported.strategy if failure.reported else ""
+
+    def order(entry: tuple[Cell, str]) -> tuple[bool, ...]:
+        cell, month = entry
+        unlikely = cell.strategy != reported
+        return place(cell) not in where, "broken" not in cell.variant, bool(month), unlikely, cell != usual(cell)
+
+    return min((today | dated | today).items(), key=order, default=(None, ""))  # in the order of the matrix
+
+
+def usual(cell: Cell) -> Cell:
+    """The same cell in fp32 and at the default world size."""
+    return replace(cell, precision="fp32", world_size=default_world(cell))

@@ -1,0 +1,97 @@
+"""How new runs change the observations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from faultline.base.packages import TODAY, stack_name
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.observations import measured
+from faultline.observations.store import OTHER, Error, Observations, Row, Stack, digest
+from faultline.observations.timeline import UNINSTALLABLE, Timeline
+from faultline.stacks import requests
+
+QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error
+
+
+def with_runs(
+    before: Observations, stacks: Iterable[Stack], errors: Iterable[Error], runs: Iterable[tuple[Cell, Row]]
+) -> Observations:
+    """Observations with the runs of cells, in their order; what they say of stacks and errors counts."""
+    rows = {**before.rows}
+    for cell, row in runs:
+        rows[cell] = with_row(rows.get(cell, ()), row)
+    every_stack = {**before.stacks, **{stack.name: stack for stack in stacks}}
+    return named(Observations(every_stack, {**{error.id: error for error in errors}, **before.errors}, rows))
+
+
+def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
+    """What a cell did, with a new run: it takes the place of earlier runs on its stack, but of those with other errors.
+
+    A run without an error takes the place of all: the cell doesn't end with these errors any more.
+    """
+    there = [each for each in rows if each.stack == row.stack]
+    if not row.error:  # the same outcome may have been recorded with its error
+        row = next((each for each in there if each.error and each.words == row.words), row)
+    errors = [] if row.outcome in QUIET else [each for each in there if each.error and each.error != row.error]
+    return [*(each for each in rows if each.stack != row.stack), *errors, row]
+
+
+def with_timeline(before: Observations, timeline: Timeline) -> Observations:
+    """Observations whose months are those of a timeline."""
+    without = {name: replace(stack, month="") for name, stack in before.stacks.items()}
+    by_versions = {stack_name(stack.versions): stack for stack in without.values()}
+    stacks = [replace(stack, name=by_versions.get(stack_name(stack.versions), stack).name) for stack in timeline.stacks]
+    runs = [
+        (cell, Row(cell.name, stack.name, *outcome.split()))
+        for cell, outcomes in ((Cell.parse(name), outcomes) for name, outcomes in timeline.cells.items())
+        for stack, outcome in zip(stacks, outcomes, strict=True)
+        if outcome != UNINSTALLABLE
+    ]
+    return with_runs(replace(before, stacks=without), stacks, (), runs)
+
+
+def named(observations: Observations) -> Observations:
+    """Observations with the names that stacks and errors have by now; what nothing refers to any more is left out.
+
+    A stack has another name if its file in stacks/ has changed, an error another signature if its failure's patterns
+    have. Cells that the matrix has no longer keep nothing but their errors.
+    """
+    catalogue = failures()
+    recorded = {cell.failure for cell in observations.rows} & catalogue.keys()
+    cells = {cell for name in recorded for cell in measured.outcomes(catalogue[name])}
+    stacks = {name: with_name(stack) for name, stack in observations.stacks.items()}
+    errors = {id_: _named(error) for id_, error in observations.errors.items() if error.failure in catalogue}
+    rows = {
+        cell: tuple(
+            sorted((_current(row, stacks, errors) for row in each if row.error or cell in cells), key=lambda r: r.stack)
+        )
+        for cell, each in observations.rows.items()
+        if cell.failure in catalogue
+    }
+    used = [row for each in rows.values() for row in each]
+    ran, ended = {row.stack for row in used}, {row.error for row in used}
+    return Observations(
+        {stack.name: stack for stack in stacks.values() if stack.name in ran or stack.month},
+        {id_: error for id_, error in errors.items() if id_ in ended},
+        {cell: each for cell, each in rows.items() if each},
+    )
+
+
+def with_name(stack: Stack) -> Stack:
+    """A stack with the name of its file in stacks/, else of its month, else one without a meaning."""
+    files = {stack_name(measured.pins(name)): name for name in requests.named()}
+    line, month = stack_name(stack.versions), stack.month if stack.month != TODAY else ""
+    return replace(stack, name=files.get(line, "") or month or OTHER + digest(line))
+
+
+def _named(error: Error) -> Error:
+    signature = failures()[error.failure].signature(error.text)
+    return replace(error, signature=signature) if error.outcome == "raises" else error
+
+
+def _current(row: Row, stacks: dict[str, Stack], errors: dict[str, Error]) -> Row:
+    signature = errors[row.error].signature if row.error else row.signature
+    return row._replace(stack=stacks[row.stack].name, signature=signature)

@@ -1,0 +1,188 @@
+"""What a cell did over the releases that were measured, and whether it shows its failure with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from packaging.version import Version
+
+from faultline.base.packages import TODAY
+from faultline.catalogue import Change, Failure
+from faultline.cells.cell import Cell
+from faultline.observations import history, measured, ranges
+from faultline.observations.history import Observation
+from faultline.observations.ranges import Range
+
+TODAY_ONLY = "your releases do what today's do, as only these were measured"
+TOGETHER = "your releases show it with others of their time, and were never measured together"
+NOT_BEFORE = "this strategy does what others did before the fix, which were measured"
+
+
+def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
+    """Whether a cell shows its failure with these versions; None if that isn't known, with the reason.
+
+    Nearly all runs had one torch. Runs with another torch say something of their own releases alone.
+    """
+    torch = _measured_torch()
+    usual: list[Observation] = []
+    others: list[Observation] = []
+    for observation in history.of(failure, cell):
+        (usual if observation.versions.get("torch", torch) == torch else others).append(observation)
+    answer = _usual_state(failure, cell, versions, usual)
+    for observation in others:
+        fits = _fits(observation, versions)
+        if fits and _pinned(observation, versions):
+            return observation.shows is True, ""
+        if fits and observation.shows and answer == (False, ""):
+            answer = None, f"your releases are those of {_named(observation, {})}"
+    return answer
+
+
+def _measured_torch() -> Version:
+    return ranges.public(measured.pinned()["torch"])
+
+
+def _fits(observation: Observation, versions: Mapping[str, Range]) -> bool:
+    return all(versions.get(name, Range()).holds(version) for name, version in observation.versions.items())
+
+
+def _pinned(observation: Observation, versions: Mapping[str, Range]) -> bool:
+    return all(versions.get(name, Range()).pinned is not None for name in observation.versions)
+
+
+def _usual_state(
+    failure: Failure, cell: Cell, versions: Mapping[str, Range], runs: Sequence[Observation]
+) -> tuple[bool | None, str]:
+    """As `state`, by what a cell did with the one torch that nearly all runs had."""
+    asked = {name: range_ for name, range_ in versions.items() if name != "torch" and not range_.open}
+    turns = _turns(failure, cell, asked)
+    if turns is None:
+        return False, ""
+    fix = fixed(failure, cell)
+    before_fix = [
+        o for o in runs if not fix or o.versions.get(fix.package, Version(fix.version)) < Version(fix.version)
+    ]
+    if not before_fix:
+        return None, turns or NOT_BEFORE
+    torch = versions.get("torch", Range())
+    same_torch = torch.holds(_measured_torch())
+    exactly = asked | ({"torch": ranges.exactly(str(_measured_torch()))} if same_torch else {})
+    for observation in before_fix:
+        if len(observation.versions) > 1 and _fits(observation, exactly) and _pinned(observation, exactly):
+            return observation.shows is True, ""
+    telling, outside = relevant(before_fix, asked)
+    if not telling:
+        return _by_fewer(failure, cell, asked, runs)
+    shows = {observation.shows for observation in telling} - {None}
+    if True not in shows:
+        return False, ""
+    doubt = turns or _doubt(failure, cell, asked, before_fix, telling, outside)
+    if not doubt and shows == {True} and not same_torch:
+        doubt = f"your torch does what {_measured_torch()} does"
+    return (None, doubt) if doubt else (True, "")
+
+
+def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> str | None:
+    """What must hold of the versions as a cell began to show its failure in one release, or does so no more since one.
+
+    None if it does not hold.
+    """
+    conditions = []
+    if began := history.turn(failure.history.began, cell):
+        versions = asked.get(began.package, Range())
+        if versions.below(Version(began.version)):
+            return None
+        if not versions.reaches(Version(began.version)):
+            conditions.append(f"{began.package} is {Version(began.version)} or newer")
+    if fix := fixed(failure, cell):
+        versions = asked.get(fix.package, Range())
+        if versions.reaches(Version(fix.version)):
+            return None
+        if not versions.below(Version(fix.version)):
+            conditions.append(f"{fix.package} is older than {Version(fix.version)}")
+    return " and ".join(conditions)
+
+
+def _by_fewer(
+    failure: Failure, cell: Cell, asked: Mapping[str, Range], runs: Sequence[Observation]
+) -> tuple[bool | None, str]:
+    """The state if no observation fits all versions: the cell trains if it does without some package's version."""
+    fewer = ({name: range_ for name, range_ in asked.items() if name != left_out} for left_out in asked)
+    return (
+        (False, "") if any(_usual_state(failure, cell, each, runs)[0] is False for each in fewer) else (None, TOGETHER)
+    )
+
+
+def _doubt(
+    failure: Failure,
+    cell: Cell,
+    asked: Mapping[str, Range],
+    runs: Sequence[Observation],
+    telling: Sequence[Observation],
+    outside: str,
+) -> str:
+    """Why the observations that fit, some of which show the failure, do not settle it; empty if they do."""
+    pinned = bool(asked) and all(each.pinned is not None for each in asked.values())
+    exactly = pinned and not outside and history.package(failure, cell) in (*asked, "torch")
+    if [observation.stack for observation in runs] == [TODAY] and not exactly:
+        return TODAY_ONLY
+    shown = [observation for observation in telling if observation.shows]
+    if outside:
+        return f"your releases, {outside} than any that was measured, do what {_versions(shown[0], asked)} does"
+    if any(observation.shows is False for observation in telling):
+        some = " and ".join(dict.fromkeys(_named(observation, asked) for observation in (shown[0], shown[-1])))
+        return f"your releases do what those of {some} do, not what others did"
+    return ""
+
+
+def _named(observation: Observation, versions: Mapping[str, Range]) -> str:
+    return observation.stack or _versions(observation, versions)
+
+
+def _versions(observation: Observation, asked: Mapping[str, Range]) -> str:
+    """The versions of an observation, of the packages that are asked about if any is."""
+    names = [name for name in observation.versions if name in asked]
+    names = names or [name for name in observation.versions if name != "torch"]
+    return ", ".join(f"{name} {observation.versions[name]}" for name in names)
+
+
+def fixed(failure: Failure, cell: Cell) -> Change | None:
+    """The fix of a cell, which doesn't show the failure any more."""
+    shown = history.shows(failure, cell, measured.outcomes(failure)[cell])
+    return None if shown else history.turn(failure.history.fixed, cell)
+
+
+def relevant(runs: Sequence[Observation], asked: Mapping[str, Range]) -> tuple[list[Observation], str]:
+    """The observations that fit every package asked for; and ``newer``, ``older`` or ``other`` if a package is asked
+    for outside of all observations, on that side. None fits if releases of different times are asked for.
+
+    Each package leaves fewer observations, so that somebody who names fewer packages is never shown fewer failures.
+    """
+    left, sides = set(range(len(runs))), []
+    for name, range_ in asked.items():
+        versions = {i: each.versions[name] for i, each in enumerate(runs) if name in each.versions}
+        if not versions:
+            continue
+        fit, side = _fitting(versions, range_)
+        left &= fit | (set(range(len(runs))) - set(versions))
+        sides += [side] if side else []
+    return [runs[i] for i in sorted(left)], sides[0] if len(set(sides)) == 1 else "other" if sides else ""
+
+
+def _fitting(versions: Mapping[int, Version], asked: Range) -> tuple[set[int], str]:
+    """The observations from the newest that isn't newer than what is asked for to the oldest that isn't older."""
+    inside = [i for i, version in versions.items() if asked.holds(version)]
+    below = [i for i, version in versions.items() if asked.reaches(version)]
+    above = [i for i, version in versions.items() if asked.ends_by(version)]
+    if not inside and not (below and above):
+        if below:
+            return {below[-1]}, "newer"
+        return ({above[0]}, "older") if above else (set(versions), "other")
+    first = below[-1] if below else min(inside)
+    last = above[0] if above else max(inside)
+    return set(range(min(first, last), max(first, last) + 1)), ""
+
+
+def possible(failure: Failure, cell: Cell) -> bool:
+    """Whether a cell can be had today."""
+    return measured.outcomes(failure)[cell][0] not in ("impossible", "invalid")

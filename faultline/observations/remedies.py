@@ -1,0 +1,111 @@
+"""What became of each remedy where somebody needs it: verified, refuted or conditional, by the cells that tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from faultline.catalogue import REMEDIES, Claim, Failure
+from faultline.catalogue.outcomes import named
+from faultline.cells import claims, words
+from faultline.cells.cell import Cell
+from faultline.cells.claims import Outcomes, Verdict
+from faultline.observations import measured
+from faultline.observations.measured import Place, place
+
+SILENT = ("diverges", "misplaced", "hangs", "crashes")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a remedy where somebody needs it: how many cells speak for it, how many there are.
+
+    `against` has what the cells do that speak against it, with their places if these are not all.
+    """
+
+    key: str
+    claim: Claim
+    word: str
+    speak_for: int
+    cells: int
+    against: tuple[str, ...]
+
+
+def as_json(fate: Fate) -> dict[str, object]:
+    """A remedy's fate as every command prints it in JSON."""
+    return {
+        "claim": fate.claim.text,
+        "kind": fate.claim.kind,
+        "verdict": fate.word,
+        "for": fate.speak_for,
+        "cells": fate.cells,
+        "instead": list(fate.against),
+        "source": fate.claim.source,
+    }
+
+
+def fates(
+    failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str] | None = None
+) -> tuple[list[Fate], str]:
+    """Remedies and what became of them, with the cells that they were held against.
+
+    The first of these scopes in which a cell tells of a remedy: ``there``, this signature in these places;
+    ``there in other words``, any signature of the failure in these places; ``elsewhere``, this signature in any
+    place; ``other words``, all cells. The rules for somebody's versions count, if they have this signature at all.
+    """
+    relevant, known = measured.with_versions(failure, versions or {})
+    if relevant and not any(did[1] == signature for did in known.values()):
+        known = measured.outcomes(failure, measured.shown_on(failure))
+    same = [cell for cell, did in known.items() if did[1] == signature]
+    scopes: dict[str, Callable[[], list[Cell]]] = {
+        "there": lambda: [cell for cell in same if place(cell) in where],
+        "there in other words": lambda: in_other_words(failure, signature, where, known),
+        "elsewhere": lambda: same,
+        "other words": lambda: [*known],
+    }
+    for scope, cells in scopes.items():
+        if found := remedies(failure, cells(), known):
+            return found, scope
+    return [], ""
+
+
+def in_other_words(failure: Failure, signature: str, where: Collection[Place], known: Outcomes) -> list[Cell]:
+    """The cells in these places that show the failure, each with another error or none."""
+    others = {*failure.errors} - {signature, *failure.also_raises}
+    return [
+        cell
+        for cell, (outcome, word) in known.items()
+        if place(cell) in where and (word in others if outcome == "raises" else outcome in SILENT)
+    ]
+
+
+def remedies(failure: Failure, chosen: Collection[Cell], known: Outcomes | None = None) -> list[Fate]:
+    """What became of each remedy that some of these cells put to the test; upgrades are fixes and left out.
+
+    `known` is what cells do: without it, what they do on the stack that shows the failure.
+    """
+    known = known or measured.outcomes(failure, measured.shown_on(failure))
+    return [
+        fate
+        for key, claim in failure.claims.items()
+        if claim.kind in (*REMEDIES, "detects")
+        and "stack" not in claim.swap
+        and (fate := _fate(failure, key, claim, known, set(chosen)))
+    ]
+
+
+def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:
+    verdict = claims.verdict(failure, claim, known)
+    pro, contra = ([c for c in cells if c in chosen] for cells in (verdict.speaks_for, verdict.against))
+    if not pro and not contra:
+        return None
+    did: dict[str, list[Cell]] = {}
+    for cell in contra:
+        did.setdefault(named(*known[claims.swapped(failure, claim, cell)]), []).append(cell)
+    tested = pro + contra
+    against = (
+        outcome if len(cells) == len(tested) else f"{outcome} under {', '.join(words.places(cells, tested))}"
+        for outcome, cells in did.items()
+    )
+    word = Verdict(claim, tuple(pro), tuple(contra)).word
+    return Fate(key, claim, word, len(pro), len(tested), tuple(against))

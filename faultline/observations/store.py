@@ -1,0 +1,193 @@
+"""The committed observations: what cells did on each stack, and the errors that they ended with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from faultline.base.errors import UsageError
+from faultline.base.packages import TODAY
+from faultline.base.paths import OBSERVATIONS
+from faultline.cells.cell import Cell
+from faultline.observations.wording import normalised
+
+FOLDER = OBSERVATIONS
+STACKS, ERRORS, CELLS = "stacks.jsonl", "errors.jsonl", "cells"
+OTHER = "other-"
+
+_VIEWS: list[functools._lru_cache_wrapper[Any]] = []
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Exact versions on which cells were run.
+
+    `name` is that of a file in stacks/ or a month. Stacks without such a name have only their errors recorded.
+    `month` is the day whose newest releases these are, or ``today``; `unusable` says why nothing could be run on it.
+    """
+
+    name: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    month: str = ""
+    unusable: str = ""
+
+    @property
+    def named(self) -> bool:
+        return not self.name.startswith(OTHER)
+
+    @property
+    def age(self) -> tuple[bool, str]:
+        """Months in their order, today behind them, if sorted by it."""
+        return self.month == TODAY, self.month
+
+
+@dataclass(frozen=True)
+class Error:
+    """An error with which cells of a failure ended; `id` is a digest of its normalised text."""
+
+    id: str
+    failure: str
+    signature: str
+    outcome: str
+    text: str
+    traceback: str
+
+
+class Row(NamedTuple):
+    """What a cell did on a stack: the cell's name without its failure, the stack's name, and an error's id if any."""
+
+    cell: str
+    stack: str
+    outcome: str
+    signature: str = ""
+    error: str = ""
+
+    @property
+    def words(self) -> str:
+        """The outcome with its signature: ``raises no-grad-fn``."""
+        return f"{self.outcome} {self.signature}".strip()
+
+
+def error_id(failure: str, outcome: str, text: str) -> str:
+    return digest(f"{failure} {outcome} {normalised(text)}")
+
+
+def digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True)
+class Observations:
+    """All that was recorded: stacks by name, errors by id, and rows by cell.
+
+    Of several rows of one cell and one stack, the last is the newest run.
+    """
+
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
+    errors: Mapping[str, Error] = field(default_factory=dict)
+    rows: Mapping[Cell, Sequence[Row]] = field(default_factory=dict)
+
+
+def view(function: Callable[..., T]) -> Callable[..., T]:
+    """Remember what a function makes of the files, until these are written."""
+    remembered = functools.cache(function)
+    _VIEWS.append(remembered)
+    return remembered
+
+
+@view
+def stacks() -> Mapping[str, Stack]:
+    """Every stack by its name."""
+    return {stack.name: stack for stack in _read(FOLDER / STACKS, Stack)}
+
+
+@view
+def errors() -> Mapping[str, Error]:
+    """Every error by its id, in the order of failures, signatures and texts."""
+    return {error.id: error for error in _read(FOLDER / ERRORS, Error)}
+
+
+@view
+def rows(failure: str) -> Mapping[Cell, Sequence[Row]]:
+    """What each cell of a failure did."""
+    found = itertools.groupby(_read(_rows_file(failure), Row), key=lambda row: row.cell)
+    return {Cell.parse(f"{failure}/{name}"): tuple(group) for name, group in found}
+
+
+def failure_names() -> list[str]:
+    """The failures of which anything was recorded."""
+    return sorted(file.stem for file in (FOLDER / CELLS).glob("*.jsonl"))
+
+
+def everything() -> Observations:
+    by_failure = (rows(failure) for failure in failure_names())
+    return Observations(stacks(), errors(), {cell: each for found in by_failure for cell, each in found.items()})
+
+
+def write(observations: Observations) -> None:
+    """Write all observations anew, a line each, sorted."""
+    by_failure: dict[str, list[Row]] = {failure: [] for failure in failure_names()}
+    for cell, cell_rows in observations.rows.items():
+        by_failure.setdefault(cell.failure, []).extend(cell_rows)
+    stacks_by_name = sorted(observations.stacks.values(), key=lambda stack: stack.name)
+    errors_by_text = sorted(observations.errors.values(), key=_order)
+    _write(FOLDER / STACKS, stacks_by_name)
+    _write(FOLDER / ERRORS, errors_by_text)
+    for failure, every_row in by_failure.items():
+        # A stable sort: the runs of one cell on one stack stay in their order.
+        every_row.sort(key=lambda row: (row.cell, row.stack))
+        _write(_rows_file(failure), every_row)
+    forget()
+
+
+def forget() -> None:
+    """Read the files anew from now on."""
+    for remembered in _VIEWS:
+        remembered.cache_clear()
+
+
+def _order(error: Error) -> tuple[str, str, str, str]:
+    return error.failure, error.signature, error.outcome, normalised(error.text)
+
+
+def _rows_file(failure: str) -> Path:
+    return FOLDER / CELLS / f"{failure}.jsonl"
+
+
+def _read(file: Path, kind: type[T]) -> list[T]:
+    """The lines of a file; none if there is no file. Raises UsageError for any other content."""
+    try:
+        return msgspec.json.Decoder(kind).decode_lines(file.read_bytes())
+    except FileNotFoundError:
+        return []
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{file} does not hold observations: {error}") from None
+
+
+def _write(file: Path, lines: Sequence[object]) -> None:
+    if not lines:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_bytes(b"".join(msgspec.json.encode(_short(line)) + b"\n" for line in lines))
+    partial.replace(file)
+
+
+def _short(line: object) -> object:
+    """A row without the empty fields at its end."""
+    if not isinstance(line, Row):
+        return line
+    fields = [*line]
+    while not fields[-1]:
+        fields.pop()
+    return fields

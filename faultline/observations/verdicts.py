@@ -1,0 +1,72 @@
+"""Claims judged where their failure shows: in a run, or by the rules of an older stack if today's can't tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from faultline import strategies
+from faultline.base.markdown import as_code
+from faultline.base.packages import TODAY
+from faultline.catalogue import Claim, Failure
+from faultline.catalogue.outcomes import named
+from faultline.cells import claims
+from faultline.cells.cell import Cell, default_world
+from faultline.cells.claims import Verdict
+from faultline.cells.words import _order, grouped, places
+from faultline.observations import measured
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim's verdict, what the cells do that say most of it, and on which stacks if these aren't the run's."""
+
+    verdict: Verdict
+    where: tuple[str, ...]
+    stacks: tuple[str, ...] = ()
+
+
+def stack(failure: Failure, claim: Claim) -> str:
+    """The stack whose broken cells put a claim to the test: the older one of an upgrade, or if today's can't tell."""
+    if not failure.reported:
+        return TODAY
+    if "stack" in claim.swap or claims.verdict(failure, claim, measured.outcomes(failure)).word == "untested":
+        return failure.reported.stack
+    return measured.shown_on(failure)
+
+
+def by_rules(failure: Failure, claim: Claim) -> Verdict:
+    """How a claim fares on the stack that shows the failure, as the rules have it."""
+    there = stack(failure, claim)
+    others = measured.outcomes(failure, claim.swap.get("stack", there))
+    return claims.verdict(failure, claim, measured.outcomes(failure, there), others)
+
+
+WORDS = {"misplaced": "misplaced", "diverges": "silent", "raises": "raises", "hangs": "hangs", "crashes": "crashes"}
+
+
+def endings(failure: Failure, stack: str = TODAY, precision: str = "fp32") -> list[str]:
+    """How the broken variants end on a stack, at the usual world size, and under which strategies."""
+    names: dict[str, dict[str, None]] = {}
+    outcomes = measured.outcomes(failure, stack)
+    for cell in claims.showing(failure, outcomes):
+        if cell.precision == precision and cell.world_size == default_world(cell):
+            names.setdefault(WORDS[outcomes[cell][0]], {})[cell.strategy] = None
+    return [f"{word}: {as_code(grouped(found, strategies.names()))}" for word, found in names.items()]
+
+
+def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list[str]:
+    """The cells that say most of a claim, one text for each outcome: those against it, or those that it changes.
+
+    What was observed is that of the swapped cells, where these are of another stack.
+    """
+    cells = (*verdict.speaks_for, *verdict.against)
+    telling = verdict.speaks_for if verdict.claim.kind == "changes" else verdict.against
+    # What speaks against a claim is what the cell does that it proposes, if it proposes one.
+    judged = {cell: claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell for cell in telling}
+    by_outcome: dict[str, list[Cell]] = {}
+    for cell in sorted(judged, key=_order):
+        by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)
+    return [
+        told if len(there) == len(cells) else f"{told} under {', '.join(places(there, cells))}"
+        for told, there in by_outcome.items()
+    ]

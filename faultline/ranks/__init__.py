@@ -1,0 +1,1 @@
+"""What runs in the interpreter of the stack under test: the server that forks, one rank, its comparison."""

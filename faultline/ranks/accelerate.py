@@ -1,0 +1,126 @@
+"""Accelerate on machines without a GPU, and scenarios that train through it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from faultline import strategies
+from faultline.strategies import Setup, Wrapped
+from faultline.strategies.shared import plain_step
+
+
+def honest_on_cpu() -> None:
+    """Make accelerate run what was asked for when the ranks have no GPU.
+
+    Without this, accelerate 1.15 and transformers 5.23 train with plain DDP when
+    FSDP or DeepSpeed was asked for (`DistributedType.MULTI_CPU`), and say nothing.
+    The state is set right after it was made; everything that follows is theirs.
+    """
+    from accelerate import DistributedType
+    from accelerate.state import AcceleratorState, PartialState
+
+    original = AcceleratorState.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        fresh = AcceleratorState._shared_state == {}
+        original(self, *args, **kwargs)
+        deepspeed, fsdp = kwargs.get("deepspeed_plugin"), kwargs.get("fsdp_plugin")
+        if not fresh or self.distributed_type != DistributedType.MULTI_CPU or not (deepspeed or fsdp):
+            return
+        changes: dict[str, Any] = {"device": torch.device("cpu")}
+        precision = self._mixed_precision
+        if deepspeed:
+            plugins = deepspeed if isinstance(deepspeed, dict) else {"default": deepspeed}
+            first = next(iter(plugins.values()))
+            first.set_mixed_precision(precision)
+            first.select(_from_accelerator_state=True)
+            changes |= {"distributed_type": DistributedType.DEEPSPEED, "deepspeed_plugins": deepspeed}
+            changes |= {"_mixed_precision": "no"}
+        elif fsdp:
+            if precision != "no":
+                fsdp.set_mixed_precision(precision)
+            changes |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": fsdp}
+        AcceleratorState._shared_state.update(changes)
+        PartialState._shared_state.update({k: changes[k] for k in ("device", "distributed_type")})
+
+    AcceleratorState.__init__ = init
+
+
+def begin_anew() -> None:
+    """Forget the first `Accelerator` of this process, which otherwise sets the strategy of every later one."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
+    """Put a scenario's model under a strategy through `Accelerator.prepare`."""
+    from accelerate import Accelerator, DistributedType
+
+    from faultline.scenario import sgd
+
+    if setup.device.type == "cpu":
+        honest_on_cpu()
+    family, options = strategies.family(name), strategies.options(name)
+    accelerator = Accelerator(
+        cpu=setup.device.type == "cpu",
+        mixed_precision="bf16" if setup.precision == "bf16" else "no",
+        gradient_accumulation_steps=setup.micro_batches,
+        **family.accelerate(options, setup),
+    )
+    model, optimizer = accelerator.prepare(built.model, (built.optimizer or sgd)(built.model))
+
+    # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
+    remain = accelerator.distributed_type != DistributedType.DEEPSPEED
+    step = plain_step(optimizer)
+    return Wrapped(model, accelerator.backward, step, accelerator, remain, lambda last: accelerator.accumulate(model))
+
+
+def prepared() -> dict[str, Any]:
+    """How accelerate is to distribute what it will be given, by its own state, or by the DeepSpeed config that
+    transformers has been given before there is one; empty before either."""
+    from accelerate.state import AcceleratorState
+    from transformers.integrations.deepspeed import deepspeed_config
+
+    if not AcceleratorState._shared_state:
+        config = deepspeed_config()
+        return {"distributed_type": "DEEPSPEED", "zero_stage": config["zero_optimization"]["stage"]} if config else {}
+    state = AcceleratorState()
+    kind, found = state.distributed_type.value, {}
+    if kind == "DEEPSPEED":
+        found["zero_stage"] = state.deepspeed_plugin.zero_stage
+    if kind == "FSDP":
+        found["fsdp_version"] = getattr(state.fsdp_plugin, "fsdp_version", 1)
+    return {"distributed_type": kind.split("_")[0], **found}
+
+
+def placement(model: Any) -> dict[str, Any]:
+    """Where a model that is only read lives: bytes on this rank against the whole, devices, mode."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    held = whole = 0
+    devices = set()
+    for parameter in model.parameters():
+        local = getattr(parameter, "ds_tensor", parameter)
+        local = local.to_local() if hasattr(local, "to_local") else local
+        held += local.numel() * local.element_size()
+        whole += getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
+        devices.add(str(local.device))
+    units = FullyShardedDataParallel.fsdp_modules(model)
+    if units:
+        flat = [unit._handle.flat_param for unit in units if unit._handle]
+        whole = sum(f._unpadded_unsharded_size.numel() * f.element_size() for f in flat)
+    return {
+        "wrapper": type(model).__name__,
+        "bytes_held": held,
+        "bytes_whole": whole,
+        "devices": sorted(devices),
+        "training": model.training,
+    }

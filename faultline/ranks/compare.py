@@ -1,0 +1,221 @@
+"""The oracle's arithmetic: gradients and weights of every step against the reference's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from faultline.cells.cell import MARGIN, TOLERANCE
+from faultline.ranks.report import Step
+
+Tensors = dict[str, torch.Tensor]
+
+KINDS = ("gradients", "weights")
+EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run: initial weights, then gradients and weights after each step, whole and by name, in fp32.
+
+    `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them.
+    """
+
+    initial: Tensors
+    gradients: list[Tensors]
+    weights: list[Tensors]
+    outputs: list[Tensors] = field(default_factory=list)
+
+    def add(self, gradients: Tensors | None, weights: Tensors, outputs: Tensors | None = None) -> None:
+        self.gradients.append(copy(gradients or {}))
+        self.weights.append(copy(weights))
+        self.outputs.append(copy(outputs or {}))
+
+
+def copy(tensors: dict[str, Any]) -> Tensors:
+    """Detached fp32 copies on the CPU; a gradient that is None is left out."""
+    return {
+        name: tensor.detach().to("cpu", torch.float32, copy=True)
+        for name, tensor in tensors.items()
+        if tensor is not None
+    }
+
+
+def save(traces: dict[str, Trace], file: Path) -> None:
+    """Write traces as a few flat tensors with their names and shapes: a cell reads them in a millisecond."""
+    flat, shapes = {}, {}
+    for name, trace in traces.items():
+        for index, part in enumerate(_parts(trace)):
+            key = f"{name} {index:04}"
+            flat[key] = torch.cat([torch.empty(0), *(tensor.flatten() for tensor in part.values())])
+            shapes[key] = json.dumps({name: list(tensor.shape) for name, tensor in part.items()})
+    safetensors.torch.save_file(flat, file, metadata=shapes)
+
+
+def load(file: Path) -> dict[str, Trace]:
+    parts: dict[str, list[Tensors]] = {}
+    with safetensors.safe_open(file, "pt") as saved:
+        shapes = saved.metadata()
+        for key in sorted(shapes):
+            parts.setdefault(key.split()[0], []).append(_unflat(json.loads(shapes[key]), saved.get_tensor(key)))
+    return {name: Trace(initial, rest[0::3], rest[1::3], rest[2::3]) for name, (initial, *rest) in parts.items()}
+
+
+def _parts(trace: Trace) -> list[Tensors]:
+    outputs = trace.outputs or [{} for _ in trace.weights]
+    steps = zip(trace.gradients, trace.weights, outputs, strict=True)
+    return [trace.initial, *(part for step in steps for part in step)]
+
+
+def _unflat(shapes: dict[str, list[int]], flat: torch.Tensor) -> Tensors:
+    parts = flat.split([math.prod(shape) for shape in shapes.values()]) if shapes else []
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+def perturb(model: torch.nn.Module, precision: str) -> None:
+    """Move every weight by about one unit in the last place: what the run does then is its noise."""
+    generator = torch.Generator().manual_seed(17)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+            parameter.mul_(1 + EPSILON[precision] * sign.to(parameter.device))
+
+
+def digest(tensors: dict[str, Any]) -> str:
+    """Equal on two ranks only if every bit of every tensor is."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for name in sorted(tensors):
+        hashed.update(name.encode())
+        # A tensor of one number counts as contiguous with any stride, and then has no view as bytes: hence the copy.
+        flat = tensors[name].reshape(-1).clone(memory_format=torch.contiguous_format)
+        hashed.update(flat.view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> list[Step]:
+    """The errors of each step.
+
+    An error is relative, ``|x - r| / |r|`` in the Euclidean norm of one
+    parameter, of its gradient or of its movement since the start. It is bad when
+    it is above the tolerance and the difference is more than rounding explains;
+    what rounding does explain is in `rounding`, with how many times the noise it
+    is. A weight can't show a movement below its own last place, so that much is
+    rounding whatever the noise is. Gradients that were not read are not compared.
+    A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
+    observed: those that are bad, in the order of their calls. `factor` is there where the first step is wrong.
+    """
+    runs = (trace, reference, noise)
+    size = dict(zip(reference.initial, _sizes(list(reference.initial.values())), strict=True))
+    steps = []
+    for index in range(len(trace.weights)):
+        moved = [movement(run, index) for run in runs]
+        step = _compared("weights", moved, precision, size)
+        if trace.gradients[index]:
+            first = _compared("gradients", [run.gradients[index] for run in runs], precision, {})
+            step = Step(
+                gradients=first.gradients,
+                weights=step.weights,
+                bad=first.bad + step.bad,
+                unmoved=step.unmoved,
+                nan=first.nan + step.nan,
+                rounding={**first.rounding, **step.rounding},
+            )
+        if not index and step.bad:
+            step = replace(step, factor=factor(moved[0], moved[1], TOLERANCE[precision]))
+        if trace.outputs and trace.outputs[index]:
+            outputs = [run.outputs[index] for run in runs]
+            step = replace(step, outputs=_bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision]))
+        steps.append(step)
+    return steps
+
+
+def _compared(kind: str, sides: Sequence[Tensors], precision: str, size: Mapping[str, float]) -> Step:
+    """The errors of one kind in a step; `sides` are the run, the reference and its noise."""
+    tolerance, margin = TOLERANCE[precision], MARGIN[precision]
+    errors, rounding_of = {}, {}
+    bad, unmoved, nan = [], [], []
+    names = sorted(sides[0].keys() | sides[1].keys())
+    for name, norms in zip(names, _norms(names, *sides), strict=True):
+        have, want, difference, rounding = norms
+        rounding = max(rounding, EPSILON["fp32"] * size.get(name, 0.0))
+        error = difference / want if want else (difference and float("inf"))
+        if not all(map(math.isfinite, norms)):
+            nan.append(f"{kind}:{name}")
+        elif error > tolerance and difference > margin * rounding:
+            bad.append(f"{kind}:{name}")
+            if kind == "weights" and have <= tolerance * want:
+                unmoved.append(name)
+        elif error > tolerance:
+            rounding_of[f"{kind}:{name}"] = difference / rounding
+        errors[name] = error
+    step = Step(bad=tuple(bad), unmoved=tuple(unmoved), nan=tuple(nan), rounding=rounding_of)
+    return replace(step, gradients=errors) if kind == "gradients" else replace(step, weights=errors)
+
+
+def _bad_outputs(sides: Sequence[Tensors], tolerance: float, margin: float) -> dict[str, float]:
+    """Outputs that are not the reference's, with their relative errors; one of another shape is off by infinity."""
+    run, reference, _ = sides
+    same = [name for name in run if name in reference and run[name].shape == reference[name].shape]
+    bad = {name: float("inf") for name in run if name not in same}
+    for name, (_, want, difference, rounding) in zip(same, _norms(same, *sides), strict=True):
+        if not difference <= max(tolerance * want, margin * rounding):  # what is not a number is bad
+            bad[name] = difference / want if want else float("inf")
+    return {name: bad[name] for name in run if name in bad}
+
+
+def distance(one: Tensors, other: Tensors) -> float:
+    """How far two runs are apart in all tensors together, relative to the larger of them; some may be in one only."""
+    sizes = torch.tensor(list(_norms(sorted({*one, *other}), one, other, other))).reshape(-1, 4).norm(dim=0)
+    return float(sizes[2] / sizes[:2].max()) if sizes[:2].any() else 0.0
+
+
+def factor(run: Tensors, reference: Tensors, tolerance: float) -> float | None:
+    """How many times another run's tensors all of these are; None where they are no multiple of them."""
+    if run.keys() != reference.keys() or not reference:
+        return None
+    one, other = (torch.cat([tensors[name].double().flatten() for name in reference]) for tensors in (run, reference))
+    square = float(other.dot(other))
+    times = float(one.dot(other)) / square if square else 0.0
+    apart = float((one - times * other).norm())
+    return times if times and apart <= tolerance * float(one.norm()) else None
+
+
+def movement(trace: Trace, index: int) -> Tensors:
+    """How far each weight has come since the start."""
+    names = list(trace.initial)
+    return dict(
+        zip(
+            names,
+            torch._foreach_sub([trace.weights[index][n] for n in names], [trace.initial[n] for n in names]),
+            strict=True,
+        )
+    )
+
+
+def _norms(names: list[str], run: Tensors, reference: Tensors, noise: Tensors) -> Any:
+    """For each name: norms of a run and of its reference, of their difference, and of the reference's noise."""
+
+    def column(tensors: Tensors) -> list[torch.Tensor]:
+        return [tensors[name] if name in tensors else torch.zeros_like(_any(name, run, reference)) for name in names]
+
+    if not names:
+        return []
+    a, b, c = column(run), column(reference), column(noise)
+    columns = [a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)]
+    return zip(*map(_sizes, columns), strict=True)
+
+
+def _sizes(tensors: list[torch.Tensor]) -> list[float]:
+    return torch.stack(torch._foreach_norm(tensors)).tolist() if tensors else []
+
+
+def _any(name: str, *runs: Tensors) -> torch.Tensor:
+    return next(run[name] for run in runs if name in run)

@@ -1,0 +1,30 @@
+"""One rank of a cell under another launcher: ``torchrun --nproc_per_node 2 -m faultline.ranks.launched JOB``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the job in the file that the first argument names and write this rank's report beside it."""
+    from faultline.cells.cell import Cell
+    from faultline.ranks import preload, settings
+
+    file = Path(sys.argv[1])
+    job = json.loads(file.read_text())
+    os.environ.update(settings.environment(Cell.parse(job["cell"]).device))
+    if "/zero" in job["cell"] or "ACCELERATE_USE_DEEPSPEED" in os.environ:
+        preload.compile_nothing()
+    from faultline.ranks import main as ranks_main
+
+    number = int(os.environ["RANK"])
+    report = ranks_main.main(job, number)
+    (file.parent / f"report{number}.json").write_text(json.dumps(report))
+    os._exit(0)  # gloo's destructor can hang while a peer closes
+
+
+if __name__ == "__main__":
+    main()

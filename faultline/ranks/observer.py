@@ -1,0 +1,164 @@
+"""What the modules of a model do while it trains: their outputs, how often they run, and on what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from faultline.ranks.checkpointing import CutOff
+from faultline.ranks.facts import Facts
+from faultline.strategies.shared import blocks
+
+
+class Observer:
+    """Sees every call of a model's modules from a step's forward pass, recomputation aside.
+
+    `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
+    has the first tensor of each call in the step, named ``share module#call`` in the order of the calls.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.share = 0
+        self.not_fed: list[str] = []
+        self.cast: list[str] = []
+        self.outputs: dict[str, torch.Tensor] = {}
+        self._model = model
+        self._names = {module: name for name, module in model.named_modules()}
+        self._layers = checkpointed(model)
+        self._tied = tied(model)
+        self._on = False
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._several: dict[str, int] = {}
+        self._frozen: dict[str, None] = {}
+        self._cut_off = CutOff(self._names)
+        self._used: dict[int, set[str]] = {}
+        self._order: dict[str, None] = {}
+        self._gradients: dict[str, str] = {}
+        self._inside: list[str] = []
+        self._entered: dict[str, None] = {}
+        self._at_first = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        self._unfrozen: dict[str, None] = {}
+        register_module_forward_pre_hook(self._before_forward)
+        register_module_forward_hook(self._on_forward, with_kwargs=True)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Held open from a step's forward pass until its backward pass has ended."""
+        self.outputs, self._on = {}, True
+        self._calls.clear()
+        self._inside.clear()
+        try:
+            with self._cut_off.watching():
+                yield
+        finally:
+            self._on = False
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and name in self._at_first:
+                self._unfrozen.setdefault(name)
+            if parameter.requires_grad and self._gradients.get(name) != "some":
+                gradient = parameter.grad
+                self._gradients[name] = "none" if gradient is None else "some" if gradient.any() else "zero"
+
+    def _seen(self, module: torch.nn.Module) -> str | None:
+        """The name of a module whose forward pass is looked at; None for others, and while it is recomputed."""
+        return self._names.get(module) if self._on and torch._C._current_graph_task_id() == -1 else None
+
+    def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
+        name = self._seen(module)
+        if name is not None:
+            self._inside.append(name)
+        if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
+            self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
+
+    def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        name = self._seen(module)
+        if name is None:
+            return
+        while self._inside and self._inside.pop() != name:
+            pass  # those that raised, and whose error the model took care of
+        self._calls[self.share, name] += 1
+        call = self._calls[self.share, name]
+        self._order.setdefault(name)
+        found = next(tensors(output), None)
+        if found is not None:
+            self.outputs[f"{self.share} {name}#{call}"] = found.detach().clone()
+        if any(True for _ in module.parameters(recurse=False)):
+            self._used.setdefault(self.share, set()).add(name)
+            self._several[name] = max(call, self._several.get(name, 0))
+        if module in self._layers and any(p.requires_grad for p in module.parameters()):
+            given = [tensor for tensor in tensors((args, kwargs)) if tensor.is_floating_point()]
+            if given and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in given):
+                self._frozen.setdefault(name)
+
+    def facts(self) -> Facts:
+        """What was seen."""
+        everywhere = set.intersection(*self._used.values()) if self._used else set()
+        trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        return Facts(
+            model=type(self._model).__name__,
+            parameters=sum(parameter.numel() for parameter in self._model.parameters()),
+            trainable=sum(parameter.numel() for parameter in trainable),
+            no_gradient=tuple(name for name, gradient in self._gradients.items() if gradient == "none"),
+            zero_gradient=tuple(name for name, gradient in self._gradients.items() if gradient == "zero"),
+            several_calls=tuple(name for name, calls in self._several.items() if calls > 1),
+            frozen_input=tuple(self._frozen | self._cut_off.modules),
+            unfrozen=tuple(self._unfrozen),
+            entered=tuple(self._entered),
+            unequal=tuple(sorted(set().union(*self._used.values()) - everywhere)),
+            tied=tuple(map(tuple, self._tied)),
+            apart=tuple(tuple(names) for names in self._tied if not one(self._model, names)),
+            order=tuple(self._order),
+            inside=self._inside[-1] if self._inside else None,
+            not_fed=tuple(self.not_fed),
+            cast=tuple(self.cast),
+        )
+
+
+def checkpointed(model: torch.nn.Module) -> set[torch.nn.Module]:
+    """The layers that gradient checkpointing is meant for: those that say so, else a model's blocks, if it has any."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    if not hasattr(model, "gradient_checkpointing_enable"):
+        return set()
+    layers = {module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)}
+    known = blocks(model)
+    return layers or {module for module in model.modules() if type(module) in known}
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested containers, in their order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name))
+
+
+def tied(model: torch.nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[torch.nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [own for own in names.values() if len(own) > 1]
+
+
+def one(model: torch.nn.Module, names: Iterable[str]) -> bool:
+    """Whether names of a model's modules still stand for one tensor."""
+    found = []
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        tensor = getattr(model.get_submodule(path), attribute)
+        found.append(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
+    return all(tensor is found[0] or tensor.data_ptr() == found[0].data_ptr() != 0 for tensor in found)

@@ -1,0 +1,1 @@
+"""Somebody's own model in a rank, for `check`."""

@@ -1,0 +1,207 @@
+"""A small batch for a model of transformers: text, and images and sound where it takes them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from faultline.base.errors import NoBatch
+from faultline.strategies import ROWS
+
+WIDTH = 12  # tokens of text in a row
+FRAMES = 64  # of a spectrogram
+GRID = 4  # patches to each side of an image, where the model leaves it open
+
+Batch = dict[str, torch.Tensor]
+
+
+def loss(model: Any, batch: Batch) -> Any:
+    return model(**batch).loss
+
+
+def of(model: Any) -> tuple[Batch, list[str]]:
+    """The fullest batch of ROWS rows that a model takes and has a finite loss for, and what fuller ones failed of.
+
+    Raises NoBatch where there is none.
+    """
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    tried = []
+    for make in (_pictures_and_sound, _pictures, _sound, _text, _spectrogram, _image):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(3)
+            try:
+                batch = make(bare)
+                found = getattr(bare(**batch), "loss", None)
+            except NotTaken:
+                continue
+            except Exception as error:  # noqa: BLE001 - what a model doesn't take, it says in any way
+                told = " ".join(f"{type(error).__name__}: {error}".split())
+                tried.append(f"{make.__name__.strip('_').replace('_', ' ')} ({told[:150]})")
+                continue
+            if found is not None and found.isfinite():
+                return batch, [told for told in tried if "pictures" in told or "sound" in told]
+            tried.append(f"{make.__name__.strip('_').replace('_', ' ')} (no finite loss)")
+    what = f"no batch could be made for {type(bare).__name__}; give a function that returns (model, loss, batch)"
+    raise NoBatch(f"{what}. Tried: {'; '.join(tried)}")
+
+
+class NotTaken(Exception):
+    """A model has no such part."""
+
+
+def _text(model: Any) -> Batch:
+    return _with_labels(model, _tokens(model, []))
+
+
+def _pictures(model: Any) -> Batch:
+    return _with_media(model, [_seen])
+
+
+def _sound(model: Any) -> Batch:
+    return _with_media(model, [_heard])
+
+
+def _pictures_and_sound(model: Any) -> Batch:
+    return _with_media(model, [_seen, _heard])
+
+
+def _spectrogram(model: Any) -> Batch:
+    """For models that turn speech into text, or tell classes of it."""
+    for features, _ in _spectrograms(model.config):
+        batch = {"input_features": features}
+        return batch | _labels(model, torch.randint(16, 100, (ROWS, WIDTH)))
+    raise NotTaken
+
+
+def _image(model: Any) -> Batch:
+    config = model.config
+    size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+    pixels = torch.randn(ROWS, config.num_channels, size, size)
+    return {"pixel_values": pixels, "labels": torch.arange(ROWS) % config.num_labels}
+
+
+def _tokens(model: Any, marks: list[int]) -> Batch:
+    """Rows of ordinary tokens behind those that stand for pictures and sound."""
+    from faultline.ranks.own_model.shrink import VOCABULARY
+
+    highest = getattr(model.config.get_text_config(), "vocab_size", VOCABULARY)
+    text = torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
+    ids = torch.cat([torch.tensor([marks] * ROWS, dtype=torch.long).reshape(ROWS, -1), text], dim=1)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _with_media(model: Any, makers: list[Callable[[Any], tuple[Batch, list[int]]]]) -> Batch:
+    batch: Batch = {}
+    marks: list[int] = []
+    for make in makers:
+        own, places = make(model)
+        batch |= own
+        marks += places
+    made = _tokens(model, marks) | batch
+    takes = inspect.signature(model.forward).parameters
+    special = torch.tensor(sorted(set(marks)))
+    for name in ("token_type_ids", "mm_token_type_ids"):
+        if name in takes:
+            made[name] = torch.isin(made["input_ids"], special).long()
+    made |= _labels(model, made["input_ids"].masked_fill(torch.isin(made["input_ids"], special), -100))
+    return made
+
+
+def _seen(model: Any) -> tuple[Batch, list[int]]:
+    """Pixels for one picture a row, and the tokens that stand for one."""
+    features = getattr(model, "get_image_features", None)
+    if not features:
+        raise NotTaken
+    token = _token(model.config, "image_token_id", "image_token_index", "image_id")
+    vision = model.config.vision_config
+    takes = inspect.signature(features).parameters
+    patch = _number(vision, "patch_size", 4)
+    if "image_grid_thw" in takes:
+        deep = _number(vision, "in_channels", _number(vision, "num_channels", 3)) * _number(
+            vision, "temporal_patch_size", 1
+        )
+        pixels = torch.randn(ROWS * GRID * GRID, deep * patch * patch)
+        batch = {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, GRID, GRID]] * ROWS)}
+    elif "image_position_ids" in takes:  # patches with their places, of which some are pooled into a token
+        side = 2 * _number(vision, "pooling_kernel_size", 1)
+        places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).repeat(ROWS, 1, 1)
+        pixels = torch.randn(ROWS, side * side, _number(vision, "num_channels", 3) * patch * patch)
+        batch = {"pixel_values": pixels, "image_position_ids": places}
+    else:
+        size = _number(vision, "image_size", GRID * patch)
+        batch = {"pixel_values": torch.randn(ROWS, _number(vision, "num_channels", 3), size, size)}
+        if "image_sizes" in takes:
+            batch["image_sizes"] = torch.tensor([[size, size]] * ROWS)
+        if "pixel_attention_mask" in takes:  # several pictures a row
+            batch = {"pixel_values": batch["pixel_values"].unsqueeze(1)}
+    return batch, [token] * _count(features(**batch))
+
+
+def _heard(model: Any) -> tuple[Batch, list[int]]:
+    """A spectrogram a row, and the tokens that stand for it."""
+    features = getattr(model, "get_audio_features", None)
+    tower: Any = getattr(getattr(model, "model", model), "audio_tower", None)
+    if not features and not hasattr(tower, "_get_feat_extract_output_lengths"):
+        raise NotTaken
+    token = _token(model.config, "audio_token_id", "audio_token_index", "audio_id")
+    takes = inspect.signature(features or model.forward).parameters
+    mask = next((name for name in ("feature_attention_mask", "input_features_mask") if name in takes), "")
+    errors = []
+    for spectrogram, frames in _spectrograms(model.config.audio_config):
+        batch = {"input_features": spectrogram}
+        if mask:
+            batch[mask] = torch.ones(ROWS, frames, dtype=torch.long)
+        try:
+            if features:
+                return batch, [token] * _count(features(**batch))
+            return batch, [token] * int(tower._get_feat_extract_output_lengths(torch.tensor(frames))[1])
+        except Exception as error:  # noqa: BLE001 - the other way round, perhaps
+            errors.append(error)
+    raise errors[0]
+
+
+def _spectrograms(config: Any) -> Iterator[tuple[torch.Tensor, int]]:
+    """Both ways round, [rows, mel, frames] and [rows, frames, mel], and the number of frames."""
+    mel = _number(config, "num_mel_bins", _number(config, "input_feat_size", 80))
+    frames = 2 * _number(config, "max_source_positions", FRAMES // 2)
+    yield torch.randn(ROWS, mel, frames), frames
+    yield torch.randn(ROWS, frames, mel), frames
+
+
+def _count(found: Any) -> int:
+    """How many tokens of a row some features stand for: of ROWS equal rows, whether they are a list, flat or not."""
+    found = found.pooler_output if hasattr(found, "pooler_output") else found
+    parts = list(found) if isinstance(found, list | tuple) else [found]
+    return sum(part.numel() // part.shape[-1] for part in parts) // ROWS
+
+
+def _token(config: Any, *names: str) -> int:
+    for name in names:
+        if type(getattr(config, name, None)) is int:
+            return getattr(config, name)
+    raise LookupError(f"its config names no token for it, as {names[0]}")
+
+
+def _number(config: Any, name: str, default: int) -> int:
+    found = getattr(config, name, None)
+    found = found[0] if isinstance(found, list | tuple) and found else found
+    return found if type(found) is int else default
+
+
+def _with_labels(model: Any, batch: Batch) -> Batch:
+    return batch | _labels(model, batch["input_ids"])
+
+
+def _labels(model: Any, ids: torch.Tensor) -> Batch:
+    """What the head of a model learns, by the name of its class."""
+    name, classes = type(model).__name__, getattr(model.config, "num_labels", 2)
+    if name.endswith(("ForSequenceClassification", "ForAudioClassification", "ForImageClassification")):
+        return {"labels": torch.arange(ROWS) % classes}
+    if name.endswith("ForTokenClassification"):
+        return {"labels": ids.clamp(min=0) % classes}
+    if name.endswith("ForQuestionAnswering"):
+        return {"start_positions": torch.arange(ROWS) % WIDTH, "end_positions": torch.arange(ROWS) % WIDTH}
+    return {"labels": ids.clone()}

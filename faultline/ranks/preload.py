@@ -1,0 +1,101 @@
+"""What the rank server does before its first fork, so that no cell has to: imports, caches, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import sys
+from importlib import metadata
+
+PRELOAD = """
+    torch torch.distributed torch.distributed.fsdp torch.distributed.tensor torch.utils.checkpoint
+    torch.nn.parallel torch.distributed.device_mesh torch._dynamo accelerate accelerate.state datasets
+    deepspeed deepspeed.runtime.zero.stage3 deepspeed.runtime.zero.stage_1_and_2 peft transformers trl
+    tiny_models.qwen2 tiny_models.group_decode tiny_models.per_image_vision faultline.ranks.main
+""".split()
+# Imported inside functions of some releases, at a second and more each: absent from others.
+PRELOAD_IF_THERE = """
+    deepspeed.runtime.zero.muon.muon_optimizer deepspeed.module_inject.auto_ep_layer deepspeed.comm.mori
+    deepspeed.module_inject.auto_ep_presets.registry deepspeed.runtime.superoffload.superoffload_stage3
+    deepspeed.ops.triton_ops torch.utils.serialization.config peft.utils.transformers_weight_conversion
+    torch.profiler._cupti_monitor torch._subclasses.schema_check_mode tiny_models.gemma3
+    torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks numpy.ctypeslib
+    trl.experimental.a2po trl.experimental.gkd trl.experimental.gold trl.experimental.iw_opd
+    trl.experimental.online_dpo trl.experimental.sdpo
+""".split()
+# Attributes that lazy packages import only when they are first used.
+TOUCH = {"trl": ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"], "transformers": ["Trainer"]}
+
+MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
+
+
+def everything() -> None:
+    """Make this process ready to fork ranks; takes seconds, and saves each rank of a cell as many."""
+    for name in PRELOAD:
+        importlib.import_module(name)
+    for name in PRELOAD_IF_THERE:
+        # Whatever an experimental module raises: cells that need it will say so, the others can run.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    for package, names in TOUCH.items():
+        for name in names:
+            getattr(sys.modules[package], name)
+    compile_nothing()
+    remember_packages()
+    warm()
+    print_little()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)
+    collapse()
+
+
+def compile_nothing() -> None:
+    """Keep DeepSpeed from compiling its shared memory collectives with g++ inside a cell.
+
+    With two ranks that fails at random; gloo does the same work without them.
+    """
+    importlib.import_module("deepspeed").ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def remember_packages() -> None:
+    """Read what is installed once: accelerate parses it forty times a cell, a tenth of a trainer's processor time.
+
+    It can't change while this process lives.
+    """
+    metadata.metadata = functools.cache(metadata.metadata)
+
+
+def warm() -> None:
+    """Fill what libraries cache at first use, so that no cell pays for it: tables of regular expressions, data."""
+    from faultline import strategies
+    from tiny_models import data, qwen2
+
+    strategies.names()
+    qwen2.add_lora(qwen2.qwen2())
+    data.text_rows(0)
+    with contextlib.suppress(ImportError):  # transformers before 4.50 has no Gemma3
+        data.image_text_batch(0, 0, 1, "dummy")
+
+
+def print_little() -> None:
+    """Shorten how tensors are printed: ZeRO-3 formats every parameter for messages that nobody is shown."""
+    sys.modules["torch"].set_printoptions(threshold=0, edgeitems=1)
+
+
+def collapse() -> None:
+    """Move this process's memory into huge pages: forking and ending a rank are a third faster then.
+
+    Linux does it on request since 6.1 (madvise(2), MADV_COLLAPSE); elsewhere this does nothing.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as file:
+        areas = [line.split() for line in file]
+    for place, mode, *_, name in (area if len(area) > 5 else [*area, ""] for area in areas):
+        if mode.startswith("rw") and name in ("", "[heap]"):
+            start, end = (int(address, 16) // HUGE_PAGE for address in place.split("-"))
+            for page in range(start + 1, end):
+                madvise(ctypes.c_void_p(page * HUGE_PAGE), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)

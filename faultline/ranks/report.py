@@ -1,0 +1,137 @@
+"""What a rank reports: it writes JSON, and the supervisor reads that into the same classes."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from faultline.base.errors import OTHER, RankError
+from faultline.base.traces import own_fault
+from faultline.ranks.facts import Facts
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call in a traceback, with its line of source."""
+
+    file: str
+    line: int
+    name: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception of a chain: `text` is what Python prints behind its frames, of which the outermost comes first.
+
+    `follows` says that it was raised from the one before it, and not only while that was handled.
+    """
+
+    kind: str
+    message: str
+    text: str
+    frames: tuple[Frame, ...] = ()
+    follows: bool = False
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """The exception that ended a rank: `kind` is that of this suite's own exceptions (see base/errors.py).
+
+    `own` is the place in this suite's code that is at fault, if one is; `at` the time; the last of `chain` the
+    exception itself.
+    """
+
+    type: str
+    message: str
+    traceback: str
+    own: str = ""
+    kind: str = OTHER
+    at: float = 0.0
+    chain: tuple[Raised, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The line of source that raised."""
+        frames = self.chain[-1].frames if self.chain else ()
+        return frames[-1].source if frames else ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Relative errors of a step by parameter, or None where nothing was read, and what they say (see `compare`).
+
+    Names in `bad`, `nan` and `rounding` have the kind before them, as ``gradients:embed.weight``; `rounding` has how
+    many times the noise an error is that rounding explains, `factor` how many times the reference's step this one is,
+    and `outputs` the errors of modules where those were observed.
+    """
+
+    gradients: Mapping[str, float] | None = None
+    weights: Mapping[str, float] | None = None
+    bad: tuple[str, ...] = ()
+    unmoved: tuple[str, ...] = ()
+    nan: tuple[str, ...] = ()
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    factor: float | None = None
+    outputs: Mapping[str, float] = field(default_factory=dict)
+
+    def errors(self, kind: str) -> Mapping[str, float]:
+        return (self.gradients if kind == "gradients" else self.weights) or {}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What of `names` live weights a checkpoint lacks, by name.
+
+    They are `missing`, `empty` or of another shape (`misshapen`), unequal by more than their precision can tell apart
+    (`differs`), or in groups that aren't tied any more (`untied`). `error` is that of loading it.
+    """
+
+    names: int
+    missing: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    misshapen: tuple[str, ...] = ()
+    differs: Mapping[str, float] = field(default_factory=dict)
+    untied: tuple[tuple[str, ...], ...] = ()
+    error: str = ""
+
+
+@dataclass
+class Report:
+    """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says."""
+
+    rank: int = 0
+    steps: list[Step] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    error: ErrorReport | None = None
+    facts: Facts | None = None
+    compared: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+    seconds: float = 0.0
+
+
+def error_report(error: BaseException) -> ErrorReport:
+    """What is known of an exception, while it is handled."""
+    chain = tuple(_chain(error, set()))
+    text = "".join(traceback.format_exception(error))
+    return ErrorReport(
+        type(error).__name__, str(error), text, own_fault(error), chain[-1].kind, time.monotonic(), chain
+    )
+
+
+def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
+    seen.add(id(error))
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    frames = tuple(
+        Frame(each.filename, each.lineno or 0, each.name, each.line or "")
+        for each in traceback.extract_tb(error.__traceback__)
+    )
+    text = "".join(traceback.format_exception_only(error))
+    kind = error.kind if isinstance(error, RankError) else OTHER
+    raised = Raised(kind, str(error), text, frames, error.__cause__ is not None)
+    return [*(_chain(before, seen) if before and id(before) not in seen else ()), raised]

@@ -1,0 +1,223 @@
+"""The rank server: imports the libraries under test once, then forks fresh ranks for each cell.
+
+It speaks JSON lines on its standard input and output, about one cell at a time.
+A request is ``{"world_size", "job"}``, ``{"kill": true}`` or ``{"end": true}``; an event
+has `pids`, or `rank` with `report` or `exit` (and `at`, the time of it), or `done` once every rank is reaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from faultline.base.packages import versions
+from faultline.ranks import preload
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def describe() -> dict[str, Any]:
+    """The proof that forking is safe, for the evidence of every cell."""
+    torch = sys.modules["torch"]
+    return {"threads": len(os.listdir("/proc/self/task")), "cuda_initialised": torch.cuda.is_initialized()}
+
+
+def main() -> None:
+    requests = os.dup(0)
+    events = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The supervisor asks for stacks with it, perhaps before a rank has a handler: unhandled, it would kill.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    started = time.monotonic()
+    preload.everything()
+    greeting = {"ready": True, "seconds": time.monotonic() - started, "versions": versions()} | describe()
+    try:
+        dismissed = serve(requests, events, greeting)
+    except BrokenPipeError:
+        dismissed = False
+    kill([])
+    if not dismissed:  # the supervisor is gone and can't clear up any more
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+@dataclass
+class Rank:
+    """A forked rank, as long as its cell runs. Its end is the process's: others may hold the pipe or close it."""
+
+    pid: int
+    pipe: int
+    process: int  # a pidfd, readable from when the process has ended
+    buffer: bytes = b""
+    watched: set[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watched = {self.pipe, self.process}
+
+    def news(self, readable: Sequence[int]) -> list[dict[str, Any]]:
+        """What the rank reported and then how it ended, where one of `readable` says so."""
+        ended = self.process in readable
+        if ended or self.pipe in readable:
+            with contextlib.suppress(BlockingIOError):
+                chunk = os.read(self.pipe, 1 << 20)
+                self.buffer += chunk
+                if not chunk:
+                    self.watched.discard(self.pipe)
+        *lines, self.buffer = self.buffer.split(b"\n")
+        found: list[dict[str, Any]] = [{"report": json.loads(line)} for line in lines]
+        if ended:
+            self.watched.discard(self.process)
+            found.append({"exit": peek(self.pid), "at": time.monotonic()})
+        return found
+
+    def close(self) -> None:
+        os.close(self.pipe)
+        os.close(self.process)
+
+
+def serve(requests: int, events: int, greeting: dict[str, Any]) -> bool:
+    """Answer requests, one cell at a time; give back whether the supervisor said goodbye before it closed its end."""
+    send(events, greeting)
+    buffer = b""
+    ranks: list[Rank] = []
+    while True:
+        watched = [requests, *(fd for rank in ranks for fd in rank.watched)]
+        readable, _, _ = select.select(watched, [], [])
+        for number, rank in enumerate(ranks):
+            for event in rank.news(readable):
+                send(events, {"rank": number} | event)
+        if requests not in readable:
+            continue
+        chunk = os.read(requests, 1 << 20)
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for request in map(json.loads, lines):
+            kill([rank.pid for rank in ranks])
+            for rank in ranks:
+                rank.close()
+            ranks = []
+            if "end" in request:
+                return True
+            if "kill" in request:
+                send(events, {"done": True})
+            else:
+                ranks = start(request, (requests, events))
+                send(events, {"pids": [rank.pid for rank in ranks]})
+        if not chunk:
+            return False
+
+
+def peek(pid: int) -> int:
+    """How a rank ended (negative: by which signal), leaving it to be reaped with its cell."""
+    status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert status
+    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+
+def send(events: int, event: dict[str, Any]) -> None:
+    data = json.dumps(event).encode() + b"\n"
+    while data:
+        data = data[os.write(events, data) :]
+
+
+def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
+    """Fork the ranks of a cell into a process group of their own."""
+    ranks: list[Rank] = []
+    server, at_fork = os.getpid(), describe()  # in a child, there is one thread whatever the server has
+    meeting = socket.create_server(("127.0.0.1", 0))
+    job = request["job"] | {"port": meeting.getsockname()[1], "listening": meeting.fileno()}
+    for number in range(request["world_size"]):
+        group = ranks[0].pid if ranks else 0
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != server:
+                    os._exit(70)  # it died before this process could ask to die with it
+                os.setpgid(0, group)
+                for rank in ranks:
+                    rank.close()
+                for fd in (*mine, reading):
+                    os.close(fd)
+                if number:
+                    meeting.close()
+                become_rank(job, number, writing, at_fork)
+            except BaseException:  # noqa: BLE001 - the log is all that can be had from here
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        os.close(writing)
+        try:
+            os.setpgid(pid, group or pid)
+        except OSError:
+            pass  # the child did it first and may even be gone
+        os.set_blocking(reading, False)
+        ranks.append(Rank(pid, reading, os.pidfd_open(pid)))
+    meeting.close()
+    return ranks
+
+
+def become_rank(job: dict[str, Any], rank: int, pipe: int, at_fork: dict[str, Any]) -> None:
+    """In the child: run, report on the pipe, and wait to be killed.
+
+    A rank never leaves by itself: one that returns can hang in gloo's
+    destructor or reset a connection that a slower peer still reads.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    log = os.open(f"{job['folder']}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    stacks = open(f"{job['folder']}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    report = importlib.import_module("faultline.ranks.main").main(job | {"at_fork": at_fork}, rank)
+    send(pipe, report)
+    reported()
+
+
+def reported() -> None:
+    """Wait to be killed; its name tells a reader of stacks that this rank is not what a hang is about."""
+    while True:
+        signal.pause()
+
+
+def kill(pids: list[int]) -> None:
+    """End a cell's ranks and everything else that descends from this process."""
+    if pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pids[0], signal.SIGKILL)
+    while True:
+        # A rank may have left the group, and what an ended one had started was handed to its subreaper: here.
+        for child in children():
+            os.kill(child, signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+if __name__ == "__main__":
+    main()

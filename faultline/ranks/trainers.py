@@ -1,0 +1,150 @@
+"""Trainer-level cells: the real trainer, with the strategy given through its own arguments."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from faultline import scenario, strategies
+from faultline.base.errors import Impossible
+from faultline.cells.cell import STEPS
+from faultline.ranks import accelerate, checkpointing, compare, saved
+from faultline.ranks.job import Injection, Run, show
+from faultline.ranks.report import Report
+from faultline.strategies import ROWS
+
+
+def train(run: Run, trace: compare.Trace, report: Report, inject: Injection) -> None:
+    """Build the failure's trainer, train it, and read its weights after every step."""
+    from transformers import TrainerCallback
+
+    cell, setup = run.cell, run.setup
+    strategy = strategies.family(cell.strategy)
+    if setup.device.type == "cpu":
+        accelerate.honest_on_cpu()
+    try:
+        with scenario.building():
+            trainer = run.module.trainer(run.variant, arguments(run), setup)
+    except Exception:
+        report.evidence["prepared"] = accelerate.prepared()  # all that there is of the strategy as yet
+        raise
+    check_checkpointing(trainer.args, cell.checkpointing)
+    inject.model(trainer.model)
+    tied = saved.ties(trainer.model)
+    scenario.share_dropout(trainer.model)
+    sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})
+    trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
+    watch = checkpointing.Watch(trainer.model)
+
+    class Read(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            report.evidence |= strategy.evidence(trainer.model_wrapped)
+            # Now: generation switches checkpointing off for a while, and may fail in it.
+            report.evidence["checkpointing_set"] = checkpointing.configured(trainer.model)
+            if run.variant.second:
+                report.evidence["second"] = accelerate.placement(second_model(trainer, run.variant.second))
+            show(report, setup.folder)
+            trace.initial.update(compare.copy(strategy.parameters(trainer.model_wrapped)))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trace.add(None, strategy.parameters(trainer.model_wrapped))
+
+    trainer.add_callback(Read())
+    compute_loss = trainer.compute_loss
+
+    def watched_loss(*args: Any, **kwargs: Any) -> Any:
+        with watch.training():
+            loss = compute_loss(*args, **kwargs)
+        report.losses.append((loss[0] if isinstance(loss, tuple) else loss).item())
+        return loss
+
+    trainer.compute_loss = watched_loss
+    try:
+        with scripted_sampling(setup.rank, getattr(trainer, "sample_blocks", 1)):
+            trainer.train()
+        if run.checkpoint:
+            saved.save(run, trainer, trace, tied, report, inject)
+    finally:
+        watch.close()
+        report.evidence |= watch.evidence()
+    mode = checkpointing.configured(trainer.model)
+    if mode != report.evidence["checkpointing_set"]:
+        raise Impossible(f"the trainer itself switches checkpointing to {mode} when it has sampled")
+
+
+def arguments(run: Run) -> dict[str, Any]:
+    """TrainingArguments' keywords for a cell: strategy, checkpointing, precision, batch and steps."""
+    cell, setup = run.cell, run.setup
+    on = cell.checkpointing != "off"
+    return {
+        "output_dir": str(Path(setup.folder) / "output"),
+        "per_device_train_batch_size": ROWS // setup.world_size,
+        "max_steps": STEPS,
+        "learning_rate": scenario.LR,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "average_tokens_across_devices": True,  # transformers 4 counts each rank's tokens by themselves otherwise
+        "gradient_checkpointing": on,
+        "gradient_checkpointing_kwargs": {"use_reentrant": cell.checkpointing == "reentrant"} if on else None,
+        "bf16": cell.precision == "bf16",
+        "use_cpu": setup.device.type == "cpu",
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "seed": 7,
+        **strategies.family(cell.strategy).arguments(strategies.options(cell.strategy), setup),
+    }
+
+
+def second_model(trainer: Any, name: str) -> Any:
+    """The trainer's model that is only read; raises LookupError where it keeps none beside the one it trains."""
+    found = getattr(trainer, name, None)
+    if found is None or found is trainer.model:
+        raise LookupError(f"{type(trainer).__name__} has no model of its own in {name}")
+    return found
+
+
+def check_checkpointing(args: Any, asked: str) -> None:
+    """Trainers overrule their user for some strategies; then the mode that was asked for can't be had."""
+    kept = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
+    if asked != "off" and kept != (asked == "reentrant"):
+        raise Impossible(f"the trainer itself sets use_reentrant={kept} here")
+
+
+@contextmanager
+def scripted_sampling(rank: int, blocks: int = 1) -> Iterator[None]:
+    """Sample the same completions however rows are spread over ranks and whatever rounding does.
+
+    Generation runs as it is; only the draw is replaced, by a token that is a
+    function of the row's place in the global batch and of the position. Never
+    one of the special tokens, so that all completions have full length. A trainer
+    that samples several times for each prompt has the copies side by side, or in
+    `blocks` of all its prompts.
+    """
+    from tiny_models.tokenizer import SPECIAL, VOCABULARY
+
+    position = iter(range(10**9))
+
+    def draw(probabilities: torch.Tensor, num_samples: int, **kwargs: Any) -> torch.Tensor:
+        at, rows = next(position), len(probabilities)
+        places: Sequence[int] = range(rank * rows, rank * rows + rows)
+        if blocks > 1:
+            places = [rank * rows + row % (rows // blocks) * blocks + row // (rows // blocks) for row in range(rows)]
+        letters = range(len(SPECIAL), len(VOCABULARY))
+        tokens = [letters[_hash(place, at) % len(letters)] for place in places]
+        return torch.tensor(tokens, device=probabilities.device).unsqueeze(1)
+
+    with mock.patch("torch.multinomial", draw):
+        yield
+
+
+def _hash(*values: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=4).digest(), "big")

@@ -1,0 +1,1 @@
+"""Questions about releases: is-safe, bisect, reproduce, timeline."""

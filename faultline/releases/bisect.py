@@ -1,0 +1,161 @@
+"""Bisect: between which two releases of a package cells change what they do, and which other package did it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from packaging.version import InvalidVersion, Version
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.base.packages import NEEDED
+from faultline.catalogue.loading import failure_named, failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import Cell, default_world, listed
+from faultline.cells.selection import Selection
+from faultline.releases import bisect_view
+from faultline.releases.bisection import Bisection, Question
+from faultline.runs import campaigns, devices, results
+from faultline.runs.campaigns import Campaign
+from faultline.stacks import index, requests
+from faultline.stacks.environments import pins
+from faultline.stacks.index import Release
+
+Direction = Literal["", "introduced", "fixed"]
+SEVERAL = 6  # cells that one question may be about
+
+
+@dataclass(frozen=True)
+class Request:
+    """A change to look for among the releases of a package, from the `oldest` to the `newest`.
+
+    Without a direction, the newest release decides. `others` is the rest of the stack: as of each release's date, or
+    as installed. `bad` has the outcomes that count as the failure.
+    """
+
+    package: str
+    selection: Selection
+    direction: Direction = ""
+    others: Literal["dated", "fixed"] = "dated"
+    oldest: str = ""
+    newest: str = ""
+    bad: str = ""
+    blame: bool = False
+    workers: int = 1
+    resume: bool = False
+
+
+def run(request: Request) -> int:
+    """Bisect, print the answer, and write bisect.json; the exit code says how it went."""
+    package = requests.requirement(request.package)
+    known = {*NEEDED, *pins("\n".join(requests.installed()))}
+    if package not in known:
+        raise unknown("package", request.package, sorted(known))
+    cells = chosen(request.selection)
+    failure = failures()[cells[0].failure]
+    introduced = request.direction == "introduced"
+    question = Question(failure, cells, package, introduced, request.others == "dated", bad(request.bad))
+    asked = {
+        "package": package,
+        "cells": [cell.id for cell in cells],
+        "bad": question.bad,
+        **{name: getattr(request, name) for name in ("direction", "others", "oldest", "newest")},
+    }
+    campaign, releases = begun(request, package, asked)
+    bisection = Bisection(campaign, question, releases)
+    found = bisection.search()
+    if not request.direction and found.after is None and found.before is not None:
+        bisection.question = replace(question, introduced=True)  # no direction was given, and the newest shows it
+        found = bisection.search()
+    culprits = bisection.blame(found) if request.blame and found.found else None
+    told = bisect_view.record(bisection, found, culprits)
+    (campaign.folder.path / "bisect.json").write_text(json.dumps(results.finite(told), indent=2) + "\n")
+    campaign.folder.describe(finished=True)
+    for line in bisect_view.lines(told):
+        print(line)
+    print(f"results: {campaign.folder.shown}/bisect.json")
+    return EXIT_UNDECIDED if found.between else EXIT_AS_EXPECTED if found.found else EXIT_UNEXPECTED
+
+
+def begun(request: Request, package: str, asked: Mapping[str, Any]) -> tuple[Campaign, list[Release]]:
+    """The campaign and its releases, which stay what they were when it began."""
+    if request.resume:
+        campaign = campaigns.begin("bisect", asked, request.workers, resume=True)
+        kept = campaign.folder.facts().get("releases")
+        if kept:
+            return campaign, [Release(**each) for each in kept]
+    releases = within(package, index.releases(package), request.oldest, request.newest)
+    if not request.resume:
+        campaign = campaigns.begin("bisect", asked, request.workers)
+    campaign.folder.describe(releases=[vars(release) for release in releases])
+    return campaign, releases
+
+
+def within(package: str, releases: Sequence[Release], oldest: str, newest: str) -> list[Release]:
+    """The releases from one to another; from what was newest on the day of the earliest stack, to today's."""
+    days = [place for place, release in enumerate(releases) if "" < release.date <= requests.EARLIEST.isoformat()]
+    first = place_of(package, releases, oldest) if oldest else max(days, default=0)
+    last = place_of(package, releases, newest) if newest else len(releases) - 1
+    if first > last:
+        raise UsageError(f"--from {releases[first].version} is later than --to {releases[last].version}")
+    if first == last:
+        raise UsageError(f"{package} {releases[first].version} is a single release: there is nothing between two")
+    return [*releases[first : last + 1]]
+
+
+def place_of(package: str, releases: Sequence[Release], version: str) -> int:
+    """Where a version is among the releases; refuses one that isn't, with the nearest."""
+    try:
+        return [Version(release.version) for release in releases].index(Version(version))
+    except (InvalidVersion, ValueError):
+        raise unknown(f"release of {package}", version, [each.version for each in reversed(releases)]) from None
+
+
+def chosen(selection: Selection) -> list[Cell]:
+    """The cells of one failure that the question is about: as reported, unless the selection names others."""
+    if selection.cells:
+        cells = devices.runnable(selection)
+    else:
+        selection = narrowed(selection)
+        cells = [
+            cell
+            for cell in devices.runnable(selection)
+            if (selection.precision or cell.precision == "fp32")
+            and (selection.world_size or cell.world_size == default_world(cell))
+        ]
+    if len({cell.failure for cell in cells}) > 1:
+        raise UsageError("a bisect is about one failure: give cells of one")
+    if len(cells) > SEVERAL:
+        raise UsageError(
+            f"that is {len(cells)} cells, and a bisect is about {SEVERAL} at most:"
+            " name fewer with --variant, --strategy and --checkpointing, for instance --strategy zero2"
+        )
+    return cells
+
+
+def narrowed(selection: Selection) -> Selection:
+    """The selection with the axes that it leaves open as the failure was reported."""
+    if not selection.failure:
+        raise UsageError(f"--failure names what to bisect: {', '.join(failures())}")
+    reported = failure_named(",".join(selection.failure)).reported
+    if not reported:
+        return replace(selection, variant=selection.variant or ("broken",))
+    return replace(
+        selection,
+        variant=selection.variant or (reported.variant,),
+        strategy=selection.strategy or (reported.strategy,),
+        checkpointing=selection.checkpointing or (reported.checkpointing,),
+        precision=selection.precision or (reported.precision,),
+    )
+
+
+def bad(text: str) -> list[str]:
+    """The outcomes that count as the failure: ``raises``, or with a signature, ``raises:other``."""
+    words = list(listed(text))
+    outcomes = [str(outcome) for outcome in Outcome if outcome not in (Outcome.TRAINS, Outcome.INVALID)]
+    for word in words:
+        if word.partition(":")[0] not in outcomes:
+            raise unknown("outcome", word, outcomes)
+    return words

@@ -1,0 +1,156 @@
+"""Bisecting: releases and mixtures of stacks measured until it is known where cells change what they do."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from faultline.base.errors import UsageError
+from faultline.base.packages import NEEDED
+from faultline.catalogue import Failure
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import Cell
+from faultline.releases.search import Boundary, Smallest, boundary, smallest
+from faultline.runs import campaigns, results
+from faultline.runs.campaigns import Campaign, Measured
+from faultline.runs.results import Result
+from faultline.stacks import requests
+from faultline.stacks.environments import pins
+from faultline.stacks.index import Release
+from faultline.stacks.requests import Stack
+
+AGREE, MOST = 3, 5  # runs of either side: so many if they agree, at most so many if they don't
+TRIALS = 8  # environments that the search among changed packages may make
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for: the first release on whose stack cells begin (`introduced`) or cease to fail (`fixed`)."""
+
+    failure: Failure
+    cells: Sequence[Cell]
+    package: str
+    introduced: bool
+    dated: bool
+    bad: Sequence[str]
+
+    def shows(self, measured: Measured) -> bool | None:
+        """Whether the failure shows on a stack: in any cell. None where it doesn't, but not all of them train."""
+        if any(self.is_bad(entry) for entry in measured.results):
+            return True
+        train = [entry.outcome == Outcome.TRAINS for entry in measured.results]
+        return False if train and all(train) else None
+
+    def is_bad(self, entry: Result) -> bool:
+        if self.bad:
+            return not {entry.outcome, f"{entry.outcome}:{entry.signature}"}.isdisjoint(self.bad)
+        return results.shows(self.failure, entry)
+
+    def stack(self, release: Release) -> Stack:
+        """The stack that a release is looked at in."""
+        pin = f"{self.package}=={release.version}"
+        if not self.dated:
+            return requests.parse(pin)
+        if not release.date:
+            raise UsageError(f"the package index doesn't say when {pin} was released: use --others fixed")
+        # The day after: what it needs may have been released with it, and index and resolver may differ on the hour.
+        day = datetime.date.fromisoformat(release.date) + datetime.timedelta(days=1)
+        asof = max(day, requests.EARLIEST).isoformat()
+        return Stack(f"{pin} as of {asof}", (pin, *(name for name in NEEDED if name != self.package)), asof)
+
+
+@dataclass
+class Bisection:
+    """A question being answered: each time that a release, or a mixture of two stacks, was measured."""
+
+    campaign: Campaign
+    question: Question
+    releases: Sequence[Release]
+    runs: dict[int, list[Measured]] = field(default_factory=dict)
+    trials: list[tuple[tuple[str, ...], Measured]] = field(default_factory=list)
+
+    def look(self, place: int) -> bool | None:
+        """Whether a release is on the new side of the change, by most of its runs; None if it is on neither."""
+        if place not in self.runs:
+            self.run(place)
+        return self.verdict(place)
+
+    def verdict(self, place: int) -> bool | None:
+        (most, votes), *others = Counter(self.sides(place)).most_common()
+        return None if others and others[0][1] == votes else most
+
+    def sides(self, place: int) -> list[bool | None]:
+        """What each run of a release says: on the new side of the change, the old one, or neither."""
+        return [self.side(each) for each in self.runs[place]]
+
+    def side(self, measured: Measured) -> bool | None:
+        shows = self.question.shows(measured)
+        return shows if shows is None or self.question.introduced else not shows
+
+    def run(self, place: int) -> None:
+        """Measure a release, each time on exactly the versions of its first time."""
+        release, times = self.releases[place], self.runs.setdefault(place, [])
+        name = f"{self.question.package}-{release.version}"
+        if not times:
+            campaigns.say(f"{len(self.runs)}. of {len(self.releases)} releases: {self.question.package} {release}")
+        else:
+            name += "-again" if len(times) == 1 else f"-again-{len(times)}"
+            campaigns.part(self.campaign, name).describe(lock=times[0].lock)
+        times.append(campaigns.measure(self.campaign, name, self.question.stack(release), self.question.cells))
+
+    def settled(self, place: int) -> bool:
+        """Whether a release has run often enough; one without an environment, or without a cell, says no more."""
+        sides = self.sides(place)
+        if self.runs[place][0].unusable or len(sides) == MOST:
+            return True
+        return len(sides) >= AGREE and len(set(sides)) == 1
+
+    def wavers(self, place: int) -> bool:
+        """Whether a release that can't tell might in another run."""
+        unproven = any("invalid" in told for each in self.runs[place] for told in each.outcomes.values())
+        return unproven or len(set(self.sides(place))) > 1
+
+    def uncertain(self, found: Boundary) -> list[int]:
+        """The places on which the answer hangs and that should run again."""
+        ends = [place for place in (found.before, found.after) if place is not None]
+        doubtful = [place for place in found.between if self.wavers(place)]
+        return [place for place in ends + doubtful if not self.settled(place)]
+
+    def search(self) -> Boundary:
+        """The boundary, both sides of it run again; where that overrules a first run, the search goes on from there."""
+        while True:
+            found = boundary(len(self.releases), self.look)
+            again = self.uncertain(found)
+            if not again:
+                return found
+            for place in again:
+                self.run(place)
+
+    def blame(self, found: Boundary) -> Smallest:
+        """The smallest set of packages whose change, the rest as before, is enough for the cells to change."""
+        assert found.before is not None and found.after is not None
+        old, new = (locked(self.runs[place][0].lock) for place in (found.before, found.after))
+        changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+        changed.sort(key=lambda name: (name != self.question.package, name not in NEEDED))  # the likeliest first
+
+        def holds(names: tuple[str, ...]) -> bool | None:
+            mixed = {name: (new if name in names else old).get(name, "") for name in {**old, **new}}
+            number = len(self.trials) + 1
+            campaigns.say(f"trial {number}: {', '.join(names)} as in the newer stack, the rest as in the older one")
+            stack = Stack(f"trial {number}", tuple(filter(None, mixed.values())), base=tuple(new.values()))
+            self.trials.append((names, campaigns.measure(self.campaign, f"trial-{number}", stack, self.question.cells)))
+            return self.side(self.trials[-1][1])
+
+        return smallest(changed, holds, (1, sum(name in NEEDED for name in changed)), TRIALS)
+
+    @property
+    def environments(self) -> int:
+        measured = [each for times in self.runs.values() for each in times] + [each for _, each in self.trials]
+        return len({each.lock for each in measured if each.lock})
+
+
+def locked(lock: str) -> dict[str, str]:
+    """The line of each package in a lock."""
+    return dict(zip(pins(lock), filter(None, lock.splitlines()), strict=True))

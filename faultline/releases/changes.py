@@ -1,0 +1,320 @@
+"""Whether a candidate stack is safe: which cells changed against the baseline, how, and what that says together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
+from faultline.base.text import one_line
+from faultline.catalogue.outcomes import NO_REFERENCE, OWN, Outcome
+from faultline.cells.cell import Cell, default_world
+from faultline.observations.wording import normalised, same_error
+from faultline.runs.results import Result, observed
+
+LOUD = (Outcome.RAISES, Outcome.HANGS, Outcome.CRASHES)
+SAMPLE = 3  # cells of one cause that are measured again
+REPEATS = 3  # at most, of a cell that doesn't do the same twice
+
+
+class Kind(StrEnum):
+    """How a cell changed, the gravest first.
+
+    diverges now       trains wrongly without a word, and didn't before
+    regressed          trained, and fails now, be it in one process;
+                       or failed with an error, and is misplaced without one now
+    became impossible  the candidate lacks what the cell needs
+    infra              not proven, not measured, or not the same twice
+    other failure      failed before, and fails now in another way
+    new wording        the same error in other words
+    became possible    the baseline lacks what the cell needs
+    fixed              failed, and trains now
+    """
+
+    DIVERGES = "diverges now"
+    REGRESSED = "regressed"
+    IMPOSSIBLE = "became impossible"
+    INFRA = "infra"
+    OTHER = "other failure"
+    WORDING = "new wording"
+    POSSIBLE = "became possible"
+    FIXED = "fixed"
+
+
+class Safety(StrEnum):
+    SAFE = "SAFE"
+    NOT_SAFE = "NOT SAFE"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def exit_code(self) -> int:
+        return {"SAFE": EXIT_AS_EXPECTED, "NOT SAFE": EXIT_UNEXPECTED, "UNKNOWN": EXIT_UNDECIDED}[self]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A cell that changed; a side without a result that proves anything is None.
+
+    `hides` says of an infra change that what the candidate does stays unknown,
+    and `note` why; `first` is the kind that one run of each side shows.
+    """
+
+    cell: Cell
+    kind: Kind
+    first: Kind
+    before: Result | None
+    after: Result | None
+    hides: bool = False
+    note: str = ""
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """What cells have in common that changed for the same reason, whichever failure and variant they are of."""
+        return (self.first, _told(self.before), _told(self.after), _text(self))
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether it has results on both stacks, which don't agree with one another."""
+        return self.kind is Kind.INFRA and bool(self.before and self.after)
+
+    @property
+    def error(self) -> str:
+        """The error that explains it: the candidate's or, where it trains, the baseline's; why there is no proof."""
+        if not (self.before and self.after):
+            return self.note
+        told = next((side.detail for side in (self.after, self.before) if side and side.detail), "")
+        return ": ".join(filter(None, (self.note, one_line(told))))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Changes of one kind and cause, with the plainest cell first."""
+
+    kind: Kind
+    changes: tuple[Change, ...]
+
+    @property
+    def example(self) -> Change:
+        return self.changes[0]
+
+    @property
+    def before(self) -> str:
+        return _told(self.example.before)
+
+    @property
+    def after(self) -> str:
+        return _told(self.example.after)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two stacks did with the same cells.
+
+    `cells` were asked for; `compared` of them ran on both stacks and proved
+    what they are, `unproven` proved nothing on either. `unusable` says why there is nothing to compare; `identical`,
+    that there is no difference to look for.
+    """
+
+    cells: int = 0
+    compared: int = 0
+    unproven: int = 0
+    changes: tuple[Change, ...] = ()
+    unusable: str = ""
+    identical: bool = False
+
+    @property
+    def groups(self) -> list[Group]:
+        """Every change in exactly one group; the gravest and then the largest groups first."""
+        by_cause: dict[tuple[str, ...], list[Change]] = {}
+        for change in sorted(self.changes, key=_plainest):
+            by_cause.setdefault((change.kind, *change.cause, normalised(change.note)), []).append(change)
+        made = [Group(own[0].kind, tuple(own)) for own in by_cause.values()]
+        return sorted(made, key=lambda group: (list(Kind).index(group.kind), -len(group.changes)))
+
+    @property
+    def reasons(self) -> list[tuple[Safety, str]]:
+        """What speaks against SAFE, each with the verdict that it leads to."""
+        counts = Counter(change.kind for change in self.changes)
+        lost = sum(c.kind is Kind.IMPOSSIBLE and _trained(c.before) for c in self.changes)
+        hidden = sum(change.hides for change in self.changes)
+        told = [
+            (Safety.NOT_SAFE, counts[Kind.DIVERGES], "went wrong without an error"),
+            (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
+            (Safety.UNKNOWN, lost, "trained and can't be run now"),
+            (Safety.UNKNOWN, hidden, "can't be judged"),
+            (Safety.UNKNOWN, self.unproven * (self.unproven > self.cells // 2), "prove nothing on either stack"),
+        ]
+        reasons = [(word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in told if count]
+        if self.unusable:
+            reasons.append((Safety.UNKNOWN, self.unusable))
+        elif not (self.compared or self.identical or reasons):
+            reasons.append((Safety.UNKNOWN, "no cell ran on both stacks"))
+        return reasons
+
+    @property
+    def verdict(self) -> Safety:
+        words = {word for word, _ in self.reasons}
+        return next((word for word in (Safety.NOT_SAFE, Safety.UNKNOWN) if word in words), Safety.SAFE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
+
+    `packages` has name, old and new version; `repeat` is the stack, as
+    `make test-matrix` takes it, on which a cell does what it did on the candidate.
+    `stack` has the baseline's versions in a line.
+    """
+
+    candidate: str
+    baseline: str
+    packages: Sequence[tuple[str, str, str]]
+    comparison: Comparison
+    repeat: str = ""
+    stack: str = ""
+
+
+def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
+    """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again."""
+    sides = _by_cell(before), _by_cell(after)
+    changes, compared, unproven = [], 0, 0
+    for cell in cells:
+        old, new = (side.get(cell.id, []) for side in sides)
+        proven = [_proven(side) for side in (old, new)]
+        compared += all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven)
+        unproven += not any(proven)
+        change = changed(cell, old, new)
+        if change:
+            changes.append(change)
+    return Comparison(len(cells), compared, unproven, tuple(changes))
+
+
+def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Change | None:
+    """How a cell changed, from all its results on both stacks; None where it didn't, or proves nothing on either."""
+    old, new = (_proven(side) for side in (before, after))
+    if not old and not new and before and after:
+        return None
+    if not old or not new:
+        side, those = ("baseline", before) if not old else ("candidate", after)
+        why = those[0].detail if those else "it was not measured"
+        shown = old[0] if old else None, new[0] if new else None
+        return Change(cell, Kind.INFRA, Kind.INFRA, *shown, True, f"no proof on the {side}: {one_line(why)}")
+    kind = classify(old[0], new[0])
+    steady = all(same(side[0], other) for side in (old, new) for other in side)
+    if steady and kind is None:
+        if len(old) == len(before) and len(new) == len(after):
+            return None
+        return Change(cell, Kind.INFRA, Kind.INFRA, old[0], new[0], note="no proof at first, unchanged when repeated")
+    if steady and kind:
+        return Change(cell, kind, kind, old[0], new[0])
+    first = kind or Kind.INFRA
+    if all(any(same(one, other) for other in theirs) for mine, theirs in ((new, old), (old, new)) for one in mine):
+        return Change(cell, Kind.INFRA, first, old[0], new[0], note="the baseline does this at times as well")
+    return Change(cell, Kind.INFRA, first, old[0], new[0], True, "not the same when repeated")
+
+
+def classify(before: Result, after: Result) -> Kind | None:
+    """The kind of change between two results that prove something, or None."""
+    if same(before, after):
+        return None
+    old, new = before.outcome, after.outcome
+    if new == Outcome.DIVERGES and old != Outcome.DIVERGES:
+        return Kind.DIVERGES
+    if new == Outcome.IMPOSSIBLE:
+        return Kind.IMPOSSIBLE
+    if old == Outcome.IMPOSSIBLE:
+        return Kind.POSSIBLE
+    if new == Outcome.TRAINS:
+        return Kind.FIXED
+    if old == Outcome.TRAINS or (old in LOUD and new == Outcome.MISPLACED):
+        return Kind.REGRESSED
+    unnamed = "other" in (before.signature, after.signature)
+    if old == new == Outcome.RAISES and unnamed and same_error(before.detail, after.detail):
+        return Kind.WORDING
+    return Kind.OTHER
+
+
+def same(one: Result, other: Result) -> bool:
+    """Whether two results say the same; an error without a name is known by its text."""
+    if (one.outcome, one.signature) != (other.outcome, other.signature):
+        return False
+    unnamed = one.outcome == Outcome.RAISES and one.signature == "other"
+    return not unnamed or normalised(one.detail) == normalised(other.detail)
+
+
+def pending(comparison: Comparison, repeated: Mapping[str, int]) -> list[Cell]:
+    """The cells to measure again: some of each cause, all of one that has a doubtful cell, the doubtful more often.
+
+    `repeated` says how often each cell was measured again, by its id.
+    """
+    by_cause: dict[tuple[str, ...], list[Change]] = {}
+    for change in sorted(comparison.changes, key=_plainest):
+        by_cause.setdefault(change.cause, []).append(change)
+    chosen = []
+    for own in by_cause.values():
+        doubtful = any(repeated.get(change.cell.id) and change.unsteady for change in own)
+        for number, change in enumerate(own):
+            times = repeated.get(change.cell.id, 0)
+            if (change.unsteady and change.hides and times < REPEATS) if times else (doubtful or number < SAMPLE):
+                chosen.append(change.cell)
+    return chosen
+
+
+def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
+    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
+    names = sorted({*after, *(before if removed else ())})
+    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
+
+
+def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for run in runs:
+        for entry in run:
+            found.setdefault(entry.cell.id, []).append(entry)
+    return found
+
+
+def _proven(side: Iterable[Result]) -> list[Result]:
+    """The results that say something of a stack: also an error that came where the strategy was not in force.
+
+    So does one in a single process, without which there is no reference. What a
+    user asked for and had on the other stack ends in an error on this one.
+    """
+    found = (_as_raised(each) if each.outcome == Outcome.INVALID and _raised(each) else each for each in side)
+    return [each for each in found if each.outcome != Outcome.INVALID]
+
+
+def _as_raised(entry: Result) -> Result:
+    return replace(entry, outcome=Outcome.RAISES, signature="other")
+
+
+def _raised(entry: Result) -> bool:
+    if entry.signature == OWN:
+        return False
+    return entry.signature == NO_REFERENCE or any(rank.error for rank in entry.ranks)
+
+
+def _trained(result: Result | None) -> bool:
+    return bool(result and result.outcome == Outcome.TRAINS)
+
+
+def _told(result: Result | None) -> str:
+    return observed(result) if result else "no proof"
+
+
+def _text(change: Change) -> str:
+    """The text that tells causes apart; a named signature does so by itself, and numbers differ from cell to cell."""
+    if change.first is Kind.INFRA:
+        return normalised(change.note)
+    side = change.after if not _trained(change.after) else change.before
+    if side and (side.outcome, side.signature) == (Outcome.RAISES, "other"):
+        return normalised(side.detail)
+    named = (Outcome.CRASHES, Outcome.IMPOSSIBLE)
+    return normalised(side.detail) if side and side.outcome in named else ""
+
+
+def _plainest(change: Change) -> tuple[object, ...]:
+    cell = change.cell
+    return cell.world_size != default_world(cell), cell.precision != "fp32", cell.checkpointing != "off", cell.id

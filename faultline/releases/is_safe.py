@@ -1,0 +1,123 @@
+"""Is a candidate stack safe: the same cells on it and on a baseline, and again what changed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from faultline.base.errors import UsageError
+from faultline.base.packages import STACK, TODAY, stack_name, untagged
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection
+from faultline.releases import changes, is_safe_view
+from faultline.releases.changes import Answer, Comparison
+from faultline.runs import campaigns, devices
+from faultline.runs.campaigns import Campaign, Measured
+from faultline.runs.storage import RunFolder
+from faultline.stacks import requests
+from faultline.stacks.environments import pins
+from faultline.stacks.requests import Stack
+
+
+@dataclass(frozen=True)
+class Request:
+    """Requirements to judge on a baseline; `whole` asks for all selected cells, with the remedies of mechanisms."""
+
+    requirements: str
+    selection: Selection
+    base: str = TODAY
+    whole: bool = False
+    workers: int = 1
+    resume: bool = False
+
+
+def run(request: Request) -> int:
+    """Whether requirements are safe on a baseline: exit code 0 if they are, 1 if not, 3 if that can't be known."""
+    cells = devices.runnable(request.selection)
+    if not (request.whole or request.selection.variant or request.selection.cells):
+        cells = default(cells)
+    if not cells:
+        raise UsageError("no cell is all of that")
+    base = requests.parse(request.base)
+    on(base, "", request.requirements)  # a mistake in the question is reported before anything runs
+    asked = {"requirements": request.requirements, "base": base.name, "cells": [cell.id for cell in cells]}
+    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume)
+    answer = ask(campaign, request.requirements, base, cells)
+    is_safe_view.write(campaign.folder.path, answer)
+    is_safe_view.terminal(Console(), answer)
+    print(f"results: {campaign.folder.shown}/summary.md, verdict.json, report.html")
+    return answer.comparison.verdict.exit_code
+
+
+def default(cells: Sequence[Cell]) -> list[Cell]:
+    """Of the cells of a matrix those in a trainer, and of the others the broken variants, which have no remedy."""
+    known = {(name, v.name): v for name, failure in failures().items() for v in failure.variants}
+    variants = ((cell, known[cell.failure, cell.variant]) for cell in cells)
+    return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
+
+
+def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) -> Answer:
+    """Run cells on both stacks, and again those that changed; what can't be installed is known before any runs."""
+    names = (base.name, f"{' '.join(candidate.split())} on {base.name}")
+    old = campaigns.measure(campaign, names[0], base, [])
+    new = campaigns.measure(campaign, names[1], on(base, old.lock, candidate), []) if old.lock else Measured(names[1])
+    changed = changes.packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
+    unusable = next((f"{each.name}: {each.unusable}" for each in (old, new) if each.unusable), "")
+    if not unusable and changed:
+        comparison = compare(campaign, (old, new), cells)
+    else:
+        comparison = Comparison(unusable=unusable, identical=not unusable)
+    stack = stack_name({name: version for name, version in pins(old.lock).items() if name in STACK})
+    text = " ".join(candidate.split())
+    return Answer(text, base.name, changed, comparison, repeatable(base, text, new), stack)
+
+
+def on(base: Stack, lock: str, candidate: str) -> Stack:
+    """A candidate's stack: its requirements, with all else as a baseline resolved it; or a whole stack by name or date.
+
+    A baseline with a date dates what the candidate brings anew.
+    """
+    words = candidate.split()
+    if base.here or (len(words) == 1 and (words[0] in requests.named() or re.fullmatch(r"\d{4}-\d\d-\d\d", words[0]))):
+        return requests.parse(candidate)
+    return requests.changed(candidate, lock.splitlines(), base.asof)
+
+
+def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell]) -> Comparison:
+    """Measure cells on both stacks, then as often as it takes those whose change is in doubt."""
+    runs: tuple[list[Measured], list[Measured]] = ([], [])
+    repeated: Counter[str] = Counter()
+    wanted = list(cells)
+    while True:
+        for stack, own in zip(both, runs, strict=True):
+            name = f"{shared(campaign, stack)}{f' again {len(own)}' if own else ''}"
+            campaigns.part(campaign, name).describe(lock=stack.lock)
+            own.append(campaigns.measure(campaign, name, Stack(stack.name), wanted))
+            if own[-1].unusable:
+                return Comparison(unusable=f"{stack.name}: {own[-1].unusable}")
+        repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
+        comparison = changes.compare(cells, *([part.results for part in own] for own in runs))
+        wanted = changes.pending(comparison, repeated)
+        if not wanted:
+            return comparison
+        campaigns.say(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
+
+
+def shared(campaign: Campaign, stack: Measured) -> str:
+    """The name under which a campaign has results of a stack's packages; they may have been another question's."""
+    parts = [RunFolder(file.parent).facts() for file in campaign.folder.path.glob("*/run.json")]
+    return min((str(f["name"]) for f in parts if f.get("lock") == stack.lock and "stack" in f), default=stack.name)
+
+
+def repeatable(base: Stack, candidate: str, measured: Measured) -> str:
+    """What STACK must be to repeat a cell: the requirements, or the versions under test on another baseline."""
+    text = candidate
+    if not base.here:
+        found = {name: version for name, version in pins(measured.lock).items() if name in STACK}
+        text = " ".join(f"{name}=={version}" for name, version in untagged(found).items())
+    return text

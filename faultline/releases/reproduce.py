@@ -1,0 +1,104 @@
+"""A failure on the stack that it was reported on, next to it on the first good one, if it has one, and on today's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError
+from faultline.base.packages import TODAY, untagged
+from faultline.base.text import cut, one_line, plain
+from faultline.catalogue import Failure, Reported
+from faultline.catalogue.loading import failure_named
+from faultline.cells import words
+from faultline.cells.cell import Cell
+from faultline.runs import campaigns, devices, results
+from faultline.runs.campaigns import Measured
+from faultline.runs.results import shows
+from faultline.stacks import requests
+
+
+@dataclass(frozen=True)
+class Request:
+    """A failure to show as it was reported, on a device."""
+
+    failure: str
+    device: str = "cpu"
+
+
+def run(request: Request) -> int:
+    """Run the cell as reported on its stacks; exit code 0 if the failure shows on the old one and not on the first
+    good one, if it names one; 1 if not. 3 says that one of these can't be had here.
+    """
+    failure = failure_named(request.failure)
+    if not failure.reported:
+        raise UsageError(f"{failure.name} was found on today's stack: make test-matrix FAILURE={failure.name} shows it")
+    cell = as_reported(failure, failure.reported, request.device)
+    devices.check_device(cell.device)
+    if failure.reported.needs_gpu and cell.device == "cpu":
+        raise UsageError(f"{failure.name} as it was reported needs a GPU: DEVICE=cuda on a machine that has one")
+    campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
+    names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
+    both = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]
+    note = failure.reported.note if cell.device == "cpu" else ""
+    show(Console(), failure, cell, both, note)
+    print(f"results: {campaign.folder.shown}")
+    pair = both[:-1]
+    if any(each.unusable for each in pair):
+        return EXIT_UNDECIDED
+    told = [shows(failure, each.results[0]) for each in pair]
+    return EXIT_AS_EXPECTED if told[0] and not any(told[1:]) else EXIT_UNEXPECTED
+
+
+def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
+    """The cell in which a failure was reported."""
+    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, where.precision, device=device)
+
+
+def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], note: str) -> None:
+    """The outcomes side by side, then the full error of each; all of it can be pasted."""
+    console.print(Text(failure.name, style="bold").append(f"  {failure.title}", style="not bold dim"), soft_wrap=True)
+    console.print(Text(cell.id), soft_wrap=True)
+    table = Table("", *(Column(Text(one_line(each.name))) for each in both), box=box.SIMPLE, pad_edge=False)
+    versions = [untagged(each.versions) for each in both]
+    for package in sorted({name for each in versions for name in each}):
+        table.add_row(package, *(Text(each.get(package, "")) for each in versions))
+    table.add_section()
+    table.add_row("outcome", *(Text(_outcome(each), style="bold") for each in both))
+    table.add_row("detail", *(Text(_detail(each)) for each in both))
+    console.print(table)
+    if note:
+        console.print(Text(f"Note: {note}."), soft_wrap=True)
+    for each in both:
+        if error := _error(each):
+            console.print(Text(f"The error on {one_line(each.name)}:", style="bold"))
+            console.print(Text(plain(error)), soft_wrap=True)
+    for each in both:
+        again = words.command(cell.id, "" if each.name == TODAY else each.name)
+        console.print(Text(f"again on {one_line(each.name)}: {again}"), soft_wrap=True)
+
+
+def _outcome(measured: Measured) -> str:
+    return results.observed(measured.results[0]) if measured.results else "uninstallable"
+
+
+def _detail(measured: Measured) -> str:
+    return cut(measured.results[0].detail if measured.results else measured.unusable, 400)
+
+
+def _error(measured: Measured) -> str:
+    """The traceback of the rank that failed first; of ranks that hang, where they wait; the last words of dead ones."""
+    if not measured.results:
+        return ""
+    ranks = measured.results[0].ranks
+    first = next((r for r in ranks if r.rank == measured.results[0].rank and r.error), None)
+    raised = first or next((r for r in ranks if r.error), None)
+    if raised and raised.error:
+        return f"rank {raised.rank}:\n{raised.error.traceback}"
+    if measured.results[0].outcome not in ("hangs", "crashes"):
+        return ""
+    return "\n".join(rank.stack or rank.log for rank in ranks if rank.stack or rank.log)

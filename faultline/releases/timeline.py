@@ -1,0 +1,117 @@
+"""The commands of the timeline: run cells on monthly stacks, and draw what was measured."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.base.packages import TODAY, untagged
+from faultline.base.paths import GENERATED, ROOT
+from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection
+from faultline.observations import recording, store
+from faultline.observations import timeline as observed
+from faultline.observations.store import Stack
+from faultline.observations.timeline import UNINSTALLABLE, Timeline
+from faultline.releases import timeline_view
+from faultline.runs import campaigns, devices
+from faultline.runs.campaigns import Campaign, Measured, measure
+from faultline.stacks import requests
+
+STRATEGIES = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Cells to run on each month's stack between two dates; `write` makes the result the committed timeline."""
+
+    selection: Selection
+    since: str = ""
+    until: str = ""
+    workers: int = 1
+    resume: bool = False
+    write: bool = False
+
+
+def run(request: Request) -> int:
+    """Run cells on the ecosystem as of the first of each month and on today's stack; an interrupted run goes on."""
+    cells = devices.runnable(narrowed(request.selection))
+    first = max(requests.day(request.since), requests.EARLIEST) if request.since else requests.EARLIEST
+    last = requests.day(request.until) if request.until else datetime.date.today()
+    if first > last:
+        raise UsageError(f"--since {first} is after --until {last}")
+    dates = [day.isoformat() for day in months(first, last)]
+    dates += [] if request.until else [TODAY]
+    if request.write:
+        check_complete(observed.committed(), dates, cells)
+    asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
+    campaign = campaigns.begin("timeline", asked, request.workers, request.resume)
+    found = measure_all(campaign, dates, cells)
+    folder = campaign.folder.path
+    observed.write(folder / "timeline.json", found)
+    timeline_view.terminal(Console(), found)
+    timeline_view.page(folder / "timeline.html", found)
+    print(f"results: {campaign.folder.shown}/timeline.json, timeline.html")
+    if request.write:
+        store.write(recording.with_timeline(store.everything(), found))
+    return EXIT_AS_EXPECTED
+
+
+def check_complete(before: Timeline, dates: Sequence[str], cells: Sequence[Cell]) -> None:
+    """Raise UsageError if the recorded timeline has a month or a cell that is not to be run."""
+    lost = before.cells.keys() - {cell.id for cell in cells} or {stack.month for stack in before.stacks} - {*dates}
+    if lost:
+        raise UsageError(f"--write would lose what the timeline has and this run has not, such as {min(lost)}")
+
+
+def narrowed(selection: Selection) -> Selection:
+    """The broken variants at both levels under one strategy of each kind, unless the selection names others."""
+    if selection.cells:
+        return selection
+    return replace(
+        selection,
+        variant=selection.variant or ("*broken",),
+        strategy=selection.strategy or STRATEGIES,
+        precision=selection.precision or ("fp32",),
+        world_size=selection.world_size or (2,),
+    )
+
+
+def draw(name: str) -> int:
+    """Show a timeline, the recorded one by default, which also gets its picture and page in generated/."""
+    found = observed.read(Path(name)) if name else observed.committed()
+    timeline_view.terminal(Console(), found)
+    if not name:
+        GENERATED.mkdir(exist_ok=True)
+        (GENERATED / "timeline.svg").write_text(timeline_view.picture(found), encoding="utf-8")
+        timeline_view.page(GENERATED / "timeline.html", found)
+        print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.svg, timeline.html")
+    return EXIT_AS_EXPECTED
+
+
+def months(first: datetime.date, last: datetime.date) -> Iterator[datetime.date]:
+    """The first day of each month from one date to another."""
+    day = first.replace(day=1)
+    while day <= last:
+        if day >= first:
+            yield day
+        day = (day + datetime.timedelta(days=31)).replace(day=1)
+
+
+def measure_all(campaign: Campaign, dates: Sequence[str], cells: Sequence[Cell]) -> Timeline:
+    """Run cells on the stack of each date; what the campaign has already is not run again."""
+    return gather([measure(campaign, date, requests.parse(date), cells) for date in dates], [cell.id for cell in cells])
+
+
+def gather(measured: Sequence[Measured], cells: Sequence[str]) -> Timeline:
+    """The timeline of stacks in their order; a cell that a stack has no result of is `uninstallable` there."""
+    outcomes = [each.outcomes for each in measured]
+    return Timeline(
+        [Stack(each.name, untagged(each.versions), each.name, each.unusable) for each in measured],
+        {cell: [" ".join(did.get(cell, (UNINSTALLABLE,))).strip() for did in outcomes] for cell in cells},
+    )

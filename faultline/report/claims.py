@@ -1,0 +1,36 @@
+"""Verdicts on claims by the results of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from faultline.base.packages import TODAY
+from faultline.catalogue import Failure
+from faultline.cells import claims
+from faultline.cells.claims import Verdict
+from faultline.observations import measured
+from faultline.observations import verdicts as judging
+from faultline.observations.verdicts import Judged, by_rules, stack
+from faultline.runs.results import Result, outcomes
+
+
+def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
+    """Each claim's verdict in a run, or by the rules where it takes another stack than today's."""
+    observed = outcomes(results)
+    found = {}
+    for key, verdict in verdicts(failure, results).items():
+        there = stack(failure, verdict.claim)
+        if there == TODAY:
+            found[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
+            continue
+        ruled, instead = by_rules(failure, verdict.claim), verdict.claim.swap.get("stack", there)
+        told = judging.where(failure, ruled, measured.outcomes(failure, instead))
+        found[key] = Judged(ruled, tuple(told), tuple(dict.fromkeys((there, instead))))
+    return found
+
+
+def verdicts(failure: Failure, results: Iterable[Result]) -> dict[str, Verdict]:
+    """Each claim's verdict; results of variants that the failure no longer has say nothing."""
+    known = {variant.name for variant in failure.variants}
+    observed = outcomes(r for r in results if r.cell.failure == failure.name and r.cell.variant in known)
+    return {key: claims.verdict(failure, claim, observed) for key, claim in failure.claims.items()}

@@ -1,0 +1,72 @@
+"""What all reports share: the words and symbols, tables of a run, and texts made safe to show."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from faultline import strategies
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell, default_world
+from faultline.cells.words import ordered
+from faultline.runs.results import Result
+
+SYMBOLS = {
+    "trains": "✓",
+    "raises": "✗",
+    "diverges": "≠",
+    "misplaced": "⌂",
+    "hangs": "∞",
+    "crashes": "†",
+    "impossible": "–",  # noqa: RUF001 - a dash, as in any table
+    "invalid": "?",
+}
+ABSENT = "·"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a failure's table; `extra` where it isn't fp32 at the default world size."""
+
+    label: str
+    extra: bool
+    cells: dict[tuple[str, str], Result] = field(default_factory=dict)
+    """Results by strategy and checkpointing mode."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One failure's results: variants down, the strategies that are there across."""
+
+    failure: str
+    strategies: list[str]
+    rows: list[Row]
+
+
+def tables(results: Collection[Result]) -> list[Table]:
+    """One table for each failure of a run, with every result in exactly one place."""
+    made = []
+    for name in sorted({result.cell.failure for result in results}):
+        own = [result for result in results if result.cell.failure == name]
+        failure = failures().get(name)
+        variants = ordered((r.cell.variant for r in own), [v.name for v in failure.variants] if failure else [])
+        devices = {result.cell.device for result in own}
+        rows: dict[tuple[bool, int, str], Row] = {}
+        for result in own:
+            told = _deviations(result.cell, several_devices=len(devices) > 1)
+            key = (bool(told), variants.index(result.cell.variant), told)
+            row = rows.setdefault(key, Row(f"{result.cell.variant} {told}".strip(), bool(told)))
+            row.cells[result.cell.strategy, result.cell.checkpointing] = result
+        columns = ordered((result.cell.strategy for result in own), strategies.names())
+        made.append(Table(name, columns, [rows[key] for key in sorted(rows)]))
+    return made
+
+
+def _deviations(cell: Cell, several_devices: bool) -> str:
+    """How a cell differs from the main table's: precision, world size, device."""
+    parts = [
+        cell.precision if cell.precision != "fp32" else "",
+        f"w{cell.world_size}" if cell.world_size != default_world(cell) else "",
+        cell.device if several_devices and cell.device != "cpu" else "",
+    ]
+    return " ".join(filter(None, parts))

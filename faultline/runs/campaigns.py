@@ -1,0 +1,138 @@
+"""Campaigns: cells on several stacks, each with a results folder of its own within one, which an interruption keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+from rich.console import Console
+
+from faultline.base.errors import NeverReady, Uninstallable, UsageError
+from faultline.base.packages import stack_name
+from faultline.cells.cell import Cell
+from faultline.runs import folders, storage
+from faultline.runs.results import Result
+from faultline.runs.storage import RunFolder
+from faultline.stacks import environments, requests
+from faultline.stacks.environments import Environment
+from faultline.stacks.requests import Stack
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One question that takes several stacks: where its results are, and how many cells run at a time.
+
+    Its lock keeps others from going on with it at the same time.
+    """
+
+    folder: RunFolder
+    workers: int
+    lock: BaseFileLock | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of cells on a stack: their results, or in `unusable` why there are none.
+
+    `lock` has the exact version of every package, a line each; it is empty
+    where the stack could not be resolved.
+    """
+
+    name: str
+    lock: str = ""
+    results: Sequence[Result] = ()
+    unusable: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcomes(self) -> dict[str, tuple[str, str]]:
+        """The outcome and signature of each cell by its id."""
+        return {entry.cell.id: (entry.outcome, entry.signature) for entry in self.results}
+
+
+def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = False) -> Campaign:
+    """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
+
+    It is only the same as long as what is installed here is.
+    """
+    asked = {**request, "installed": _digest("\n".join(requests.installed()))}
+    if resume:
+        folder = next((run for run in storage.runs(kind=kind) if run.facts().get("request") == asked), None)
+        if not folder:
+            raise UsageError(f"no {kind} run of these options and packages could go on; start one without --resume")
+    else:
+        folder = storage.new_run(kind=kind)
+        folder.describe(request=asked)
+    lock = FileLock(folder.path / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(f"{folder.path.name} is going on already, in another process") from None
+    return Campaign(folder, workers, lock)
+
+
+def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
+    """Run cells on a stack, those that the campaign has under this name already left out.
+
+    What was resolved once is kept: a later call under the same name has the
+    same versions, whatever the index offers by then. A stack whose ranks could
+    not start is tried again: a busy machine may have been to blame.
+    """
+    folder = part(campaign, name)
+    facts = folder.facts()
+    if facts.get("unusable") and not facts.get("lock"):
+        return Measured(name, unusable=facts["unusable"])
+    try:
+        environment = ready(stack, facts.get("lock", ""))
+    except Uninstallable as error:
+        folder.describe(unusable=str(error))
+        return Measured(name, unusable=str(error))
+    folder.describe(lock=environment.lock, cells=[cell.id for cell in cells])
+    wanted = {cell.id for cell in cells}
+    have = [entry for entry in folders.entries(folder) if entry.cell.id in wanted]
+    missing = [cell for cell in cells if cell.id not in {entry.cell.id for entry in have}]
+    if missing:
+        say(f"{name}: {stack_name(environment.versions)}")
+        try:
+            folders.measure(missing, campaign.workers, folder, have, environment.python)
+        except NeverReady as error:
+            folder.describe(unusable=str(error))
+            return Measured(name, environment.lock, unusable=str(error))
+    folder.describe(finished=True, unusable="")
+    found = [entry for entry in folder.results() if entry.cell.id in wanted]
+    return Measured(name, environment.lock, found, versions=environment.versions)
+
+
+def ready(stack: Stack, lock: str) -> Environment:
+    """The environment of a stack, or the one that a lock of it names."""
+    if stack.here or not lock:
+        return environments.ready(stack)
+    return environments.make(lock)
+
+
+def part(campaign: Campaign, name: str) -> RunFolder:
+    """A stack's results within a campaign, as the results of a run."""
+    folder = RunFolder(campaign.folder.path / file_name(name))
+    if not (folder.path / "run.json").exists():
+        folder.path.mkdir(exist_ok=True)
+        folder.describe(kind="part", name=name)
+    return folder
+
+
+def file_name(name: str) -> str:
+    """A folder's name for any text: a file system takes 255 bytes, and a bump of the whole stack has more."""
+    text = re.sub(r"[^\w.=+-]+", "-", name, flags=re.ASCII)
+    return text if len(text) <= 100 else f"{text[:80]}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def say(text: str) -> None:
+    """A line of progress, beside what a command prints."""
+    Console(stderr=True).print(text, style="dim", markup=False, highlight=False, soft_wrap=True)

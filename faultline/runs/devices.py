@@ -1,0 +1,32 @@
+"""Which device cells can run on here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from faultline.base.errors import UsageError, unknown
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.selection import Selection, select
+
+
+def runnable(selection: Selection) -> list[Cell]:
+    """The selected cells; refuses what can't be run here."""
+    cells = select(failures(), selection)
+    devices = {cell.device for cell in cells}
+    if len(devices) != 1:
+        raise UsageError("give cells of one device at a time" if cells else "no cell is all of that")
+    check_device(devices.pop())
+    return cells
+
+
+def check_device(device: str, python: str = sys.executable) -> None:
+    """Refuse CUDA where there is no GPU at all; a child looks, because this process never imports torch."""
+    if device not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    if device != "cuda":
+        return
+    look = [python, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]
+    if subprocess.run(look, capture_output=True, check=False).returncode:
+        raise UsageError("DEVICE=cuda: torch sees no GPU here; leave DEVICE out to run on the CPU with gloo")

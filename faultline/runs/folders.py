@@ -1,0 +1,134 @@
+"""Runs and their folders: cells measured into one, and the one that is meant, refused where it doesn't fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from faultline.base import packages
+from faultline.base.errors import UsageError
+from faultline.cells.cell import Cell
+from faultline.runs import progress, runner, storage
+from faultline.runs.results import Result
+from faultline.runs.runner import Run
+from faultline.runs.storage import RunFolder
+
+
+def measure(
+    cells: Sequence[Cell],
+    workers: int,
+    folder: RunFolder,
+    known: Sequence[Result] = (),
+    python: str = sys.executable,
+    run: Run | None = None,
+    wrong: str = progress.UNEXPECTED,
+) -> None:
+    """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes.
+
+    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts.
+    """
+    writer = storage.Writer(folder)
+    folder.describe(finished=False)
+    stack = ""
+    try:
+        with progress.progress(Console(stderr=True), len(cells) + len(known), known, wrong) as advance:
+
+            def done(entry: Result) -> None:
+                nonlocal stack
+                writer.add(entry)
+                advance(entry)
+                if entry.stack not in ("", stack):
+                    stack = entry.stack
+                    folder.describe(stack=stack)
+
+            runner.run_all(cells, workers, done, python, run)
+    except (OSError, KeyboardInterrupt) as error:
+        if known or writer.written:
+            hint = "; --resume goes on" if _goes_on(folder) else ""
+            error.add_note(f"what was measured is kept in {folder.shown}{hint}")
+        raise
+    finally:
+        writer.close()
+
+
+def _goes_on(folder: RunFolder) -> bool:
+    """Whether the command that measures into a folder has `--resume`."""
+    kind = folder.facts().get("kind")
+    if kind == "part":
+        kind = RunFolder(folder.path.parent).facts().get("kind")
+    return kind in ("run", "stack", "is-safe", "bisect", "timeline", "replay")
+
+
+def chosen(name: str) -> RunFolder:
+    """A results folder by path, or the newest."""
+    if not name:
+        return storage.latest_run()
+    folder = RunFolder(Path(name).resolve())
+    folder.facts()
+    return folder
+
+
+def undisturbed(name: str) -> RunFolder:
+    """`chosen`, but no run whose ranks were killed on purpose: nothing can be learned from what they did."""
+    folder = chosen(name)
+    if folder.facts().get("kind") == "chaos":
+        raise UsageError(f"{folder.path.name} is a chaos run: its ranks were killed on purpose; name another run")
+    return folder
+
+
+def entries(folder: RunFolder) -> list[Result]:
+    """A run's results; says how many lines of its file are none."""
+    found, others = folder.read()
+    if others:
+        lines = "1 line is" if others == 1 else f"{others} lines are"
+        print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or not a result", file=sys.stderr)
+    return found
+
+
+def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
+    """What an interrupted run already has; refuses one of another stack or of other cells."""
+    facts = folder.facts()
+    same_stack(folder, versions)
+    if set(facts.get("cells", ())) != {cell.id for cell in cells}:
+        raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
+    return entries(folder)
+
+
+def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> None:
+    """Refuse a run of other versions than these, or than are installed here."""
+    here = packages.stack_name(versions or packages.versions())
+    theirs = folder.facts().get("stack", here)
+    if theirs != here:
+        raise UsageError(f"{folder.path.name} was run on another stack ({theirs}); start a new run")
+
+
+def newest_with(cells: Iterable[Cell]) -> tuple[RunFolder | None, list[Result]]:
+    """The newest run that has all of the cells, on whichever device, or the newest of those that have the most.
+
+    Gives its results as well; no run where none has any.
+    """
+    wanted = {_anywhere(cell.id) for cell in cells}
+    best: tuple[RunFolder | None, list[Result]] = None, []
+    most = 0
+    for folder in storage.runs():
+        try:
+            asked = wanted & {_anywhere(name) for name in folder.facts().get("cells", ())}
+        except UsageError:
+            continue
+        if len(asked) <= most:
+            continue
+        found = folder.results()
+        have = len(wanted & {_anywhere(entry.cell.id) for entry in found})
+        if have > most:
+            best, most = (folder, found), have
+        if most == len(wanted):
+            break
+    return best
+
+
+def _anywhere(name: str) -> str:
+    """A cell's id without its device."""
+    return name.rpartition("/")[0]

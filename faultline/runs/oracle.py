@@ -1,0 +1,248 @@
+"""The oracle's judgement: from what each rank reported to the one outcome of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faultline import strategies
+from faultline.base import traces
+from faultline.base.errors import Impossible
+from faultline.base.traces import innermost, is_victim, last_words, signal_name
+from faultline.catalogue import Failure
+from faultline.catalogue.outcomes import OWN, Outcome
+from faultline.cells.cell import STEPS, Cell
+from faultline.ranks.report import Checkpoint, ErrorReport, Report
+from faultline.runs.supervisor import Ended
+
+
+@dataclass(frozen=True)
+class Judgement:
+    outcome: Outcome
+    signature: str = ""
+    detail: str = ""
+    rank: int | None = None
+    worst_parameter: str = ""
+    relative_error: float | None = None
+
+
+def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None) -> Judgement:
+    """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
+    `loaded` tells of; none of it without evidence."""
+    if ended.hang:
+        waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
+        return _proven(cell, ended, Judgement(Outcome.HANGS, "no-progress", "; ".join([ended.hang, *waits])))
+    reports = [end.report for end in ended.ranks if end.report]
+    error = first_cause(reports)
+    died = min(((end.at, i, end.exit) for i, end in enumerate(ended.ranks) if end.exit is not None), default=None)
+    if died and not (error and not is_victim(error[1].message) and error[1].at < died[0]):
+        _, rank, code = died
+        how = f"killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code} and no report"
+        detail = ": ".join(filter(None, (f"rank {rank} was {how}", last_words(ended.ranks[rank].log))))
+        name = signal_name(-code) if code < 0 else "silent-exit"
+        return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank))
+    if error:
+        return _judge_error(cell, failure, *error, ended)
+    doubts = evidence_doubts(cell, reports)
+    if doubts:
+        return Judgement(Outcome.INVALID, "evidence", "; ".join(doubts))
+    misplaced = placement_faults(reports)
+    numbers = _judge_numbers(reports)
+    if misplaced:
+        return Judgement(
+            Outcome.MISPLACED,
+            "reference-model",
+            "; ".join(misplaced),
+            worst_parameter=numbers.worst_parameter,
+            relative_error=numbers.relative_error,
+        )
+    if numbers.outcome is Outcome.TRAINS and any(report.evidence.get("saved") for report in reports):
+        return _judge_checkpoint(loaded, numbers)
+    return numbers
+
+
+def _judge_checkpoint(loaded: Ended | None, numbers: Judgement) -> Judgement:
+    """What a process of its own found in the checkpoint of a cell that trained."""
+    report = loaded.ranks[0].report if loaded else None
+    checkpoint = report.checkpoint if report and not report.error else None
+    if not report or not checkpoint or report.evidence["process_group"] or not report.evidence["live"]:
+        why = report.error.message if report and report.error else "no process was left to say why"
+        return Judgement(Outcome.INVALID, "evidence", f"nobody could look into the checkpoint: {why}")
+    signature, detail = _checkpoint_faults(checkpoint)
+    return Judgement(Outcome.DIVERGES, signature, detail) if signature else numbers
+
+
+def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
+    """The signature of what is wrong with a checkpoint and the words for it; both empty where nothing is."""
+    kinds = {
+        "missing": checkpoint.missing,
+        "empty": checkpoint.empty,
+        "of another shape": checkpoint.misshapen,
+    }
+    faults = [
+        f"{len(names)} of {checkpoint.names} tensors are {words} in the checkpoint: {_some(names)}"
+        for words, names in kinds.items()
+        if names
+    ]
+    if checkpoint.error:
+        faults.append(f"loading it raises {checkpoint.error}")
+    if faults:
+        return "checkpoint-lacks", "; ".join(faults)
+    if differs := checkpoint.differs:
+        worst = max(differs, key=lambda name: differs[name])
+        return (
+            "checkpoint-differs",
+            f"{len(differs)} tensors of the checkpoint are off: {worst} by {differs[worst]:.2g}",
+        )
+    if checkpoint.untied:
+        return "checkpoint-untied", f"tied in the model and apart in the checkpoint: {_some(checkpoint.untied[0])}"
+    return "", ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def first_cause(reports: Sequence[Report]) -> tuple[int, ErrorReport] | None:
+    """The rank and error that came first; one that only says that a peer is gone comes after all others."""
+    errors = [(report.rank, report.error) for report in reports if report.error]
+    return min(errors, key=lambda e: (is_victim(e[1].message), e[1].at), default=None)
+
+
+def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, ended: Ended) -> Judgement:
+    # Of a bare assert, the line that failed says what it was.
+    text = f"{error.type}: {error.message if error.message.strip() else error.line}"
+    if error.kind == Impossible.kind:
+        return Judgement(Outcome.IMPOSSIBLE, "", error.message, rank)
+    if error.own and not is_victim(error.message):
+        return Judgement(Outcome.INVALID, OWN, traces.fault_of_own(error.own, text), rank)
+    return _proven(cell, ended, Judgement(Outcome.RAISES, failure.signature(text), text, rank))
+
+
+def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
+    """A bad end, or `invalid` where it may not have been that of the cell's strategy and mode.
+
+    The rank at fault (in a hang, every rank) must have shown them; its peers,
+    which it may have cut short, are held to what they did show. Of a trainer
+    that could not be built it is enough that accelerate was told to train so.
+    An error that nobody knows proves nothing, and may come before there is a strategy; one that
+    the engine raises while it is given the model is the strategy's.
+    """
+    doubts = []
+    for rank, end in enumerate(ended.ranks):
+        found, who = end.evidence, f"rank {rank}: "
+        doubts += [who + doubt for doubt in _doubts(cell, found)]
+        if told.rank not in (None, rank):
+            continue
+        ours = "wrapper" in found or found.get("wrapping") == cell.strategy  # its engine may refuse a model
+        if not ours and not _prepared(cell, found) and told.signature != "other":
+            doubts.append(who + "its strategy was not in force yet")
+        # There may have been no time to see the mode at work; the model's modules say which they are set to.
+        seen = found.get("checkpointing_seen", "off")
+        mode = found.get("checkpointing_set", cell.checkpointing) if seen == "off" else seen
+        if mode != cell.checkpointing:
+            doubts.append(who + f"checkpointing was {mode}, not {cell.checkpointing}")
+    if doubts:
+        return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, told.detail]), told.rank)
+    return told
+
+
+def _prepared(cell: Cell, found: dict[str, Any]) -> bool:
+    """Whether a trainer that failed while it was built had been told by then to train under the cell's strategy."""
+    wanted = strategies.family(cell.strategy).prepared(strategies.options(cell.strategy))
+    told = found.get("prepared", {})
+    return all(told.get(key) == value for key, value in wanted.items())
+
+
+def _doubts(cell: Cell, found: dict[str, Any]) -> list[str]:
+    """What speaks against a rank's strategy and processes, as far as its evidence goes."""
+    doubts = []
+    if "wrapper" in found:
+        doubts += strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), found)
+    if found.get("world_size", cell.world_size) != cell.world_size:
+        doubts.append(f"world size {found['world_size']}")
+    server = found.get("at_fork", {})
+    if server.get("threads", 1) > 1:
+        doubts.append(f"the rank server had {server['threads']} threads when it forked")
+    if server.get("cuda_initialised"):
+        doubts.append("CUDA was initialised before the fork")
+    return doubts
+
+
+def evidence_doubts(cell: Cell, reports: Sequence[Report]) -> list[str]:
+    """What the ranks could not prove of their cell's strategy, checkpointing, steps, processes and data."""
+    doubts = []
+    if len(reports) != cell.world_size:
+        doubts.append(f"{len(reports)} of {cell.world_size} ranks reported")
+    for report in reports:
+        found, who = report.evidence, f"rank {report.rank}: "
+        if "wrapper" not in found:
+            doubts.append(who + "no evidence of the strategy")
+            continue
+        doubts += [who + doubt for doubt in _doubts(cell, found)]
+        if found["checkpointing_seen"] != cell.checkpointing:
+            doubts.append(who + f"checkpointing was {found['checkpointing_seen']}, not {cell.checkpointing}")
+        if len(report.steps) != STEPS:
+            doubts.append(who + f"{len(report.steps)} of {STEPS} steps")
+        micro_batches = found.get("micro_batches", 0)
+        if micro_batches and len(report.losses) != STEPS * micro_batches:
+            doubts.append(who + f"{len(report.losses)} losses of {STEPS} steps of {micro_batches} micro-batches")
+        wanted = ["gradients", "weights"] if found.get("gradients_remain") else ["weights"]
+        doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
+    losses = {tuple(report.losses) for report in reports}
+    told = all(loss == loss for each in losses for loss in each)  # not a number says nothing of the rows
+    rows = {report.evidence.get("rows") for report in reports}
+    alike = len(losses) == 1 and losses != {()} and told
+    if None not in rows:  # a loss may be the mean over the ranks
+        alike = len(rows) == 1
+    if cell.world_size > 1 and alike:
+        doubts.append("every rank trained on the same rows")
+    return doubts
+
+
+def placement_faults(reports: Sequence[Report]) -> list[str]:
+    """A second model that is whole where the trained one is sharded, or that lives on another device."""
+    faults = []
+    for report in reports:
+        found = report.evidence
+        second = found.get("second")
+        if not second:
+            continue
+        sharded = found["bytes_held"] < found["bytes_whole"]
+        if sharded and second["bytes_held"] >= second["bytes_whole"]:
+            faults.append(
+                f"rank {report.rank} holds all {second['bytes_whole']} bytes of the second model"
+                f" ({second['wrapper']}); of the trained one it holds {found['bytes_held']} of {found['bytes_whole']}"
+            )
+        if any(device.split(":")[0] != found["device"].split(":")[0] for device in second["devices"]):
+            faults.append(f"rank {report.rank} keeps the second model on {second['devices']}")
+    return faults
+
+
+def _judge_numbers(reports: Sequence[Report]) -> Judgement:
+    """Agreement with the reference and between ranks, over every parameter and step."""
+    worst, error, bad, unmoved, nan = "", 0.0, 0, set(), []
+    for report in reports:
+        for number, step in enumerate(report.steps):
+            nan += [f"{name} at step {number + 1} on rank {report.rank}" for name in step.nan]
+            bad += len(step.bad)
+            unmoved |= set(step.unmoved)
+            for kind in ("gradients", "weights"):
+                for name, value in step.errors(kind).items():
+                    if value > error and f"{kind}:{name}" not in step.rounding:
+                        worst, error = f"{name} ({kind}, step {number + 1}, rank {report.rank})", value
+    if nan:
+        return Judgement(Outcome.DIVERGES, "nan", f"not a number: {nan[0]}", None, nan[0])
+    digests = {tuple(report.digests) for report in reports}
+    if bad:
+        signature = "unmoved" if unmoved else "differs"
+        detail = f"{worst} is off by {error:.2g}"
+        if unmoved:
+            detail += f"; never moved: {', '.join(sorted(unmoved)[:3])}" + (
+                f" and {len(unmoved) - 3} more" if len(unmoved) > 3 else ""
+            )
+        return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
+    if len(digests) > 1:
+        return Judgement(Outcome.DIVERGES, "ranks-differ", "ranks hold different weights", None, worst, error)
+    return Judgement(Outcome.TRAINS, "", "", None, worst, error)

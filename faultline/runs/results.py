@@ -1,0 +1,256 @@
+"""The result of a cell, as a line of cells.jsonl: read and written here, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from faultline.base.errors import OTHER, UsageError
+from faultline.catalogue import Failure
+from faultline.catalogue.outcomes import Outcome, named
+from faultline.cells.cell import AXES, Cell
+from faultline.cells.expected import Expectation
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import Report
+from faultline.runs.oracle import Judgement
+from faultline.runs.supervisor import Ended, RankEnd
+
+WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
+
+Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
+
+
+class Deviation(NamedTuple):
+    """A relative error and its place: a list in JSON."""
+
+    parameter: str
+    kind: str
+    step: int
+    rank: int
+    error: Number
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The errors above the tolerance that rounding explains: how many, the largest, the most times the noise."""
+
+    count: int = 0
+    largest: Deviation | None = None
+    times_noise: Number | None = None
+
+
+@dataclass(frozen=True)
+class RankError:
+    """The exception that ended a rank, without what only its judgement needs (see `ErrorReport`)."""
+
+    type: str
+    message: str
+    traceback: str
+    own: str = ""
+    kind: str = OTHER
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What became of one rank: `exit` is its exit code, if it left without a report; `bad` counts bad comparisons."""
+
+    rank: int
+    exit: int | None = None
+    error: RankError | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    losses: tuple[Number, ...] = ()
+    steps: int = 0
+    bad: int = 0
+    digests: tuple[str, ...] = ()
+    stack: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a checked model first differs from one process: in the ``forward`` pass, ``backward`` or the ``update``."""
+
+    step: int
+    rank: int
+    phase: str
+    module: str
+    error: Number | None
+    parameter: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What only the check of a model adds to a result.
+
+    `raised_in` is the module whose forward pass ended in the cell's error, `at` the lines of the model's files that
+    the error came through, `apart` weights that were tied, `shows` names of `findings.COMPARED`, and `facts` what was
+    seen in one process, on the rows of as many ranks.
+    """
+
+    first: Difference | None = None
+    raised_in: str | None = None
+    at: tuple[str, ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+    shows: tuple[str, ...] = ()
+    facts: Facts = field(default_factory=Facts)
+
+    def as_json(self) -> Mapping[str, Any]:
+        values = dataclasses.asdict(self)
+        return {**values, "first": values["first"] or {}, "facts": self.facts.as_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One line of cells.jsonl; docs/formats.md has the table of its keys."""
+
+    cell: Cell
+    stack: str
+    outcome: str
+    signature: str
+    detail: str
+    rank: int | None = None
+    worst_parameter: str
+    relative_error: Number | None
+    expected: Expectation
+    verdict: str
+    seconds: float
+    evidence: Mapping[str, Any]
+    compared: tuple[str, ...]
+    errors: tuple[Deviation, ...]
+    rounding: Rounding
+    ranks: tuple[RankResult, ...]
+    checked: Checked = field(default_factory=Checked)
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The line of cells.jsonl: `cell` is its id and axes, and the keys of `checked` are only there for a check."""
+        values = dataclasses.asdict(self)
+        axes, _ = values.pop("cell"), values.pop("checked")
+        more = self.checked.as_json() if self.checked != Checked() else {}
+        return {"id": self.cell.id, **axes, **finite({**values, **more})}
+
+
+def read(line: str) -> Result | None:
+    """The result that a line of cells.jsonl holds; None for any other text, or an id that contradicts its axes."""
+    try:
+        entry = json.loads(line)
+        cell = Cell.parse(entry["id"])
+        if {axis: entry[axis] for axis in AXES} != vars(cell):
+            return None
+        more = {each.name: entry[each.name] for each in dataclasses.fields(Checked) if each.name in entry}
+        if facts := more.get("facts"):
+            more["facts"] = {**facts, "model": facts["class"]}
+        more["first"] = more.get("first") or None
+        return msgspec.convert({**entry, "cell": vars(cell), "checked": more}, Result)
+    except (ValueError, LookupError, TypeError, AttributeError, UsageError):  # msgspec.ValidationError is a ValueError
+        return None
+
+
+def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Expectation, verdict: str) -> Result:
+    """What a cell did, from its judgement and its ranks' reports."""
+    reports = [end.report for end in ended.ranks if end.report]
+    return Result(
+        cell=cell,
+        stack=stack,
+        outcome=str(judged.outcome),
+        signature=judged.signature,
+        detail=judged.detail,
+        rank=judged.rank,
+        worst_parameter=judged.worst_parameter,
+        relative_error=judged.relative_error,
+        expected=expected,
+        verdict=verdict,
+        seconds=round(ended.seconds, 3),
+        evidence=ended.ranks[0].evidence if ended.ranks else {},
+        compared=next((report.compared for report in reports if report.compared), ()),
+        errors=tuple(worst_errors(reports)),
+        rounding=excused(reports),
+        ranks=tuple(_rank(rank, end, judged) for rank, end in enumerate(ended.ranks)),
+    )
+
+
+def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:
+    report = end.report or Report()
+    error = report.error
+    return RankResult(
+        rank,
+        end.exit,
+        RankError(error.type, error.message, error.traceback, error.own, error.kind) if error else None,
+        end.evidence,
+        tuple(report.losses),
+        len(report.steps),
+        sum(len(step.bad) for step in report.steps),
+        report.digests,
+        end.stack,
+        end.log[-4000:] if judged.outcome not in (Outcome.TRAINS, Outcome.RAISES) else "",
+    )
+
+
+def worst_errors(reports: Iterable[Report]) -> list[Deviation]:
+    """The largest errors of each kind, without those of rounding."""
+    rows: dict[str, list[Deviation]] = {"gradients": [], "weights": []}
+    for row, noise in _errors(reports):
+        if row.error and noise is None:
+            rows[row.kind].append(row)
+    worst = [row for kind in rows.values() for row in sorted(kind, key=_size)[:WORST]]
+    return sorted(worst, key=_size)
+
+
+def excused(reports: Iterable[Report]) -> Rounding:
+    rows = [(row, noise) for row, noise in _errors(reports) if noise is not None]
+    largest = min((row for row, _ in rows), key=_size, default=None)
+    return Rounding(len(rows), largest, max((noise for _, noise in rows), default=None))
+
+
+def _errors(reports: Iterable[Report]) -> Iterator[tuple[Deviation, float | None]]:
+    """Each error, with how many times the noise it is, if that excuses it."""
+    for report in reports:
+        for number, step in enumerate(report.steps):
+            for kind in ("gradients", "weights"):
+                for name, error in step.errors(kind).items():
+                    row = Deviation(name, kind, number + 1, report.rank, error)
+                    yield row, step.rounding.get(f"{kind}:{name}")
+
+
+def _size(row: Deviation) -> float:
+    return -float(row.error)
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON can hold it: what is not a finite number becomes the text ``nan``, ``inf`` or ``-inf``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    return [finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def shows(failure: Failure, entry: Result) -> bool:
+    """Whether a result is the failure: an error of one of its own signatures, or no error and wrong all the same."""
+    if entry.outcome == Outcome.RAISES:
+        return entry.signature in failure.errors and entry.signature not in failure.also_raises
+    return entry.outcome in (Outcome.DIVERGES, Outcome.MISPLACED, Outcome.HANGS, Outcome.CRASHES)
+
+
+def as_expected(result: Result) -> bool:
+    """Whether a cell did what was expected of it; one without evidence never did."""
+    return result.verdict == "expected" and result.outcome != Outcome.INVALID
+
+
+def expectation(result: Result) -> str:
+    """The expected and the observed outcome in a few words."""
+    return f"expected {named(result.expected.outcome, *result.expected.signatures)}, got {observed(result)}"
+
+
+def observed(result: Result) -> str:
+    return named(result.outcome, result.signature)
+
+
+def outcomes(results: Iterable[Result]) -> dict[Cell, tuple[str, str]]:
+    """Outcome and signature of each cell, as claims are held against them."""
+    return {result.cell: (result.outcome, result.signature) for result in results}

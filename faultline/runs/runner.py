@@ -1,0 +1,258 @@
+"""A run: cells go to rank servers, judgements come back, and every result is on disk at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from filelock import FileLock
+
+from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
+from faultline.base.packages import stack_name
+from faultline.base.text import one_line
+from faultline.base.traces import fault_of_own, innermost, last_words, signal_name
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import NO_REFERENCE, OWN, Outcome
+from faultline.cells import expected as cells_expected
+from faultline.cells.cell import Cell
+from faultline.cells.expected import rules
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import ErrorReport
+from faultline.runs import oracle, results
+from faultline.runs.oracle import Judgement
+from faultline.runs.supervisor import Ended, RankServer
+
+LOOK = 0.5  # seconds after which a wait for results is begun anew
+TRIES = 3  # for a reference whose rank dies
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The file of a reference run and what was seen of a model in it, or the problem that kept it from being made."""
+
+    file: Path
+    facts: Facts = field(default_factory=Facts)
+    problem: ErrorReport | None = None
+
+
+class References:
+    """Reference runs in one folder, each made once, whichever worker needs it first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, server: RankServer, cell: Cell, target: Mapping[str, Any] | None = None) -> Reference:
+        """The reference for a cell, or why it could not be made.
+
+        That of a `target` (see `targets.Module`) is one for each world size.
+        """
+        of = replace(cell, strategy="single", checkpointing="off", world_size=1)
+        job = {"target": target} if target else {}
+        name = f"{of.id}/{target['world_size']}" if target else of.id
+        path = self.folder / (name.replace("/", "+") + ".safetensors")
+        failed, facts = path.with_suffix(".failed"), path.with_suffix(".facts")
+        with FileLock(path.with_suffix(".lock")):
+            # An error is the scenario's and comes again; a rank that died may have been anybody's victim, unless the
+            # code that it ran is.
+            for _ in range(1 if target else TRIES):
+                if path.exists() or failed.exists():
+                    break
+                ended = server.run({"cell": of.id, "reference": str(path), "record": True, **job}, 1)
+                report = ended.ranks[0].report
+                if report and report.facts:
+                    facts.write_text(json.dumps(asdict(report.facts)))
+                error = report.error if report else None
+                if not error and target and not path.exists():
+                    error = ErrorReport("", f"the process that builds and trains it {_how(ended)}", "", kind=DIED)
+                if error:
+                    failed.write_text(json.dumps(asdict(error)))
+        if path.exists():
+            seen = msgspec.convert(json.loads(facts.read_text()), Facts) if facts.exists() else Facts()
+            return Reference(path, seen)
+        if failed.exists():
+            return Reference(path, problem=msgspec.convert(json.loads(failed.read_text()), ErrorReport))
+        return Reference(path, problem=ErrorReport("", f"its rank died or hung {TRIES} times", "", kind=DIED))
+
+
+def _how(ended: Ended) -> str:
+    """How the only rank of a run ended that left no report."""
+    [end] = ended.ranks
+    if ended.hang:
+        return f"hangs: {ended.hang}" + (f"; {place}" if (place := innermost(end.stack)) else "")
+    how = f"was killed by {signal_name(-(end.exit or 0))}" if (end.exit or 0) < 0 else f"left with exit code {end.exit}"
+    return ": ".join(filter(None, (how, last_words(end.log))))
+
+
+Run = Callable[[RankServer, References, Cell], results.Result]
+
+
+def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
+    """Run one cell and say what it did and whether that was expected.
+
+    `inject` names a change to make to the run (see `run.injection`). Raises what `surviving` raises.
+    """
+    failure = failures()[cell.failure]
+
+    def go() -> tuple[Ended, Judgement]:
+        reference = references.file(server, cell)
+        if reference.problem:
+            return Ended([]), without_reference(reference.problem)
+        with checkpoint(server) as folder:
+            job = {"cell": cell.id, "checkpoint": str(folder)}
+            ended = server.run({**job, "reference": str(reference.file), "inject": inject}, cell.world_size)
+            loaded = server.run({**job, "load": True}, 1) if folder.exists() else None
+        return ended, oracle.judge(cell, failure, ended, loaded)
+
+    ended, judged = surviving(server, go)
+    versions = server.greeting.get("versions", {})
+    expected = cells_expected.expect(rules(failure), cell, versions)
+    verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
+    return results.result(cell, judged, ended, stack_name(versions), expected, verdict)
+
+
+@contextlib.contextmanager
+def checkpoint(server: RankServer) -> Iterator[Path]:
+    """A folder that a cell's ranks may make to save to; it is gone with the cell."""
+    folder = server.folder / "checkpoint"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:
+    """What a run gives, and how it is judged.
+
+    A rank server that dies says nothing of the cell: it runs once more on a fresh one, unless the server was killed on
+    purpose. Raises NeverReady where none can be had.
+    """
+    try:
+        return go()
+    except ServerDied:
+        if server.killed:
+            raise
+    try:
+        return go()
+    except ServerDied as died:
+        if server.killed or isinstance(died, NeverReady):
+            raise
+        return Ended([]), Judgement(Outcome.INVALID, "server", str(died))
+
+
+def without_reference(problem: ErrorReport) -> Judgement:
+    """What is known of a cell whose reference could not be made: what one process can't build, no strategy can."""
+    if problem.kind == DIED:
+        return Judgement(Outcome.INVALID, "reference-died", f"no reference run: {problem.message}")
+    if problem.kind == Impossible.kind:
+        return Judgement(Outcome.IMPOSSIBLE, "", problem.message)
+    if problem.own:
+        error = one_line(f"{problem.type}: {problem.message}")
+        return Judgement(Outcome.INVALID, OWN, fault_of_own(problem.own, error))
+    last = problem.traceback.strip().splitlines()[-1]
+    return Judgement(Outcome.INVALID, NO_REFERENCE, f"{last} (in one process: there is no reference)")
+
+
+def run_all(
+    cells: Sequence[Cell],
+    workers: int,
+    done: Callable[[results.Result], None],
+    python: str = sys.executable,
+    run: Run | None = None,
+) -> None:
+    """Run cells on `workers` rank servers, with `run_cell` or what takes its place.
+
+    `done` is called with each result, one at a time.
+
+    Returns when all are done. An exception in a worker or in `done`, and
+    KeyboardInterrupt, end all servers before they go on; `done` still gets what
+    was finished by then. Call it in the main thread.
+    """
+    if not cells:
+        return
+    waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+    for cell in cells:
+        waiting.put(cell)
+    finished: queue.SimpleQueue[results.Result | BaseException | None] = queue.SimpleQueue()
+    with _interrupts_given_to(finished.put):
+        servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
+        # In a server's own folder: if this process is killed, the server removes it.
+        references = References(servers[0].folder)
+        threads = [
+            threading.Thread(target=_work, args=(server, references, waiting, finished, run or run_cell))
+            for server in servers
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            running = len(threads)
+            while running:
+                item = _next(finished)
+                if item is None:
+                    running -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    done(item)
+        except BaseException:
+            for server in servers:
+                server.kill()  # or the threads would see their cells to the end
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+            for server in servers:
+                server.close()
+            while not finished.empty():
+                item = finished.get()
+                if isinstance(item, results.Result):
+                    done(item)
+
+
+def _next(finished: queue.SimpleQueue[results.Result | BaseException | None]) -> results.Result | BaseException | None:
+    """The next item. A signal that comes as the wait begins doesn't end it, and is only seen between two waits."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return finished.get(timeout=LOOK)
+
+
+def _work(
+    server: RankServer,
+    references: References,
+    waiting: queue.SimpleQueue[Cell],
+    finished: queue.SimpleQueue[results.Result | BaseException | None],
+    run: Run,
+) -> None:
+    """A worker: run waiting cells one after the other; None says that it has come to its end."""
+    try:
+        while not server.killed:
+            try:
+                cell = waiting.get_nowait()
+            except queue.Empty:
+                break
+            finished.put(run(server, references, cell))
+        finished.put(None)
+    except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+        finished.put(error)
+
+
+@contextlib.contextmanager
+def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have Ctrl-C wait its turn in a queue: so it comes after what was finished before it, and can't stop the end."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # somebody wants it ignored, or sees to it
+        return
+    signal.signal(signal.SIGINT, lambda *_: put(KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

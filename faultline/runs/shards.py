@@ -1,0 +1,106 @@
+"""A run split over machines: shards are stateless and balanced by recorded durations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.runs import storage
+from faultline.runs.folders import entries
+from faultline.runs.results import Result
+from faultline.runs.storage import RunFolder
+
+DURATIONS = ROOT / "fixtures" / "durations.json"
+UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
+
+
+def part(cells: Sequence[Cell], text: str) -> list[Cell]:
+    """One shard of the cells, from ``i/n``: every machine computes the same split from the same cells."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise UsageError(f"--shard takes I/N with 1 <= I <= N, for instance 1/4, not {text!r}")
+    return split(cells, int(found[2]), recorded())[int(found[1]) - 1]
+
+
+def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> list[list[Cell]]:
+    """Longest first, each to the shard with the least work so far; every shard keeps the cells' order."""
+    loads = [0.0] * count
+    chosen: list[set[Cell]] = [set() for _ in range(count)]
+    for cell in sorted(cells, key=lambda cell: (-seconds.get(kind(cell), UNKNOWN), cell.id)):
+        lightest = loads.index(min(loads))
+        loads[lightest] += seconds.get(kind(cell), UNKNOWN)
+        chosen[lightest].add(cell)
+    return [[cell for cell in cells if cell in mine] for mine in chosen]
+
+
+def kind(cell: Cell) -> str:
+    """What the duration of a cell mostly depends on."""
+    failure = failures().get(cell.failure)
+    trainer = next((v.trainer for v in failure.variants if v.name == cell.variant), "") if failure else ""
+    return f"{cell.failure}/{trainer or 'scenario'}/{cell.strategy}/w{cell.world_size}"
+
+
+def recorded(file: Path = DURATIONS) -> dict[str, float]:
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def record(found: Iterable[Result], file: Path = DURATIONS) -> None:
+    """Write the mean seconds of each kind of cell, for later splits."""
+    times: dict[str, list[float]] = {}
+    for entry in found:
+        times.setdefault(kind(Cell.parse(entry.cell.id)), []).append(entry.seconds)
+    means = {name: round(sum(values) / len(values), 2) for name, values in sorted(times.items())}
+    file.write_text(json.dumps(means, indent=1) + "\n")
+
+
+def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str], list[str]]:
+    """A new results folder with every shard's cells; which shards were not given, and which cells those given lack.
+
+    Refuses shards of different stacks or of different selections.
+    """
+    facts = [folder.facts() for folder in folders]
+    stacks = sorted({fact["stack"] for fact in facts if fact.get("stack")})
+    if len(stacks) > 1:
+        raise UsageError(f"the runs are of different stacks: {' / '.join(stacks)}")
+    if len({json.dumps(fact.get("selection"), sort_keys=True) for fact in facts}) > 1:
+        raise UsageError("the runs were asked for different cells; only shards of one selection can be merged")
+    counts = {fact.get("shard", "").partition("/")[2] for fact in facts}
+    if len(counts) > 1:
+        raise UsageError(
+            f"the runs are parts of different splits: {', '.join(f.get('shard', '') or 'whole' for f in facts)}"
+        )
+    found = {entry.cell.id: entry for folder in folders for entry in entries(folder)}
+    wanted = [cell for fact in facts for cell in fact.get("cells", ())]
+    missing = [cell for cell in dict.fromkeys(wanted) if cell not in found]
+    absent = absent_shards([fact.get("shard", "") for fact in facts])
+    merged = storage.new_run()
+    merged.describe(
+        selection=facts[0].get("selection"),
+        shard="",
+        cells=wanted,
+        stack="".join(stacks),
+        finished=not missing and not absent,
+    )
+    writer = storage.Writer(merged)
+    for entry in found.values():
+        writer.add(entry)
+    writer.close()
+    return merged, absent, missing
+
+
+def absent_shards(names: Iterable[str]) -> list[str]:
+    """Which of the parts ``i/n`` are not among the names."""
+    have = [name for name in names if name]
+    if not have:
+        return []
+    found = [re.fullmatch(r"(\d+)/(\d+)", name) for name in have]
+    if not all(found):
+        raise UsageError(f"run.json names no shard such as 1/4, but {' and '.join(map(repr, have))}")
+    numbers, counts = ({int(part[group]) for part in found if part} for group in (1, 2))
+    return [f"{i}/{count}" for count in counts for i in range(1, count + 1) if i not in numbers]

@@ -1,0 +1,125 @@
+"""Results on disk: a folder for each run, one JSON line for each finished cell, written at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import UsageError
+from faultline.base.paths import RESULTS
+from faultline.runs.results import Result, read
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run: run.json says what was asked, cells.jsonl what came of it."""
+
+    path: Path
+
+    @property
+    def cells(self) -> Path:
+        return self.path / "cells.jsonl"
+
+    def describe(self, **facts: Any) -> None:
+        """Merge facts into run.json."""
+        file = self.path / "run.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(known | facts, indent=2) + "\n")
+        partial.replace(file)
+
+    def facts(self) -> dict[str, Any]:
+        try:
+            facts = json.loads((self.path / "run.json").read_text())
+            return {**facts}
+        except (OSError, ValueError, TypeError):
+            raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
+
+    def read(self) -> tuple[list[Result], int]:
+        """The result of every cell, and how many lines are none: cut short by an interruption, or foreign."""
+        by_id: dict[str, Result] = {}
+        others = 0
+        lines = self.cells.read_text(errors="replace").splitlines() if self.cells.exists() else []
+        for line in filter(str.strip, lines):
+            if entry := read(line):
+                by_id[entry.cell.id] = entry
+            else:
+                others += 1
+        return list(by_id.values()), others
+
+    def results(self) -> list[Result]:
+        return self.read()[0]
+
+    @property
+    def shown(self) -> str:
+        """The folder as the person at the terminal would name it."""
+        return str(self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path)
+
+
+class Writer:
+    """Appends results as they come, from any thread; each is on disk when `add` returns."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.written = 0
+        self._lock = threading.Lock()
+        torn = folder.cells.exists() and not folder.cells.read_bytes().endswith(b"\n") and folder.cells.stat().st_size
+        self._file = open(folder.cells, "a")  # noqa: SIM115 - kept open for the whole run
+        if torn:
+            self._file.write("\n")
+
+    def add(self, entry: Result) -> None:
+        with self._lock:
+            self._file.write(json.dumps(entry.as_json(), allow_nan=False) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self.written += 1
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
+    """A fresh folder named after the time; results/latest points to it.
+
+    Another kind of run, ``repeat``, ``chaos`` or ``stack``, has it in its name
+    and in run.json, and leaves results/latest alone.
+    """
+    root.mkdir(exist_ok=True, parents=True)
+    while True:
+        path = root / time.strftime("%Y-%m-%dT%H-%M-%S" if kind == "run" else f"{kind}-%Y-%m-%dT%H-%M-%S")
+        try:
+            path.mkdir()
+            break
+        except FileExistsError:
+            time.sleep(0.2)
+    folder = RunFolder(path)
+    folder.describe(kind=kind)
+    if kind == "run":
+        partial = root / f".latest-{os.getpid()}"
+        partial.symlink_to(path.name)
+        partial.replace(root / "latest")
+    return folder
+
+
+def runs(root: Path = RESULTS, *, kind: str = "run") -> Iterator[RunFolder]:
+    """All runs of a kind, the newest first."""
+    for file in sorted(root.glob("2*/run.json" if kind == "run" else f"{kind}-*/run.json"), reverse=True):
+        yield RunFolder(file.parent)
+
+
+def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
+    """The newest run of a kind; raises UsageError where there is none."""
+    if kind != "run":
+        folder = next(runs(root, kind=kind), None)
+        if not folder:
+            raise UsageError(f"there is no {kind} run yet that could go on")
+        return folder
+    if not (root / "latest").exists():
+        raise UsageError("there is no run yet: start one with `make test-matrix`")
+    return RunFolder((root / "latest").resolve())

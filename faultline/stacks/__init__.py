@@ -1,0 +1,1 @@
+"""What to install: names, dates and requirements, and the environments that uv makes of them."""

@@ -1,0 +1,303 @@
+"""Environments of stacks: resolved and made by uv, each once, and found again by what was resolved."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TextIO
+
+import platformdirs
+import uv
+from filelock import FileLock, Timeout
+from packaging.utils import canonicalize_name
+
+from faultline.base.errors import Uninstallable, UsageError
+from faultline.base.packages import NEEDED, NEWEST, OLDEST, STACK
+from faultline.base.paths import ROOT
+from faultline.base.text import plain
+from faultline.stacks.requests import UNDATED, Stack, installed, requirement
+
+READY = "faultline.json"  # written last: an environment without it is not one
+# What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
+# file, repository or reference that isn't there is one.
+UNREACHABLE = re.compile(
+    r"error sending request|dns error|Could not connect|Failed to fetch(?!.*\((404|410) )"
+    r"|timed out|network timeout|[Cc]onnection (refused|reset|closed)|error decoding response body"
+    r"|Network (is unreachable|is down|connectivity is disabled)|No route to host|handshake eof|peer certificate"
+    r"|status (server|client) error \((401|403|407|408|429|5\d\d) "
+    r"|unable to access|Could not resolve host|Permission denied \(publickey|early EOF|hung up unexpectedly"
+    r"|Git executable not found|Git operation failed$"
+)
+FULL = re.compile(r"No space left on device|os error 28|Disk quota exceeded")
+
+# What an interpreter is asked: its version, and what is installed.
+LOOK = """
+import json, sys
+from importlib import metadata
+
+installed = sorted({f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions()})
+print(json.dumps([sys.version_info[:2], "".join(line + chr(10) for line in installed)]))
+"""
+
+_marks: dict[Path, TextIO] = {}  # of the environments that this process uses
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a stack is installed: its interpreter, and the exact version of every package, a line each."""
+
+    python: str
+    lock: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the packages under test."""
+        return {name: version for name, version in pins(self.lock).items() if name in STACK}
+
+
+def ready(stack: Stack) -> Environment:
+    """The environment of a stack, made unless it is there.
+
+    Raises Uninstallable, and UsageError where this machine is to blame: no network, a full disk.
+    """
+    if stack.here:
+        return Environment(sys.executable, "\n".join(installed()) + "\n")
+    return make(resolve(stack))
+
+
+def existing(python: str) -> Environment:
+    """Somebody's own environment, by its interpreter; raises UsageError where the suite's ranks can't run in it."""
+    found = shutil.which(python)
+    if not found:
+        raise UsageError(f"{plain(python)} is no interpreter that can be run")
+    # Where it stands, not where it leads to: a virtual environment's is a link.
+    environment = os.path.abspath(found)
+    look = subprocess.run([environment, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, check=False)
+    try:
+        version, lock = json.loads(look.stdout)
+    except ValueError:
+        raise UsageError(f"{plain(python)} does not run as Python") from None
+    if not (3, OLDEST) <= tuple(version) <= (3, NEWEST):
+        able = f"3.{OLDEST} to 3.{NEWEST}"
+        raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; {able} can be used")
+    if lacking := [name for name in NEEDED if name not in pins(lock)]:
+        raise UsageError(
+            f"{plain(python)} lacks {', '.join(lacking)}: install that there, or let --stack make an environment"
+        )
+    return Environment(environment, lock)
+
+
+def resolve(stack: Stack) -> str:
+    """The exact version of every package, a line each, as ``uv pip compile`` writes them."""
+    with tempfile.TemporaryDirectory(prefix="faultline-") as folder:
+        lock, wanted, kept = (Path(folder) / name for name in ("lock.txt", "wanted.in", "kept.txt"))
+        lock.write_text("\n".join(stack.base))  # uv prefers what the file it writes held before
+        wanted.write_text("\n".join(stack.requirements))
+        here = f"torch=={metadata.version('torch')}"
+        changed = any(requirement(text) == "torch" and text != "torch" for text in stack.requirements)
+        kept.write_text("" if changed else here)
+        words = ["pip", "compile", str(wanted), "--constraints", str(kept), "--output-file", str(lock)]
+        words += ["--python", sys.executable, "--no-header", "--no-annotate"]
+        if stack.asof:
+            words += ["--exclude-newer", stack.asof]
+            # A date is for what the requirements leave open.
+            open_to_all = {*UNDATED, *(requirement(text) for text in stack.requirements if "==" in text)}
+            words += [
+                word for name in sorted(open_to_all) for word in ("--exclude-newer-package", f"{name}=2100-01-01")
+            ]
+        run_uv(words)
+        return "\n".join(sorted(line for line in lock.read_text().splitlines() if line.strip())) + "\n"
+
+
+def make(lock: str) -> Environment:
+    """The environment that holds exactly what a lock names; a second call and another process find it again."""
+    kind = f"{platform.python_implementation()} {platform.python_version()} {sys.platform} {platform.machine()}"
+    text = f"{kind}\n{lock}"
+    folder = cache() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    python = folder / "bin" / "python"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        held: list[int] = []
+        with FileLock(folder.with_suffix(".lock"), on_acquired=held.append):
+            # The interpreter is a link to one outside, which may have been removed since.
+            if not ((folder / READY).exists() and os.access(python, os.X_OK)):
+                shutil.rmtree(folder, ignore_errors=True)
+                try:
+                    install(folder, lock, held)
+                except BaseException:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+            use(folder)
+    except OSError as error:
+        raise UsageError(f"no environment can be made in {folder.parent}: {error.strerror or error}") from None
+    return Environment(str(python), lock)
+
+
+def install(folder: Path, lock: str, held: Sequence[int]) -> None:
+    """Fill a new environment; byte code is left to its first use, which needs but a part of it.
+
+    `held` has the descriptor of the folder's lock. uv inherits it: one that outlives a killed call still holds it.
+    """
+    run_uv(["venv", "--python", sys.executable, str(folder)], held)
+    file = folder / "lock.txt"
+    file.write_text(lock)
+    run_uv(["pip", "sync", "--python", str(folder / "bin" / "python"), str(file)], held)
+    draft = folder / f"{READY}.partial"
+    draft.write_text(json.dumps({"python": platform.python_version(), "packages": pins(lock)}))
+    draft.replace(folder / READY)
+
+
+def pins(lock: str) -> dict[str, str]:
+    """The version of each package in a lock; a package from a repository has its reference."""
+    found: dict[str, str] = {}
+    for line in filter(None, lock.splitlines()):
+        name, _, version = line.partition("==") if "==" in line else line.partition(" @ ")
+        found[canonicalize_name(name.strip())] = version.split(";")[0].strip()
+    return found
+
+
+def cache() -> Path:
+    """Where environments are kept."""
+    return platformdirs.user_cache_path("faultline") / "stacks"
+
+
+def clean() -> tuple[list[Path], list[Path]]:
+    """Remove the environments that no process uses or makes: those removed, and those kept; uv keeps its downloads."""
+    removed: list[Path] = []
+    kept: list[Path] = []
+    for folder in sorted(path for path in cache().glob("*") if path.is_dir()):
+        lock = folder.with_suffix(".lock")
+        try:
+            with FileLock(lock, blocking=False):
+                if used(folder):
+                    kept.append(folder)
+                    continue
+                (folder / READY).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+                lock.unlink()  # while it is held: who waits for it sees that and makes another
+                removed.append(folder)
+        except Timeout:
+            kept.append(folder)
+    return removed, kept
+
+
+def use(folder: Path) -> None:
+    """Share a lock on an environment's mark as long as this process lives, however it ends."""
+    mark = (folder / READY).open()
+    fcntl.flock(mark, fcntl.LOCK_SH)
+    _marks[folder] = mark
+
+
+def used(folder: Path) -> bool:
+    """Whether a process, perhaps this one, has a lock on an environment's mark."""
+    try:
+        with (folder / READY).open("rb+") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
+    """Run uv with pip's settings, and descriptors that it inherits.
+
+    Raises Uninstallable with its reason, or UsageError where that is this machine's.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment = pip_settings() | environment
+    if words[0] == "pip" and environment.get("UV_NO_INDEX"):
+        words = [*words, "--no-index"]
+    done = subprocess.run(
+        [uv.find_uv_bin(), "--quiet", "--no-progress", "--no-config", *words],
+        env=environment,
+        pass_fds=held,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if not done.returncode:
+        return
+    reason = reason_of(done.stderr) or f"uv ended with exit code {done.returncode}"
+    if FULL.search(done.stderr):
+        raise UsageError(
+            f"the disk is full: {reason}; make room, or remove old environments with `faultline maintain clean-stacks`"
+        )
+    if unreachable(done.stderr):
+        raise UsageError(f"the package index, or a repository, can't be reached: {reason}")
+    raise Uninstallable(reason)
+
+
+def unreachable(text: str) -> bool:
+    """Whether what uv wrote is about the network: no contradiction that a resolver found, nor what a build printed."""
+    told = in_a_line(re.split(r"\[(?:stdout|stderr)\]", text)[0])
+    if "No solution found" in told:
+        return "the network was disabled" in told
+    return bool(UNREACHABLE.search(told))
+
+
+def reason_of(text: str) -> str:
+    """What uv wrote, in a line and without its hints."""
+    return in_a_line(text.split("\nhint:")[0])[:500]
+
+
+def in_a_line(text: str) -> str:
+    """What uv wrote, without marks or colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    words = (re.sub(r"^\W*(error:|cause:|Caused by:)?\s*", "", line).strip() for line in lines)
+    return " ".join(" ".join(filter(None, words)).split())
+
+
+def pip_settings() -> dict[str, str]:
+    """pip's settings of indexes, links and the network in variables that uv reads, which doesn't read pip's own.
+
+    UV_NO_INDEX is not among those that it reads: `run_uv` makes an option of it.
+    """
+    found = pip_config()
+    names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
+    settings = {names[key]: " ".join(value.split()) for key, value in found.items() if key in names}
+    if "find-links" in found:
+        settings["UV_FIND_LINKS"] = ",".join(found["find-links"].split())
+    if "trusted-host" in found:
+        settings["UV_INSECURE_HOST"] = " ".join(found["trusted-host"].split())
+    if found.get("no-index", "").lower() in ("y", "yes", "t", "true", "on", "1"):  # which pip takes for true
+        settings["UV_NO_INDEX"] = "1"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+        own = (name, name.lower(), "ALL_PROXY", "all_proxy")
+        if found.get("proxy") and not any(os.environ.get(each) for each in own):
+            settings[name] = found["proxy"]
+    # As pip does: the best version of all indexes, whichever has it.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
+
+
+def pip_config() -> dict[str, str]:
+    """What pip is told by its files and variables of every command and of installations, by name."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    found: dict[str, dict[str, str]] = {}
+    for line in listing.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        with contextlib.suppress(ValueError, SyntaxError):  # a line that is no setting
+            found.setdefault(section, {})[key] = str(ast.literal_eval(value))
+    # Each overrules those before.
+    return found.get("global", {}) | found.get("install", {}) | found.get(":env:", {})

@@ -1,0 +1,150 @@
+"""Stacks: what to install of the libraries under test, by name, as of a date, or by requirements."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from faultline.base.errors import UsageError, unknown
+from faultline.base.packages import NEEDED, TODAY, pinned
+from faultline.base.paths import STACKS
+
+# The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
+EARLIEST = datetime.date(2025, 3, 1)
+# An old release may need a setuptools that can still build what it comes with, on a Python that it didn't know.
+UNDATED = ("torch", "setuptools")
+ARCHIVES = (".whl", ".tar.gz", ".zip")
+
+AS_OF = re.compile(r"^#\s*as of:\s*(\S+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What to resolve: requirements, among what there was on a date; the base's versions are kept where they can be.
+
+    `asof` is ``YYYY-MM-DD`` or empty; `base` holds pins, ``name==version``, which the resolver prefers.
+    """
+
+    name: str
+    requirements: tuple[str, ...] = NEEDED
+    asof: str = ""
+    base: tuple[str, ...] = ()
+
+    @property
+    def here(self) -> bool:
+        """Whether it is what this process runs on, so that there is nothing to resolve."""
+        return self.name == TODAY
+
+
+def named() -> dict[str, Path]:
+    """The requirement files in stacks/ by name."""
+    return {file.stem: file for file in sorted(STACKS.glob("*.txt"))}
+
+
+def parse(text: str) -> Stack:
+    """A stack's name, a date, or requirements with spaces between them; raises UsageError for anything else.
+
+    Requirements change what is installed here, and nothing else as far as they leave the choice.
+    """
+    words = text.split()
+    if not words:
+        raise UsageError("a stack is a name from stacks/, a date such as 2025-06-01, or requirements: trl==1.12.0")
+    if len(words) == 1 and words[0] in named():
+        return read(words[0])
+    if len(words) == 1 and re.fullmatch(r"\d{4}-\d\d-\d\d", words[0]):
+        return dated(words[0])
+    if len(words) == 1 and re.fullmatch(r"[\w.-]+", words[0]) and canonicalize_name(words[0]) not in NEEDED:
+        raise unknown("stack", words[0], list(named()))
+    return changed(text, installed())
+
+
+def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
+    """Requirements with spaces between them, and the pins of a base as far as they leave the choice."""
+    words = text.split()
+    given = {requirement(word): word for word in words}
+    if len(given) < len(words):
+        raise UsageError(f"{text!r} names a package twice")
+    rest = tuple(pin for pin in base if requirement(pin) not in given)
+    return Stack(" ".join(words), ordered(given), asof, rest)
+
+
+def ordered(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Requirements by package in the order in which they are to be resolved, with those that the suite needs."""
+    return (*(given.get(name, name) for name in NEEDED), *(text for name, text in given.items() if name not in NEEDED))
+
+
+def read(name: str) -> Stack:
+    """A stack of stacks/; a line ``# as of: YYYY-MM-DD`` dates what the file leaves open."""
+    if name == TODAY:
+        return Stack(TODAY, ())
+    content = named()[name].read_text()
+    lines = [line.split("#")[0].strip() for line in content.splitlines()]
+    pins = {requirement(line): line for line in lines if line}
+    dates = AS_OF.findall(content)
+    asof = day(dates[0]).isoformat() if dates else ""
+    return Stack(name, ordered(pins), asof)
+
+
+def dated(text: str) -> Stack:
+    """The newest releases of everything on a date."""
+    date = day(text)
+    if date < EARLIEST:
+        raise UsageError(f"{text} is before the first stack that the suite can use, which is of {EARLIEST}")
+    if date > datetime.date.today():
+        raise UsageError(f"{text} is in the future")
+    return Stack(date.isoformat(), asof=date.isoformat())
+
+
+def day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a date such as 2025-06-01") from None
+
+
+def bump(old: Path, new: Path) -> tuple[str, str]:
+    """What two requirements files pin differently of the stack, as the requirements of the one and of the other.
+
+    Both are empty where only other packages differ; raises UsageError where the two can't be compared.
+    """
+    try:
+        before, after = pinned(old), pinned(new)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{old} can't be read: {error}") from None
+    names = [name for name in NEEDED if before.get(name) != after.get(name)]
+    for name in names:
+        if name not in before or name not in after:
+            without = old if name not in before else new
+            raise UsageError(f"{without} doesn't pin {name} to a version, so there is nothing to compare")
+    was, now = (" ".join(f"{name}=={pins[name]}" for name in names) for pins in (before, after))
+    return was, now
+
+
+def requirement(text: str) -> str:
+    """The normalised name of the package that a requirement is about; refuses a folder, which changes unnoticed."""
+    try:
+        found = Requirement(text)
+    except InvalidRequirement:
+        raise UsageError(f"{text!r} is not a requirement such as trl==1.12.0") from None
+    place = urlsplit(found.url or "")
+    if found.url and place.scheme in ("", "file") and not place.path.endswith(ARCHIVES):
+        # Environments are kept under what was resolved, and that is the folder's name, whatever is in it.
+        raise UsageError(
+            f"{text!r} is a folder, whose environment would keep its code as it is now; commit it and give "
+            f"{found.name}@git+file:///FOLDER@COMMIT, or build a wheel and give {found.name}@file:///WHEEL"
+        )
+    return canonicalize_name(found.name)
+
+
+def installed() -> tuple[str, ...]:
+    """What is installed beside this process, pinned: ``name==version``."""
+    found = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
+    return tuple(f"{name}=={version}" for name, version in sorted(found.items()) if name != "pip")

@@ -1,0 +1,37 @@
+"""Which strategies a text names: its settings, or what its tracebacks and messages show."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+
+from faultline import strategies
+from faultline.base.text import matches
+
+Table = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
+"""Patterns, each with the strategies that it stands for, which are patterns as well."""
+
+
+@functools.cache
+def table(*keys: str) -> Table:
+    """The tables of all families under some constants, the most sharded family first."""
+    families = sorted(strategies.families().values(), key=lambda family: -family.ORDER)
+    return tuple(row for key in keys for family in families for row in getattr(family, key, ()))
+
+
+def asked_for(texts: Iterable[str]) -> tuple[str, ...]:
+    """The strategies that settings name; nothing if they name several."""
+    asked: set[tuple[str, ...]] = set()
+    for text in texts:
+        for pattern, names in table("SETTINGS", "ENGINE"):
+            if match := pattern.search(text):
+                asked.add(tuple(name.format(match[match.lastindex or 0]) for name in names))
+                break
+    narrow = {names for names in asked if not any(other != names and within(other, names) for other in asked)}
+    return narrow.pop() if len(narrow) == 1 else ()
+
+
+def within(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether all that one matches is matched by the other."""
+    return all(matches(name, other) for name in strategies.names() if matches(name, one))

@@ -1,0 +1,89 @@
+"""What several strategies share: names without wrappers' prefixes, and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
+PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def clean(name: str) -> str:
+    """A parameter's name as the bare model knows it."""
+    for prefix in PREFIXES:
+        name = name.replace(prefix, "")
+    return name.removeprefix("module.")
+
+
+def named(model: Any) -> dict[str, Any]:
+    """Parameters by clean name; tied parameters appear once."""
+    return {clean(name): parameter for name, parameter in model.named_parameters()}
+
+
+def nbytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def blocks(model: Any) -> set[type]:
+    """The classes that a model names as indivisible: the usual units of FSDP."""
+    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return {type(module) for module in model.modules() if type(module).__name__ in names}
+
+
+def units(model: Any) -> list[Any]:
+    """The blocks that become FSDP units, outer before inner: those that `targets.keep_together` didn't mark.
+
+    Raises Impossible where there is none: the root alone would be no sharding by blocks.
+    """
+    from faultline.base.errors import Impossible
+
+    classes = tuple(blocks(model))
+    found = [m for m in model.modules() if isinstance(m, classes) and not getattr(m, SHARES, False)]
+    if not found:
+        raise Impossible("no part of the model can be an FSDP unit of its own, so nothing would be sharded by blocks")
+    return found
+
+
+def all_gather(shards: list[Any]) -> list[Any]:
+    """Every rank's shards, in one collective: tensors [n] of the same n on all ranks to tensors [world size, n]."""
+    import torch
+    import torch.distributed as dist
+
+    if not shards:
+        return []
+    mine = torch.cat([shard.detach().flatten() for shard in shards])
+    world = dist.get_world_size()
+    everyone = mine.new_empty(world * mine.numel())
+    dist.all_gather_into_tensor(everyone, mine)
+    return list(everyone.view(world, -1).split([shard.numel() for shard in shards], dim=1))
+
+
+def whole_parameters(model: Any) -> dict[str, Any]:
+    """The parameters of a model that every rank holds whole."""
+    return {name: parameter.detach() for name, parameter in named(model).items()}
+
+
+def whole_gradients(model: Any) -> dict[str, Any]:
+    return {name: parameter.grad for name, parameter in named(model).items()}
+
+
+def plain_backward(micro_batches: int) -> Callable[[Any], None]:
+    """Backward of one of several micro-batches, whose mean is the step's loss, as a loop without an engine does it."""
+    return lambda loss: (loss / micro_batches).backward()
+
+
+def no_sync(model: Any) -> Callable[[bool], AbstractContextManager[Any]]:
+    """Gradient accumulation as DDP and FSDP1 document it: gradients are reduced with the last micro-batch only."""
+    return lambda last: nullcontext() if last else model.no_sync()
+
+
+def plain_step(optimizer: Any) -> Callable[[], None]:
+    """Step and clear, as a training loop without an engine does."""
+
+    def step() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,709 @@
+"""Audits: a failure is listed where nothing known excludes it, and not where something does."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from faultline import strategies
+from faultline.audit import conditions
+from faultline.audit import versions as audit_versions
+from faultline.audit.arguments import trainers
+from faultline.audit.defaults import OTHER_TRAINER
+from faultline.audit.evidence import evidence
+from faultline.audit.project import Content, Project, put_together, read_project
+from faultline.base import paths
+from faultline.catalogue import NEEDS, loading, recognition
+from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
+from faultline.observations import history, measured, ranges, releases, store
+from faultline.observations.store import Row, Stack
+
+UNCACHED, RELEASES = history.of.__wrapped__, history._releases.__wrapped__  # nothing made up stays for other tests
+PAGE = (paths.ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+FAILURES = loading.failures()
+PROJECT = {
+    "requirements.txt": "torch==2.13.0\ntransformers==4.49.0\ntrl==0.15.2\npeft==0.14.0\naccelerate==1.4.0\n"
+    "deepspeed==0.16.4\n",
+    "accelerate.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n"
+    "  zero_stage: 2\n  offload_optimizer_device: none\nmixed_precision: bf16\nnum_processes: 8\n",
+    "grpo.yaml": "model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\nreward_funcs: [accuracy]\nnum_generations: 8\n"
+    "use_peft: true\ngradient_checkpointing: true\ngradient_checkpointing_kwargs:\n  use_reentrant: true\n",
+}
+TODAY = {name: ranges.exactly(version) for name, version in measured.pinned().items()}
+
+
+def project(folder, **changes):
+    """The project above in a folder, with some files' texts replaced, by the file's name without its ending."""
+    for name, text in PROJECT.items():
+        (folder / name).write_text(changes.get(name.partition(".")[0], text))
+    return str(folder)
+
+
+def setup(versions=None, **left):
+    """What is known, as values with spaces between them; underscores for the spaces of a need's name."""
+    axes = {
+        key.replace("_", " ") if key.startswith("reference") else key: frozenset(v.split()) for key, v in left.items()
+    }
+    asked = {name: ranges.parse(text) for name, text in (versions or {}).items()}
+    return Project(axes, asked, {key: (f"x:1 {key}",) for key in (*axes, *asked)})
+
+
+def names(of):
+    return {finding.failure.name for finding in conditions.findings(of)}
+
+
+def cases(of, name):
+    return [case for found in conditions.findings(of) if found.failure.name == name for case in found.cases]
+
+
+def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
+    """Breaks when the record's own setting, in files as people have them, isn't the surest answer."""
+    code, out, errors = asked("audit", project(tmp_path))
+    assert code == 1 and not errors
+    assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index("could apply")
+    for told in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
+        assert told in out
+    [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
+    assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "trl-0.15.2"
+
+
+def test_another_torch_than_was_run_is_a_condition(tmp_path, asked):
+    """Breaks when what was measured with one torch is told as sure of any."""
+    project(tmp_path)
+    (tmp_path / "requirements.txt").write_text(PROJECT["requirements.txt"].replace("2.13.0", "1.13.1"))
+    _, out, _ = asked("audit", str(tmp_path), "--json")
+    found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}["grpo_lora_no_grad"]
+    assert not found["sure"] and any("your torch does what" in text for case in found["cases"] for text in case["if"])
+
+
+CLEAN = {
+    "requirements": "".join(f"{name}=={version}\n" for name, version in measured.pinned().items()),
+    "accelerate": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+    "  fsdp_reshard_after_forward: true\nmixed_precision: bf16\n",
+    "grpo": "output_dir: out\nmax_steps: 9\ndataset_text_field: text\ncompletion_only_loss: true\nuse_peft: false\n"
+    "trainer: sft\ngradient_checkpointing: true\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("torch", "words"), [("2.11.0", "only torch-2.11.0 had torch==2.11.0"), ("2.5.0", "none had torch==2.5.0")]
+)
+def test_with_which_torch_all_was_measured_is_said(tmp_path, asked, torch, words):
+    """Breaks when a torch that stacks were run with is said to be none, or one that nobody ran to be measured."""
+    (tmp_path / "requirements.txt").write_text(f"torch=={torch}\ntrl==1.16.0\n")
+    _, out, _ = asked("audit", str(tmp_path))
+    assert words in " ".join(out.split())
+
+
+def test_a_clean_current_project_passes(tmp_path, asked):
+    """Breaks when a project fails its audit for what only its code could have, or reads pages of it."""
+    files = project(tmp_path, **CLEAN)
+    code, out, _ = asked("audit", files)
+    assert code == 0 and "measured" not in out and "holds" not in out
+    assert re.search(r"^\d+ failures could apply, .*--all", out.splitlines()[-1]), "what isn't known is no finding"
+    code, out, _ = asked("audit", files, "--all")
+    assert code == 0 and "measured" in out and "zero3_dummy_loss" in out and "requires_grad_(True)" in out
+    code, out, _ = asked("audit", files, "--json")
+    assert code == 0 and not any(finding["applies"] for finding in json.loads(out)["findings"])
+
+
+def test_what_is_installed_alone_fails_nobody(asked):
+    """Breaks when an environment, of which nothing else is known, has every failure at length."""
+    code, out, _ = asked("audit", "--env")
+    assert code == 0 and len(out.splitlines()) < 60
+
+
+def test_a_mode_in_which_nothing_was_run_says_nothing(tmp_path, asked):
+    """Breaks when a failure that checkpointing has no part in is left out as soon as it is on."""
+    for mode in CHECKPOINTING:
+        held = setup(strategy="zero2", checkpointing=mode)
+        assert {"custom_loss_ignores_num_items", "rank0_only_save", "ref_model_reloaded_from_path"} <= names(held)
+    assert "grpo_lora_no_grad" not in names(setup(strategy="zero2", checkpointing="non-reentrant")), "that was run"
+
+
+def test_a_strategy_and_a_trainer_that_hold_are_enough_without_a_release():
+    """The near miss of a clean project: nobody pins TRL, and everything else that is recorded holds."""
+    place = {"strategy": "zero2", "checkpointing": "reentrant", "trainer": "grpo", "adapter": "yes"}
+    [found] = [f for f in conditions.findings(setup(**place)) if f.failure.name == "grpo_lora_no_grad"]
+    assert found.applies and not found.sure
+    [found] = [f for f in conditions.findings(setup()) if f.failure.name == "grpo_lora_no_grad"]
+    assert not found.applies
+
+
+@pytest.mark.parametrize(
+    ("requirements", "grpo", "modes"),
+    [
+        ("transformers==5.0.0\n", "", "non-reentrant"),
+        ("transformers==5.23.0\ntrl==0.11.4\n", "", "non-reentrant"),
+        ("transformers==4.57.6\ntrl==0.26.2\n", "", "reentrant"),
+        ("transformers==4.57.6\ntrl==0.27.1\n", "", "non-reentrant"),
+        ("transformers==4.57.6\ntrl==0.27.0\n", "", "non-reentrant reentrant"),
+        ("transformers==4.49.0\n", "", "non-reentrant reentrant"),
+        ("transformers>=4.49\ntrl==0.15.2\n", "", "non-reentrant reentrant"),
+        ("transformers>=5.1\n", "", "non-reentrant"),
+        ("peft==0.14.0\n", "", "non-reentrant reentrant"),
+        ("transformers==5.0.0\n", "base_model: x\ndatasets: []\n", "non-reentrant reentrant"),
+        ("transformers==5.0.0\n", "gradient_checkpointing_kwargs: {use_reentrant: true}\n", "reentrant"),
+    ],
+)
+def test_the_mode_that_nobody_names_is_that_of_the_releases(tmp_path, requirements, grpo, modes):
+    """Breaks when `gradient_checkpointing: true` leaves both modes open though the pins say which it is."""
+    train = CLEAN["grpo"].replace("trainer: sft\n", "").replace("dataset_text_field: text\n", "")
+    train = train.replace("completion_only_loss: true\n", "")
+    own = grpo if "trainer" in grpo else f"trainer: sft\n{grpo}"
+    files = project(tmp_path, **{**CLEAN, "requirements": requirements, "grpo": train + own})
+    assert read_project([files]).left["checkpointing"] == {*modes.split()}
+
+
+def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
+    """Breaks when TRL, which makes an adapter's checkpointing reentrant under ZeRO-3, is taken at the default."""
+    zero3 = PROJECT["accelerate.yaml"].replace("zero_stage: 2", "zero_stage: 3")
+    train = CLEAN["grpo"].replace("use_peft: false", "use_peft: true")
+    found = read_project([project(tmp_path, **{**CLEAN, "accelerate": zero3, "grpo": train})])
+    assert found.left["checkpointing"] == {"reentrant", "non-reentrant"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "place"),
+    [
+        ("fsdp_sharded_save_model_writes_nothing", {"strategy": "fsdp1-full", "sharded state dict": "yes"}),
+        (
+            "deepspeed_gradient_clipping_omitted",
+            {"strategy": "zero3", "no gradient_clipping": "yes", "own max_grad_norm": "yes"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "grpo", OTHER_TRAINER])
+def test_what_goes_wrong_below_a_trainer_is_told_to_all(failure, place, trainer):
+    """Breaks when who trains with another trainer than it was measured in isn't told, or is told as if it were that."""
+    left = {key: frozenset([value]) for key, value in {**place, "trainer": trainer}.items()}
+    mine = [c for c in cases(Project(left, TODAY), failure) if c.variants[0].name == "sft-broken"]
+    assert mine and all(("trainer" in case.holds) == (trainer == "sft") for case in mine)
+    like = {"sft": "", OTHER_TRAINER: "the trainer is TRL's sft, or another"}.get(
+        trainer, "your trainer behaves like TRL's sft (the failure"
+    )
+    assert all(told(case).startswith(like) and case.applies == (not case.asks) for case in mine)
+    assert not [c for c in cases(Project(left, TODAY), "grpo_lora_no_grad") if trainer == "sft"], "that is TRL's own"
+
+
+@pytest.mark.parametrize(("release", "asked"), [("==4.49.0", True), ("==4.54.0", False), (">=4.49", False)])
+def test_a_setting_is_there_by_default_only_since_its_release(release, asked, monkeypatch):
+    """Breaks when somebody whose transformers leaves a setting off by default is told that it applies."""
+    # As if no run had shown yet that it isn't there with these releases.
+    monkeypatch.setattr(history, "of", lambda *of: [each for each in UNCACHED(*of) if each.stack == "today"])
+    of = setup({"transformers": release}, strategy="ddp", trainer="gkd")
+    own = [c for c in cases(of, "distillation_loss_over_ranks") if "average_tokens_across_devices" in c.open]
+    assert own and all(case.asks == asked and "since transformers 4.54" in told(case) for case in own)
+
+
+def told(case):
+    return "; ".join(conditions.words(case, condition) for condition in case.open)
+
+
+def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
+    """Breaks when a strategy that holds is asked for once more."""
+    found = cases(setup({"deepspeed": "==0.17.0"}, strategy="zero2", trainer=OTHER_TRAINER), "zero_double_reduction")
+    assert "checkpointing is reentrant" in found[0].open and "trains under" not in str(found[0].open)
+
+
+def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
+    """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
+    monkeypatch.setattr(history, "of", lambda *of: [replace(each, outcome="", signature="") for each in UNCACHED(*of)])
+    monkeypatch.setattr(history, "shows", lambda *_: False)
+    _, out, _ = asked("audit", project(tmp_path), "--all")
+    assert not re.search(r"measured +:", out)
+
+
+def test_the_example_of_the_page_is_what_is_printed(tmp_path, asked):
+    """Breaks when docs/audit.md shows an answer that nobody gets."""
+    _, out, _ = asked("audit", project(tmp_path))
+    shown = PAGE.split("\n...\n")[1].split("\n  ...\n")[0]
+    assert len(shown.splitlines()) > 3 and "".join(shown.split()) in "".join(out.split())
+
+
+def test_the_table_of_keys_is_the_answers(tmp_path, asked):
+    """Breaks when whoever reads the JSON is misled."""
+    code, out, _ = asked("audit", project(tmp_path), "--json")
+    told = json.loads(out)
+    assert code == 1
+    keys = {*told, *told["findings"][0], *told["findings"][0]["cases"][0]}
+    table = PAGE.split("\n## JSON\n")[1].split("\n## ")[0]
+    assert keys - {"if"} <= set(re.findall(r"`(\w+)`", table)) and "each `if`" in table
+    best = told["findings"][0]
+    assert best["sure"] and best["failure"] == "grpo_lora_no_grad" and not best["cases"][0]["if"]
+    assert best["cases"][0]["holds"]["checkpointing"] == [
+        "grpo.yaml:5 gradient_checkpointing: true",
+        "grpo.yaml:7 use_reentrant: true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out"),
+    [
+        ({"requirements": PROJECT["requirements.txt"].replace("0.15.2", "0.16.0")}, "grpo_lora_no_grad"),
+        ({"requirements": "trl>=0.16\n"}, "grpo_lora_no_grad"),
+        ({"grpo": PROJECT["grpo.yaml"].replace("use_peft: true", "use_peft: false")}, "grpo_lora_no_grad"),
+        ({"grpo": PROJECT["grpo.yaml"].replace("reentrant: true", "reentrant: false")}, "grpo_lora_no_grad"),
+        ({"grpo": PROJECT["grpo.yaml"].replace("reentrant: true", "reentrant: false")}, "zero_double_reduction"),
+        ({"accelerate": "distributed_type: 'NO'\n"}, "zero_double_reduction"),
+        ({"accelerate": PROJECT["accelerate.yaml"].replace("zero_stage: 2", "zero_stage: 1")}, "zero_double_reduction"),
+        ({}, "ddp_unused_vision_tower"),
+        ({}, "fsdp_reference_model"),
+        ({"grpo": PROJECT["grpo.yaml"] + "average_tokens_across_devices: false\n"}, "distillation_loss_over_ranks"),
+    ],
+)
+def test_what_is_known_not_to_hold_leaves_a_failure_out(tmp_path, asked, changes, left_out):
+    """Breaks when a project is told of what it can't have: another strategy, a release with the fix, no adapter."""
+    _, out, _ = asked("audit", project(tmp_path, **changes), "--json")
+    assert left_out not in {finding["failure"] for finding in json.loads(out)["findings"]}
+
+
+def test_nothing_found_is_said_and_exits_with_0(tmp_path, asked):
+    files = project(
+        tmp_path,
+        accelerate="distributed_type: 'NO'\n",
+        grpo=PROJECT["grpo.yaml"].replace("use_peft: true", "use_peft: false"),
+    )
+    code, out, errors = asked("audit", files)
+    assert code == 0 and not errors and "No match: no failure of the catalogue applies to what is known." in out
+
+
+def test_mistakes_are_one_line(asked, tmp_path):
+    for words in (("--advisories", "x"), ("--advisories", "--json"), (str(tmp_path),), (str(tmp_path / "no"),)):
+        code, out, errors = asked("audit", *words)
+        assert code == 2 and not out and len(errors) == 1 and errors[0].startswith("faultline: ")
+
+
+AXES = {
+    "strategy": strategies.names(),
+    "checkpointing": CHECKPOINTING,
+    "precision": PRECISIONS,
+    "trainer": sorted(trainers()),
+    **dict.fromkeys(NEEDS, ("yes", "no")),
+}
+VERSIONS = {name: sorted({stack.versions[name] for stack in measured.months()}) for name in releases.measured.pinned()}
+
+
+@st.composite
+def known_setups(draw):
+    left = {
+        axis: draw(st.frozensets(st.sampled_from(values), min_size=1))
+        for axis, values in AXES.items()
+        if draw(st.booleans())
+    }
+    versions = {}
+    for name, released in VERSIONS.items():
+        if draw(st.booleans()):
+            operator = draw(st.sampled_from(["==", ">=", "<", "<=", "~="]))
+            versions[name] = ranges.parse(operator + draw(st.sampled_from(released)))
+    return Project(left, versions)
+
+
+@settings(max_examples=30, deadline=None)
+@given(known_setups(), st.data())
+@pytest.mark.slow
+def test_knowing_less_never_removes_a_failure(full, data):
+    """Breaks when something that no file says excludes a failure, or when being told more adds one."""
+    keep = data.draw(st.frozensets(st.sampled_from([*AXES, *VERSIONS])))
+    less = replace(
+        full,
+        left={axis: values for axis, values in full.left.items() if axis in keep},
+        versions={name: asked for name, asked in full.versions.items() if name in keep},
+    )
+    assert names(full) <= names(less)
+
+
+@settings(max_examples=25, deadline=None)
+@given(known_setups(), st.sampled_from([*FAILURES]))
+@pytest.mark.slow
+def test_a_contradicted_condition_always_removes_a_failure(full, name):
+    """Breaks when a failure is told although one of its conditions is known not to hold, whatever else is known."""
+    failure = FAILURES[name]
+    needs = {need for v in failure.variants if v.broken for need in v.needs}
+    for need in needs:
+        if all(need in v.needs for v in failure.variants if v.broken):
+            assert name not in names(replace(full, left={**full.left, need: frozenset(["no"])}))
+    if all(v.trainer and not v.any_trainer for v in failure.variants if v.broken):
+        assert name not in names(replace(full, left={**full.left, "trainer": frozenset([OTHER_TRAINER])}))
+    ever = {cell.strategy for cell in measured.outcomes(failure) if any(s.shows for s in history.of(failure, cell))}
+    never = set(strategies.names()) - ever
+    others = replace(full, left={**full.left, "strategy": frozenset(never)})
+    others = replace(others, versions=TODAY)
+    assert name not in names(others)
+
+
+@settings(max_examples=30, deadline=None)
+@given(known_setups())
+@pytest.mark.slow
+def test_what_is_listed_was_measured(full):
+    """Breaks when a failure is listed for cells that never showed it on any stack, or whose places are excluded."""
+    for finding in conditions.findings(full):
+        for case in finding.cases:
+            assert set(case.shown) <= set(case.among)
+            for cell in case.shown:
+                assert cell.strategy in full.left.get("strategy", (cell.strategy,))
+                among = [each for each in measured.outcomes(finding.failure) if each.variant == cell.variant]
+                modes = {each.checkpointing for each in among}
+                assert modes == {"off"} or cell.checkpointing in full.left.get("checkpointing", modes)
+            variants = {cell.variant for cell in case.shown}
+            assert variants == {variant.name for variant in case.variants}
+            shown = evidence(finding.failure, case, full.versions)
+            elsewhere = any(s.shows for cell in case.shown for s in history.of(finding.failure, cell))
+            told = releases.NOT_BEFORE in case.open or "older than" in str(case.open)
+            assert shown.today or shown.stacks or elsewhere or told
+            assert all(f"FAILURE={finding.failure.name}" in c or finding.failure.name in c for c in shown.commands)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_todays_cells_are_found_again(name):
+    """Breaks when a place in which the matrix shows a failure today isn't told to who trains just there."""
+    failure = FAILURES[name]
+    told = measured.outcomes(failure)
+    broken = [c for c in told if c.variant.endswith("broken") and c.world_size == 2]
+    for cell in (c for c in broken if history.shows(failure, c, told[c])):
+        variant = failure.variant(cell.variant)
+        left = {
+            "strategy": frozenset([cell.strategy]),
+            "checkpointing": frozenset([cell.checkpointing]),
+            "precision": frozenset([cell.precision]),
+            "trainer": frozenset([variant.trainer or OTHER_TRAINER]),
+            **{need: frozenset(["yes"]) for need in variant.needs},
+        }
+        own = [case for case in cases(Project(left, TODAY), name) if variant in case.variants]
+        assert own and not set(own[0].open) - {variant.look_for}, f"{cell.id} is not told as certain"
+
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.slow
+def test_cells_that_train_are_not_found(name):
+    """The near misses of the test above: breaks when a place in which a variant trains today is told of."""
+    failure = FAILURES[name]
+    told = measured.outcomes(failure)
+    for cell in told:
+        variant = failure.variant(cell.variant)
+        if not cell.variant.endswith("broken") or told[cell][0] != "trains" or cell.world_size != 2:
+            continue
+        left = {axis: frozenset([getattr(cell, axis)]) for axis in ("strategy", "checkpointing", "precision")}
+        left["trainer"] = frozenset([variant.trainer or OTHER_TRAINER])
+        assert not [c for c in cases(Project(left, TODAY), name) if variant in c.variants], cell.id
+
+
+def pairs():
+    """Every failure that names stacks of stacks/, with each of them that its rules were held against."""
+    for failure in FAILURES.values():
+        yield from ((failure.name, stack) for stack in {s for c in own(failure) for s in history.pinned(failure, c)})
+
+
+def own(failure):
+    return [c for c in measured.outcomes(failure) if c.broken and c.world_size == 2 and releases.possible(failure, c)]
+
+
+@pytest.mark.parametrize(("name", "stack"), sorted(pairs()))
+def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
+    """Breaks when releases that a run showed the failure on are only said to do what others do, or the first release
+    without it is told of it."""
+    failure = FAILURES[name]
+    asked = {package: ranges.exactly(version) for package, version in measured.pins(stack).items()}
+    for cell in (cell for cell in own(failure) if stack in history.pinned(failure, cell)):
+        shows = history.shows(failure, cell, measured.outcomes(failure, stack)[cell])
+        [did] = [
+            sample for sample in history.of(failure, cell) if sample.versions == history.parsed(measured.pins(stack))
+        ]
+        if (
+            shows is not None and (did.outcome, did.signature) == measured.outcomes(failure, stack)[cell]
+        ):  # else a run says otherwise
+            told = releases.state(failure, cell, asked)
+            assert told == (shows, ""), f"{cell.id} {told}"
+
+
+def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
+    """Breaks when an audit knows the months and today alone, or can't say on what it stands or how to repeat it."""
+    pins = "".join(f"{name}=={version}\n" for name, version in measured.pinned().items())
+    (tmp_path / "ds.json").write_text('{"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}')
+    (tmp_path / "train.yaml").write_text("output_dir: x\ngradient_accumulation_steps: 4\nbf16: false\nfp16: false\n")
+    for deepspeed, applies in (("0.17.5", False), ("0.18.2", True), ("0.18.3", False)):
+        (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
+        _, out, _ = asked("audit", str(tmp_path), "--json")
+        found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}
+        assert ("zero2_ga_wrong_gradient" in found) == applies, deepspeed
+        if applies:
+            [case] = found["zero2_ga_wrong_gradient"]["cases"]
+            assert found["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
+            assert case["outcomes"] == ["diverges (differs)"] and "deepspeed-0.18.2" in case["stacks"]["pinned"]
+            assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
+            assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
+
+
+ZERO = "trainer: sft\noutput_dir: x\ngradient_checkpointing: false\nbf16: false\nfp16: false\n"
+FSDP2 = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\nmixed_precision: 'no'\n"
+STATIC = "distributed_type: MULTI_GPU\nmixed_precision: 'no'\n"
+BY_FILE = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+DEEPSPEED = '{"zero_optimization": {"stage": 3}}'
+CLIPS = DEEPSPEED.replace("}}", '}, "gradient_clipping": "auto"}')
+SHARDS = "fsdp: true\nfsdp_config: {version: 2, state_dict_type: %s}"
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "train", "yes", "no"),
+    [
+        ("deepspeed_gradient_clipping_omitted", DEEPSPEED, "", "max_grad_norm: 0.5", "max_grad_norm: 1.0"),
+        ("deepspeed_gradient_clipping_omitted", BY_FILE, "max_grad_norm: 0.5\n", DEEPSPEED, CLIPS),
+        (
+            "ddp_static_graph_no_sync",
+            STATIC,
+            "ddp_static_graph: true\n",
+            "gradient_accumulation_steps: 2",
+            "gradient_accumulation_steps: 1",
+        ),
+        (
+            "fsdp_sharded_save_model_writes_nothing",
+            FSDP2,
+            "",
+            SHARDS % "SHARDED_STATE_DICT",
+            SHARDS % "FULL_STATE_DICT",
+        ),
+        (
+            "zero3_lora_target_parameters_no_checkpoint",
+            DEEPSPEED,
+            "use_peft: true\n",
+            "lora_target_parameters: [mlp.experts.gate_up_proj]",
+            "lora_target_parameters:",
+        ),
+    ],
+)
+def test_a_setting_is_read_and_asked_for_only_where_no_file_says_it(tmp_path, name, engine, train, yes, no):
+    """Breaks when an audit asks for what stands in a file, or doesn't fail by it, or fails by what nobody said."""
+    (tmp_path / "requirements.txt").write_text("".join(f"{name}=={v}\n" for name, v in measured.pinned().items()))
+    (tmp_path / ("ds3.json" if engine.startswith("{") else "accelerate.yaml")).write_text(engine)
+
+    def told(more=""):
+        (tmp_path / "ds.json").unlink(missing_ok=True)
+        (tmp_path / "train.yaml").write_text(ZERO + train + more * (not more.startswith("{")))
+        if more.startswith("{"):
+            (tmp_path / "ds.json").write_text(more)
+        found = conditions.findings(read_project([str(tmp_path)]))
+        return [finding for finding in found if finding.failure.name == name]
+
+    [asked] = told()
+    assert not asked.applies and NEEDS.keys() & {*asked.cases[0].open}
+    [found] = told(yes)
+    assert found.applies and found.sure
+    assert not told(no)
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "norm", "unlike"),
+    [
+        ("==0.19.3", 1.0, "no"),
+        (">=0.19.3", 1, "no"),
+        (">=0.19.3", 0, "yes"),
+        (">=0.19.3", 0.5, "yes"),
+        ("<0.19.3", 1.0, "yes"),
+        ("==0.18.2", 0.0, "no"),
+        (">=0.18", 1.0, "yes no"),
+        (">=0.18", 0.3, "yes"),
+    ],
+)
+def test_what_deepspeed_clips_at_by_itself_is_the_releases(tmp_path, deepspeed, norm, unlike):
+    """Breaks when a norm that is DeepSpeed's own is taken for another one, or an unknown release for any."""
+    (tmp_path / "requirements.txt").write_text(f"deepspeed{deepspeed}\n")
+    (tmp_path / "train.yaml").write_text(f"output_dir: x\nmax_grad_norm: {norm}\n")
+    found = read_project([str(tmp_path)])
+    assert found.left["own max_grad_norm"] == {*unlike.split()}
+    assert found.sources["own max_grad_norm"] == (f"train.yaml:2 max_grad_norm: {norm}",)
+
+
+def test_a_range_over_a_fix_is_an_if():
+    """Breaks when a range that reaches over the fix is taken for either side of it."""
+    place = {"strategy": "ddp", "checkpointing": "reentrant", "trainer": "grpo", "adapter": "yes"}
+    for asked, wanted in (("==0.15.2", []), (">=0.15,<0.16", []), (">=0.15,<0.17", ["trl is older than 0.16.0"])):
+        [case] = cases(setup({"trl": asked}, **place), "grpo_lora_no_grad")
+        assert [*case.open] == wanted, asked
+    assert not cases(setup({"trl": ">=0.16"}, **place), "grpo_lora_no_grad")
+    [case] = cases(setup(**place), "grpo_lora_no_grad")
+    assert [*case.open] == ["trl is older than 0.16.0"]
+
+
+def test_releases_outside_of_what_was_measured_are_not_claimed():
+    """Breaks when a release that nobody ran is said to have a failure for certain."""
+    place = {"strategy": "zero2", "checkpointing": "reentrant", "trainer": OTHER_TRAINER}
+    look = FAILURES["zero_double_reduction"].variant("broken").look_for
+    for asked, sure in (
+        ("==0.16.4", True),
+        ("==0.17.0", True),
+        ("==0.19.8", True),
+        ("==99.0", False),
+        ("==0.1", False),
+    ):
+        [case] = cases(setup({"deepspeed": asked}, **place), "zero_double_reduction")
+        assert (case.open == (look,)) == sure, f"deepspeed{asked}: {case.open}"
+
+
+def test_what_only_today_showed_is_not_claimed_of_other_releases(recorded):
+    """Breaks when a cell that was run today alone is told as sure of whoever has another release."""
+    place = {"strategy": "zero2-offload", "checkpointing": "reentrant", "trainer": OTHER_TRAINER}  # in no month's runs
+    look = FAILURES["zero_double_reduction"].variant("broken").look_for
+    recorded("zero_double_reduction/broken/ddp/off/fp32/w2/cpu")
+    [case] = cases(setup({"deepspeed": "==0.17.0"}, **place), "zero_double_reduction")
+    assert releases.TODAY_ONLY in case.open
+    [case] = cases(Project(setup(**place).left, TODAY), "zero_double_reduction")
+    assert case.open == (look,)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Runs of one cell, each on its own stack, instead of all recorded ones; nothing is kept for other tests."""
+
+    def put(cell, **runs):
+        row = Cell.parse(cell)
+        stacks = {name: Stack(name.replace("_", "-"), versions) for name, (versions, _) in runs.items()}
+        rows = [Row(row.name, stacks[name].name, *did) for name, (_, did) in runs.items()]
+        monkeypatch.setattr(history, "of", UNCACHED)
+        monkeypatch.setattr(history, "_releases", RELEASES)
+        monkeypatch.setattr(store, "stacks", lambda: {each.name: each for each in stacks.values()})
+        monkeypatch.setattr(store, "rows", lambda failure: {row: rows})
+        monkeypatch.setattr(measured, "monthly", lambda failure: {})
+
+    return put
+
+
+def stack(**versions):
+    return measured.pinned() | versions
+
+
+def test_a_run_with_another_torch_says_nothing_of_other_packages(recorded):
+    """Breaks when an error that was recorded with an older torch puts releases of other packages out of their order."""
+    failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/fsdp1-full/reentrant/fp32/w2/cpu"
+    recorded(cell, other_1=(stack(torch="2.12.0"), ("raises", next(iter(failure.errors)))))
+    assert history.of(failure, Cell.parse(cell))[0].versions["torch"] == Version("2.12.0")
+    assert releases.state(failure, Cell.parse(cell), TODAY) == (True, "")
+
+
+def test_a_release_that_trained_between_two_that_raised_is_not_told_of_them(recorded):
+    """Breaks when only the errors of older stacks are known."""
+    failure, cell = (
+        FAILURES["zero_double_reduction"],
+        "zero_double_reduction/broken/zero2-offload/reentrant/fp32/w2/cpu",
+    )
+    raised = ("raises", next(iter(failure.errors)))
+    runs = {
+        name: (stack(deepspeed=version), raised) for name, version in (("other_1", "0.15.0"), ("other_2", "0.17.0"))
+    }
+    between = {"between": (stack(deepspeed="0.16.0"), ("trains",))}
+    asked = TODAY | {"deepspeed": ranges.exactly("0.16.0")}
+    for more, shows in ({}, True), (between, False):
+        recorded(cell, **runs, **more)
+        assert releases.state(failure, Cell.parse(cell), asked) == (shows, "")
+
+
+def test_a_control_that_goes_wrong_for_another_reason_is_not_the_failure(recorded):
+    """Breaks when what one variant does when it fails is taken for the failure in a variant that trains."""
+    name = "distillation_loss_over_ranks"
+    for variant, shows in ("sft-broken", False), ("gold-broken", True):
+        cell = f"{name}/{variant}/ddp/off/fp32/w2/cpu"
+        recorded(cell, old=(stack(trl="0.16.0"), ("diverges", "differs")))
+        told = releases.state(FAILURES[name], Cell.parse(cell), TODAY | {"trl": ranges.exactly("0.16.0")})
+        assert (told[0] is not False) == shows, variant
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did(name):
+    """Breaks when an audit draws a conclusion from other releases where these were run themselves, or is sure of a
+    failure and has nothing to show for it."""
+    failure = FAILURES[name]
+    of_stacks = {name: each.versions for name, each in measured.named_stacks().items()}
+    for cell in measured.outcomes(failure):
+        for sample in history.of(failure, cell) if cell.broken else ():
+            assert not sample.shows or sample.outcome or not sample.stack, cell.id
+            if sample.stack in of_stacks:
+                asked = {name: ranges.exactly(version) for name, version in of_stacks[sample.stack].items()}
+                assert releases.state(failure, cell, asked) == (sample.shows is True, ""), (
+                    f"{cell.id} on {sample.stack}"
+                )
+
+
+def test_a_run_with_another_torch_tells_of_its_own_releases(recorded):
+    """Breaks when what was measured with an older torch isn't told to whoever has just that one."""
+    failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/single/off/fp32/w1/cpu"
+    recorded(cell, other_1=(stack(torch="2.9.0"), ("raises", next(iter(failure.errors)))))
+    for torch, told in ("==2.9.0", True), ("==2.13.0", False), (">=2.9", None):
+        asked = TODAY | {"torch": ranges.parse(torch)}
+        assert releases.state(failure, Cell.parse(cell), asked)[0] is told, torch
+
+
+def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):
+    """Breaks when Megatron, or hybrid sharding, is taken for a strategy that was measured."""
+    train = PROJECT["grpo.yaml"] + "ddp_find_unused_parameters: false\n"
+    code, out, _ = asked("audit", project(tmp_path, accelerate="distributed_type: MEGATRON_LM\n", grpo=train))
+    assert code == 0 and "MEGATRON_LM was not measured" in out and "none that was measured" in out
+
+
+def test_fixes_are_what_the_timeline_shows():
+    """Breaks when a first fixed release that is stated isn't what the months show on both sides of it."""
+    for failure in FAILURES.values():
+        for fix in failure.history.fixed:
+            own = [c for c in measured.outcomes(failure) if releases.fixed(failure, c) is fix]
+            runs = [s for cell in own for s in history.of(failure, cell) if fix.package in s.versions]
+            first = ranges.public(fix.version)
+            before = [s for s in runs if s.versions[fix.package] < first]
+            after = [s for s in runs if s.versions[fix.package] >= first]
+            assert any(s.shows for s in before), f"no month before {fix.package} {fix.version} shows {failure.name}"
+            assert after and not any(s.shows for s in after), f"{failure.name} is there after {fix.version}"
+
+
+def test_what_began_with_a_release_is_left_out_before_it():
+    """Breaks when a release before the first that shows a failure is told of it, or one in between isn't."""
+    failure = FAILURES["distillation_loss_over_ranks"]
+    assert failure.history.began[0].version == "1.7.0"
+    place = {"strategy": "ddp", "checkpointing": "off", "trainer": "gkd", "average_tokens_across_devices": "yes"}
+    for asked, wanted in (
+        ("==1.5.0", None),
+        ("<1.7", None),
+        ("==1.7.0", []),
+        ("==1.9.0", []),
+        ("==1.16.0", []),
+        (">=1.0", ["trl is 1.7.0 or newer"]),
+        ("==99.0", ["your releases, newer than any that was measured, do what trl 1.16.0 does"]),
+    ):
+        found = cases(setup({"trl": asked}, **place), failure.name)
+        assert [[*case.open] for case in found] == ([] if wanted is None else [wanted]), asked
+    assert "trl is 1.7.0 or newer" in cases(setup(**place), failure.name)[0].open
+
+
+def test_the_environment_here_is_todays_stack():
+    """Breaks when what is installed is not read as what requirements.txt pins."""
+    found = put_together([Content(pins=audit_versions.environment(Path(sys.prefix), "installed"))]).versions
+    assert {name: asked.pinned for name, asked in found.items()} == {
+        name: asked.pinned for name, asked in TODAY.items()
+    }
+
+
+def test_a_need_that_there_is_not_is_refused():
+    """Breaks when a slip in a failure.py makes a condition that no project ever meets."""
+    with pytest.raises(ValueError, match="needs some of adapter"):
+        recognition.Project(needs=("adaptor",))
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "one", "none"), [("0.19.2", "refuted", "verified"), ("0.19.3", "verified", "refuted")]
+)
+def test_a_remedy_is_what_it_is_with_the_release_that_a_project_has(tmp_path, asked, deepspeed, one, none):
+    """Breaks when somebody is told to set what fails with the release that they pin, because today's makes it right."""
+    pins = "".join(f"{name}=={version}\n" for name, version in measured.pinned().items())
+    (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "train.yaml").write_text("trainer: sft\noutput_dir: x\nmax_grad_norm: 0.5\nbf16: false\nfp16: false\n")
+    _, out, _ = asked("audit", str(tmp_path), "--json")
+    found = {each["failure"]: each for each in json.loads(out)["findings"]}
+    case = found["deepspeed_gradient_clipping_omitted"]["cases"][0]
+    words = {fate["claim"].partition(",")[0]: fate["verdict"] for fate in case["remedies"]}
+    assert (words["`max_grad_norm=1.0`"], words["`max_grad_norm=0`"]) == (one, none)
+    assert case["measured"].endswith("today" if deepspeed == "0.19.3" else "with deepspeed 0.19.2")

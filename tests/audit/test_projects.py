@@ -1,0 +1,427 @@
+"""Project files: versions in every form that people have them, and hostile files in one line and no time."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.audit import files
+from faultline.audit import versions as audit_versions
+from faultline.audit.project import read_project
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+
+
+def versions(tmp_path, text, name="requirements.txt"):
+    """The ranges that one file tells, by package."""
+    file = tmp_path / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return {package: found.text for package, found in read_project([str(file)]).versions.items()}
+
+
+REQUIREMENTS = """\
+--extra-index-url https://example.org/simple
+# what we train with
+torch==2.6.0+cu124 ; sys_platform == "linux"
+transformers[sentencepiece]>=4.48,<4.50   # not newer
+trl @ git+https://github.com/huggingface/trl@v0.15.2
+peft
+accelerate==1.4.0 \\
+    --hash=sha256:0000000000000000000000000000000000000000000000000000000000000000 \\
+    --hash=sha256:1111111111111111111111111111111111111111111111111111111111111111
+https://example.org/wheels/flash_attn-2.7.4-cp311-cp311-linux_x86_64.whl
+-e ./ours
+-r more.txt
+"""
+FORMS = {
+    "requirements.txt": (
+        REQUIREMENTS,
+        {
+            "torch": "==2.6.0+cu124",
+            "transformers": ">=4.48,<4.50",
+            "trl": "==0.15.2",
+            "peft": "",
+            "accelerate": "==1.4.0",
+            "deepspeed": "~=0.16.4",
+        },
+    ),
+    "freeze.txt": (
+        "accelerate==1.4.0\n# Editable install with no version control (ours==0.1)\n-e /home/me/ours\n"
+        "trl @ file:///wheels/trl-0.15.2-py3-none-any.whl#sha256=00\ntorch==2.6.0\nzipp==3.21.0\n",
+        {"accelerate": "==1.4.0", "trl": "==0.15.2", "torch": "==2.6.0"},
+    ),
+    "list.txt": (
+        "Package      Version\n------------ -------\naccelerate   1.4.0\n"
+        "ours         0.1     /home/me/ours\ntrl  0.15.2\n",
+        {"accelerate": "==1.4.0", "trl": "==0.15.2"},
+    ),
+    "list.json": (
+        json.dumps([{"name": "trl", "version": "0.15.2"}, {"name": "zipp", "version": "3.21.0"}]),
+        {"trl": "==0.15.2"},
+    ),
+    "pylock.toml": (
+        'lock-version = "1.0"\ncreated-by = "pip"\n[[packages]]\nname = "trl"\nversion = "0.15.2"\n'
+        '[[packages]]\nname = "zipp"\nversion = "3.21.0"\n',
+        {"trl": "==0.15.2"},
+    ),
+    "uv.lock": (
+        'version = 1\nrequires-python = ">=3.11"\n[[package]]\nname = "deepspeed"\nversion = "0.16.4"\n'
+        'source = { registry = "https://example.org/simple" }\n'
+        '[[package]]\nname = "ours"\nsource = { editable = "." }\n',
+        {"deepspeed": "==0.16.4"},
+    ),
+    "poetry.lock": (
+        '[[package]]\nname = "peft"\nversion = "0.14.0"\noptional = false\n[metadata]\nlock-version = "2.1"\n',
+        {"peft": "==0.14.0"},
+    ),
+    "Pipfile.lock": (
+        json.dumps(
+            {
+                "_meta": {"pipfile-spec": 6},
+                "default": {"trl": {"version": "==0.15.2"}, "peft": {}},
+                "develop": {"torch": {"version": "==2.6.0"}},
+            }
+        ),
+        {"trl": "==0.15.2", "peft": "", "torch": "==2.6.0"},
+    ),
+    "pyproject.toml": (
+        '[project]\nname = "ours"\nversion = "0.1"\ndependencies = ["trl>=0.15,<0.17", "rich"]\n'
+        '[project.optional-dependencies]\nds = ["deepspeed==0.16.4"]\n[dependency-groups]\ndev = ["peft>=0.14"]\n',
+        {"trl": ">=0.15,<0.17", "deepspeed": "==0.16.4", "peft": ">=0.14"},
+    ),
+    "poetry/pyproject.toml": (
+        '[tool.poetry.dependencies]\npython = "^3.11"\ntrl = "^0.15.2"\n'
+        'transformers = {version = "^4.48", extras = ["torch"]}\n'
+        'peft = "0.14.0"\naccelerate = "~1.4"\ntorch = "*"\n',
+        {
+            "trl": ">=0.15.2,<0.16.0",
+            "transformers": ">=4.48,<5.0",
+            "peft": "==0.14.0",
+            "accelerate": ">=1.4,<1.5",
+            "torch": "",
+        },
+    ),
+    "environment.yml": (
+        "name: ours\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pytorch=2.6.0\n  - pip\n  - pip:\n"
+        "      - trl==0.15.2\n",
+        {"torch": "==2.6.0", "trl": "==0.15.2"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_versions_in_the_forms_that_people_have_them(tmp_path, name):
+    """Breaks when a file of versions is not known any more, or read wrongly."""
+    text, wanted = FORMS[name]
+    (tmp_path / "more.txt").write_text("deepspeed~=0.16.4\n-r requirements.txt\n")
+    (tmp_path / "poetry").mkdir()
+    found = versions(tmp_path, text, name)
+    assert {package: set(told.split(",")) for package, told in found.items()} == {
+        package: set(told.split(",")) for package, told in wanted.items()
+    }
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings_and_line_ends(tmp_path, encoding):
+    """Breaks on what PowerShell writes: UTF-16, and Windows' line ends."""
+    assert versions(tmp_path, "trl==0.15.2\r\npeft==0.14.0\r\n".encode(encoding)) == {
+        "trl": "==0.15.2",
+        "peft": "==0.14.0",
+    }
+
+
+def test_the_line_of_a_requirement_is_told(tmp_path):
+    """Breaks when continued lines and comments shift what is told."""
+    file = tmp_path / "requirements.txt"
+    file.write_text(REQUIREMENTS)
+    sources = read_project([str(file)]).sources
+    for package, line in (("torch", 3), ("trl", 5), ("accelerate", 7)):
+        assert f"requirements.txt:{line} " in sources[package][0]
+
+
+def test_a_backslash_at_the_end_of_a_file_joins_nothing(tmp_path):
+    """Breaks when the last requirement of a file is lost."""
+    assert versions(tmp_path, "peft==0.14.0\ntrl==0.15.2 \\") == {"peft": "==0.14.0", "trl": "==0.15.2"}
+
+
+def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
+    (tmp_path / "requirements.in").write_text("trl>=0.15\ndeepspeed>=0.17\n")
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\ndeepspeed==0.16.4\n")
+    setup = read_project([str(tmp_path)])
+    assert setup.versions["trl"].pinned and "deepspeed" not in setup.versions
+    assert any("no version of deepspeed fits" in note for note in setup.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("accelerate=1.4.0", "not a requirement like trl==0.15.2: accelerate=1.4.0"),
+        ("trl==", "not a requirement like trl==0.15.2: trl=="),
+        ("<<<<<<< HEAD", "left from a merge conflict: <<<<<<< HEAD"),
+        ("-r missing.txt", "missing.txt does not exist"),
+        ("git+https://example.org/accelerate@v1.4.0", "write accelerate @ git+https://example.org/accelerate@v1.4.0"),
+    ],
+)
+def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, asked, line, said):
+    """Breaks when one slip hides the rest of a file, or vanishes."""
+    (tmp_path / "req.txt").write_text(f"peft==0.14.0\n{line}\n")
+    for path in (tmp_path, tmp_path / "req.txt"):
+        setup = read_project([str(path)])
+        assert setup.versions["peft"].text == "==0.14.0" and set(setup.versions) == {"peft"}
+        [note] = setup.notes
+        assert "req.txt:2: " in note and said in note
+    code, out, _ = asked("audit", str(tmp_path))
+    assert code == 0 and said in out
+
+
+def test_a_text_with_words_is_no_list_of_requirements(tmp_path):
+    """The near miss: breaks when prose, of which some lines are a word, is read as requirements."""
+    (tmp_path / "notes.txt").write_text("Notes\nWe train with trl and peft.\nAnd then?\n")
+    with pytest.raises(UsageError, match="is not recognised"):
+        read_project([str(tmp_path / "notes.txt")])
+
+
+def test_a_stage_that_is_none_is_told(tmp_path):
+    """Breaks when a slip in the stage is taken for all stages without a word."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": "three"}}')
+    [note] = read_project([str(tmp_path)]).notes
+    assert "ds.json:1" in note and "three" in note and "not a stage" in note
+
+
+def test_a_requirement_for_another_python_is_none_of_this_one(tmp_path):
+    """Breaks when the alternatives of markers are taken for a contradiction, and the version is lost."""
+    file = tmp_path / "requirements.txt"
+    file.write_text("trl==0.15.2 ; python_version < '3.10'\ntrl==1.16.0 ; python_version >= '3.10'\n")
+    assert read_project([str(file)]).versions["trl"].text == "==1.16.0"
+
+
+def test_an_environment_is_read_from_its_folder(tmp_path):
+    """Breaks when a virtual environment, of whichever Python, says nothing."""
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    for name in ("trl-0.15.2", "huggingface_hub-0.30.0"):
+        (tmp_path / "lib" / "python3.9" / "site-packages" / f"{name}.dist-info").mkdir(parents=True)
+    assert {name: r.text for name, r in read_project([str(tmp_path)]).versions.items()} == {"trl": "==0.15.2"}
+
+
+def environment(folder, *packages):
+    """The folder of an environment, as far as an audit looks at it, with the path of its interpreter."""
+    for package in packages:
+        (folder / "lib" / "python3.10" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    return folder / "bin" / "python"
+
+
+def test_without_files_it_is_what_the_active_environment_has(tmp_path, monkeypatch):
+    """Breaks when somebody is told of Faultline's own packages in place of their project's."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    setup = read_project([])
+    assert setup.versions["torch"].pinned and setup.read == (f"what is installed in {sys.prefix}",)
+    assert setup.versions == read_project([], environment=True).versions and "Faultline's own" in setup.notes[0]
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
+    environment(tmp_path / "conda", "trl-0.15.2", "torch-2.5.1+cu124")
+    for own in ("", sys.prefix, str(tmp_path / "gone")):
+        monkeypatch.setenv("VIRTUAL_ENV", own)
+        setup = read_project([])
+        assert {name: r.text for name, r in setup.versions.items()} == {"trl": "==0.15.2", "torch": "==2.5.1+cu124"}
+        assert setup.read == (f"what is installed in {tmp_path / 'conda'}",)
+        assert not any("Faultline's own" in note for note in setup.notes)
+    environment(tmp_path / "venv", "trl-0.16.0")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    assert read_project([], environment=True).versions["trl"].text == "==0.16.0"
+
+
+def test_another_interpreters_environment_can_be_named(tmp_path, asked):
+    """Breaks when a link to an interpreter is followed out of its environment, or a slip ends in a traceback."""
+    python = environment(tmp_path / "venv", "trl-0.15.2")
+    for named in (python, tmp_path / "venv"):
+        setup = read_project([], python=str(named))
+        assert setup.versions["trl"].text == "==0.15.2" and setup.read == (f"what is installed in {tmp_path / 'venv'}",)
+    _, out, _ = asked("audit", "--python", str(python))
+    assert str(tmp_path / "venv") in out and "trl" in out
+    for wrong in (tmp_path / "absent", tmp_path, "/dev/null"):
+        code, out, errors = asked("audit", "--python", str(wrong))
+        assert code == 2 and not out and len(errors) == 1
+
+
+def test_a_file_that_another_one_names_is_the_one_in_the_folder(tmp_path):
+    """Breaks when one file is listed under two names."""
+    (tmp_path / "train.yaml").write_text("output_dir: x\nfsdp: full_shard\nfsdp_config: fsdp.json\n")
+    (tmp_path / "fsdp.json").write_text('{"fsdp_version": 1}')
+    for place, name in ((tmp_path, "fsdp.json"), (tmp_path / "train.yaml", f"{tmp_path}/fsdp.json")):
+        sources = read_project([str(place)]).sources["strategy"]
+        assert all(name in source and (place == tmp_path) != (str(tmp_path) in source) for source in sources), sources
+
+
+def test_standard_input_is_a_file(monkeypatch, asked):
+    """Breaks when ``pip freeze | python -m faultline audit -`` says nothing."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"trl==0.15.2\n")))
+    code, out, _ = asked("audit", "-")
+    assert code == 0 and "==0.15.2 (standard input:1 trl==0.15.2)" in " ".join(out.split())
+
+
+def test_a_folder_gives_its_usual_files_and_no_others(tmp_path):
+    """Breaks when a dependency's or a test's file speaks for a project, or its own is missed."""
+    for name in (
+        "requirements.txt",
+        "node_modules/requirements.txt",
+        "tests/requirements.txt",
+        ".venv/requirements.txt",
+    ):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("trl==0.15.2" if name == "requirements.txt" else "trl==9.9")
+    (tmp_path / "configs" / "deep").mkdir(parents=True)
+    (tmp_path / "configs" / "deep" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "package.json").write_text('{"name": "ours"}')
+    (tmp_path / "broken.json").write_text("{")
+    setup = read_project([str(tmp_path)])
+    assert set(setup.read) == {"requirements.txt", "configs/deep/ds.json"}
+    assert any("skipped (not recognised)" in note and "package.json" in note for note in setup.notes)
+
+
+def test_a_folder_that_can_not_be_read_is_skipped_with_a_note(tmp_path, monkeypatch, asked):
+    """Breaks when one closed folder ends an audit of all others."""
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2")
+    for name in ("closed", "open"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "open" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    scandir = os.scandir
+
+    def closed(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    project = read_project([str(tmp_path)])
+    assert set(project.read) == {"requirements.txt", "open/ds.json"}
+    assert project.notes == ("skipped (can't be read): closed",)
+    code, _, errors = asked("audit", str(tmp_path / "closed"))
+    assert code == 2 and len(errors) == 1 and "found in" in errors[0]
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefghijklmno", "bcdefghijklmnop", strict=True)
+)
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{b}: &{b} {{<<: [*{a}, *{a}, *{a}, *{a}, *{a}]}}\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
+)
+HOSTILE = {
+    "missing.txt": None,
+    "empty.txt": b"",
+    "blank.yaml": b"\n\n# nothing\n",
+    "binary.bin": bytes(range(256)) * 50,
+    "nul.txt": b"trl==0.15.2\x00\n",
+    "latin.txt": b"trl==0.15.2 # caf\xe9\n",
+    "prose.md": b"# Train\n\nRun `pip install trl`, and then: train!\n",
+    "code.py": b"import trl\nprint('hello')\n",
+    "nested.json": b'{"a":' * 100_000,
+    "lists.json": b"[" * 100_000,
+    "number.json": b'{"zero_optimization": ' + b"9" * 100_000 + b"}",
+    "nested.yaml": b"output_dir: " + b"[" * 50_000,
+    "flow.yaml": b"output_dir: x\na: " + b"{a: " * 20_000,
+    "dashes.yaml": b"output_dir: x\na:\n" + b"- " * 20_000,
+    "indents.yaml": b"".join(b" " * n + b"a:\n" for n in range(400)),
+    "nested.toml": b"x = " + b"[" * 50_000,
+    "bomb.yaml": BOMB.encode() + b"output_dir: x\n",
+    "merges.yaml": MERGES.encode() + b"output_dir: x\n",
+    "tag.yaml": b"output_dir: !!python/object/apply:os.system ['touch owned']\n",
+    "long.yaml": b"output_dir: x\n" + b"a: b\n" * 100_000,
+    "long.txt": b"trl==0.15.2\n" * 1_000_000,
+    "line.txt": b"a" * 7_000_000,
+    "date.yaml": b"output_dir: 2024-99-99\n",
+    "escape\x1b[31m.txt": b"\xff\xfe\x00",
+    "other.json": b'{"name": "package"}',
+    "list.yaml": b"- a\n- b\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_or_foreign_file_ends_in_one_line(tmp_path, asked, name, monkeypatch):
+    """Breaks when a file that says nothing ends in a traceback, runs, or writes to the terminal."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / name
+    if HOSTILE[name] is not None:
+        file.write_bytes(HOSTILE[name])
+    code, out, errors = asked("audit", str(file))
+    assert code == 2 and not out and len(errors) == 1, f"{out[:200]} {errors[:3]}"
+    assert errors[0].startswith("faultline: ") and "\x1b" not in errors[0] and len(errors[0]) < 400
+    assert not (tmp_path / "owned").exists(), "a config was run"
+
+
+def test_texts_of_files_reach_the_terminal_tamed(tmp_path, asked):
+    """Breaks when a value, a name or a version of a file can write to the terminal or forge a line."""
+    escape = "\\u001b]0;owned\\u0007\\u001b[2J\\n\\u202eevil"
+    (tmp_path / "train.yaml").write_text(
+        f'output_dir: x\ndeepspeed: "zero3{escape}"\nlora_r: "{escape}"\nrl: "{escape}"\n'
+    )
+    (tmp_path / "accelerate.yaml").write_text(f'distributed_type: "{escape}"\nmixed_precision: "fp8{escape}"\n')
+    for form in ((), ("--json",)):
+        _, out, _ = asked("audit", str(tmp_path), *form)
+        assert out and not any(mark in out for mark in ("\x1b", "\x07", "\u202e"))
+
+
+@pytest.mark.parametrize("name", ["merges.yaml", "bomb.yaml", "nested.yaml", "long.txt", "line.txt", "nested.toml"])
+def test_a_hostile_file_needs_little_memory(tmp_path, name):
+    """Breaks when a small file can take the machine: within 2 GB of address space it ends as it should."""
+    (tmp_path / name).write_bytes(HOSTILE[name])
+
+    def bounded():
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "faultline", "audit", str(tmp_path / name)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=bounded,
+    )
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr[-500:]
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text):
+    """Breaks when some text ends in anything but an answer or a refusal."""
+    try:
+        data = files.parsed(text, "x")
+        audit_versions.read(files.Document("x", ROOT / "x", text, data))
+    except UsageError:
+        pass
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_text_or_not(content):
+    text = files.decoded(content)
+    assert text is None or "\x00" not in text
+
+
+KEYS = (
+    "packages package name version lock-version project dependencies optional-dependencies dependency-groups tool "
+    "poetry _meta default develop channels pip trl"
+).split()
+PLAIN = st.one_of(
+    st.none(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(["trl==1", "^1", "1.0", "trl=1"])
+)
+SHAPES = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=5)),
+    max_leaves=15,
+)
+
+
+@given(st.one_of(st.dictionaries(st.sampled_from(KEYS), SHAPES, max_size=6), st.lists(SHAPES, max_size=3)))
+def test_lock_files_of_any_shape_are_read_or_passed_over(data):
+    """Breaks when a lock file of a version to come ends in a traceback."""
+    for pin in audit_versions.read(files.Document("x", ROOT / "x", "", data)) or ():
+        assert pin.package == "trl" and pin.source.startswith("x:")

@@ -1,0 +1,292 @@
+"""Claims: which cells speak for a remedy, which against it, and which say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.packages import TODAY
+from faultline.base.text import matches
+from faultline.catalogue import Claim, Failure, History, Variant
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import AXES, CHECKPOINTING, Cell
+from faultline.cells.claims import swapped, verdict
+from faultline.cells.selection import Selection, select
+from faultline.observations import measured, verdicts
+from faultline.stacks import requests
+
+FAILURE = Failure(
+    title="A failure for these tests",
+    records=(),
+    since="",
+    until="",
+    errors={"torn": "torn", "check": "CheckFailed"},
+    variants=(
+        Variant("broken"),
+        Variant("mended"),
+        Variant("checked"),
+        Variant("broken", trainer="sft"),
+        Variant("mended", trainer="sft"),
+    ),
+    claims={},
+    name="example",
+)
+HELPS = Claim("mend it", swap={"remedy": "mended"})
+DETECTS = Claim("check it", kind="detects", swap={"remedy": "checked"})
+CHANGES = Claim("bf16 matters", kind="changes", swap={"precision": "bf16"})
+PRESENT, FAILS, TRAINS, SHOWS = (Claim(f"it {kind}", kind=kind) for kind in ("present", "fails", "trains", "shows"))
+KINDS = (HELPS, PRESENT, DETECTS, CHANGES, FAILS, TRAINS, SHOWS)
+UPGRADE = Claim("the next release", swap={"stack": "next"})
+
+OK, TORN, CHECK, WRONG = ("trains", ""), ("raises", "torn"), ("raises", "check"), ("diverges", "differs")
+HUNG, CRASHED, NONE = ("hangs", "no-progress"), ("crashes", "SIGABRT"), ("impossible", "")
+INVALID = ("invalid", "evidence")
+
+CELL = Cell("example", "broken", "zero2")
+
+
+@pytest.mark.parametrize(
+    ("claim", "broken", "other", "word"),
+    [
+        (HELPS, TORN, OK, "verified"),
+        (HELPS, WRONG, OK, "verified"),
+        (HELPS, TORN, TORN, "refuted"),
+        (HELPS, TORN, WRONG, "refuted"),
+        (HELPS, OK, TORN, "untested"),
+        (HELPS, TORN, None, "untested"),
+        (HELPS, TORN, INVALID, "untested"),
+        (HELPS, INVALID, OK, "untested"),
+        (HELPS, NONE, OK, "untested"),
+        (HELPS, ("raises", "other"), OK, "untested"),
+        (HELPS, TORN, NONE, "untested"),
+        (DETECTS, TORN, CHECK, "verified"),
+        (DETECTS, WRONG, CHECK, "verified"),
+        (DETECTS, TORN, TORN, "refuted"),
+        (DETECTS, TORN, OK, "refuted"),
+        (DETECTS, OK, CHECK, "refuted"),
+        (DETECTS, OK, OK, "untested"),
+        (CHANGES, TORN, OK, "verified"),
+        (CHANGES, TORN, CHECK, "verified"),
+        (CHANGES, TORN, TORN, "refuted"),
+        (CHANGES, OK, OK, "refuted"),
+        (PRESENT, TORN, None, "refuted"),
+        (PRESENT, OK, None, "untested"),
+        (PRESENT, NONE, None, "untested"),
+        (FAILS, TORN, None, "verified"),
+        (FAILS, OK, None, "refuted"),
+        (FAILS, NONE, None, "untested"),
+        (TRAINS, OK, None, "untested"),
+        (TRAINS, WRONG, None, "refuted"),
+        (SHOWS, TORN, None, "verified"),
+        (SHOWS, HUNG, None, "verified"),
+        (SHOWS, CRASHED, None, "verified"),
+        (SHOWS, WRONG, None, "refuted"),
+        (SHOWS, OK, None, "untested"),
+    ],
+)
+def test_one_pair_of_cells_decides_as_the_kind_says(claim, broken, other, word):
+    outcomes = {CELL: broken} | ({swapped(FAILURE, claim, CELL): other} if other else {})
+    assert verdict(FAILURE, claim, outcomes).word == word
+
+
+def test_cells_on_both_sides_make_it_conditional():
+    mended = replace(CELL, variant="mended")
+    outcomes = {CELL: TORN, mended: OK}
+    outcomes |= {replace(cell, strategy="ddp"): TORN for cell in (CELL, mended)}
+    result = verdict(FAILURE, HELPS, outcomes)
+    assert (result.word, result.speaks_for, result.against) == (
+        "conditional",
+        (CELL,),
+        (replace(CELL, strategy="ddp"),),
+    )
+
+
+def test_that_something_trains_is_a_merit_only_where_something_else_shows_the_failure():
+    """Breaks when a claim is verified on a stack on which the whole failure trains."""
+    shown = {replace(CELL, strategy="ddp"): TORN}
+    here = Claim("ZeRO-2 trains", kind="trains", where={"strategy": "zero2"})
+    assert verdict(FAILURE, here, {CELL: OK} | shown).word == "verified"
+    for none in ({}, {replace(CELL, variant="mended"): TORN}, {replace(CELL, strategy="ddp"): NONE}):
+        assert verdict(FAILURE, here, {CELL: OK} | none).word == "untested"
+    another = replace(FAILURE, also_raises=("torn",))
+    assert verdict(another, here, {CELL: OK} | shown).word == "untested", (
+        "another failure's error was taken for its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [(TORN, OK, "verified"), (TORN, WRONG, "refuted"), (OK, OK, "untested"), (TORN, NONE, "untested")],
+)
+def test_an_upgrade_helps_where_the_cell_failed_before_it(before, after, word):
+    assert verdict(FAILURE, UPGRADE, {CELL: before}, {CELL: after}).word == word
+
+
+def test_one_stack_alone_tells_nothing_of_an_upgrade():
+    same = {CELL: TORN}
+    assert verdict(FAILURE, UPGRADE, same).word == verdict(FAILURE, UPGRADE, same, same).word == "untested"
+    assert verdict(FAILURE, HELPS, same, {replace(CELL, variant="mended"): OK}).word == "untested"
+
+
+def test_a_trainer_is_compared_with_the_remedy_in_the_same_trainer():
+    assert swapped(FAILURE, HELPS, replace(CELL, variant="sft-broken")).variant == "sft-mended"
+    assert swapped(FAILURE, HELPS, CELL).variant == "mended"
+    outcomes = {replace(CELL, variant="sft-broken"): TORN, replace(CELL, variant="mended"): OK}
+    assert verdict(FAILURE, HELPS, outcomes).word == "untested", "another level's remedy was taken for the trainer's"
+
+
+@pytest.mark.parametrize(
+    ("where", "chosen"),
+    [
+        ({}, True),
+        ({"variant": "broken"}, True),
+        ({"variant": "sft-*"}, False),
+        ({"strategy": "zero*"}, True),
+        ({"strategy": "zero3*"}, False),
+        ({"checkpointing": "reentrant"}, False),
+        ({"world_size": "2"}, True),
+        ({"world_size": "4"}, False),
+        ({"precision": "bf16"}, False),
+    ],
+)
+def test_where_chooses_cells_axis_by_axis(where, chosen):
+    result = verdict(FAILURE, Claim("it fails", kind="fails", where=where), {CELL: TORN})
+    assert bool(result.speaks_for) == chosen
+
+
+def test_without_where_it_is_about_broken_variants_in_fp32():
+    others = ({"variant": "sft-broken"}, {"variant": "mended"}, {"precision": "bf16"}, {"failure": "another"})
+    outcomes = dict.fromkeys([CELL, *(replace(CELL, **other) for other in others)], TORN)
+    assert {cell.variant for cell in verdict(FAILURE, FAILS, outcomes).speaks_for} == {"broken", "sft-broken"}
+    assert len(verdict(FAILURE, FAILS, outcomes).speaks_for) == 2
+
+
+def test_an_unknown_kind_is_a_mistake():
+    """Breaks when a claim with a mistyped kind is held against nothing and stays untested."""
+    with pytest.raises(ValueError, match="heals"):
+        Claim("it heals", kind="heals")
+
+
+CELLS = st.builds(
+    Cell,
+    failure=st.sampled_from(["example", "another"]),
+    variant=st.sampled_from([variant.name for variant in FAILURE.variants]),
+    strategy=st.sampled_from(["ddp", "zero2"]),
+    checkpointing=st.sampled_from(CHECKPOINTING[:2]),
+    precision=st.sampled_from(["fp32", "bf16"]),
+    world_size=st.just(2),
+    device=st.just("cpu"),
+)
+OUTCOMES = st.dictionaries(
+    CELLS,
+    st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"])),
+    max_size=30,
+)
+CLAIMS = st.sampled_from(KINDS)
+
+
+@given(CLAIMS, OUTCOMES)
+def test_law_the_word_says_on_which_sides_cells_are(claim, outcomes):
+    result = verdict(FAILURE, claim, outcomes)
+    sides = bool(result.speaks_for), bool(result.against)
+    words = {(1, 1): "conditional", (1, 0): "verified", (0, 1): "refuted", (0, 0): "untested"}
+    assert result.word == words[sides]
+
+
+@given(CLAIMS, OUTCOMES)
+def test_law_a_cell_counts_once_and_only_with_proof(claim, outcomes):
+    result = verdict(FAILURE, claim, outcomes)
+    counted = [*result.speaks_for, *result.against]
+    assert len(counted) == len(set(counted)), "a cell was counted twice"
+    for cell in counted:
+        assert cell.failure == FAILURE.name and cell.precision == "fp32" and cell.variant.endswith("broken")
+        assert outcomes[cell][0] not in ("invalid", "impossible"), "a cell without evidence spoke"
+        if claim.swap:
+            other = outcomes[swapped(FAILURE, claim, cell)]
+            assert other[0] not in ("invalid", "impossible"), "a cell was compared with one without evidence"
+
+
+@given(CLAIMS, OUTCOMES, st.randoms())
+def test_law_order_and_other_failures_change_nothing(claim, outcomes, random):
+    mixed = list(outcomes.items())
+    random.shuffle(mixed)
+    own = {cell: told for cell, told in mixed if cell.failure == FAILURE.name}
+    first, second = verdict(FAILURE, claim, outcomes), verdict(FAILURE, claim, own)
+    assert set(first.speaks_for) == set(second.speaks_for) and set(first.against) == set(second.against)
+
+
+@given(CLAIMS, OUTCOMES)
+def test_law_where_everything_trains_nothing_is_verified(claim, outcomes):
+    result = verdict(FAILURE, claim, dict.fromkeys(outcomes, OK))
+    assert result.word in ("refuted", "untested")
+
+
+@given(OUTCOMES)
+def test_law_fails_and_trains_are_opposites_where_the_failure_shows(outcomes):
+    outcomes = {**outcomes, replace(CELL, strategy="fsdp2"): TORN}
+    fails, trains = verdict(FAILURE, FAILS, outcomes), verdict(FAILURE, TRAINS, outcomes)
+    assert (fails.speaks_for, fails.against) == (trains.against, trains.speaks_for)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, failure in failures().items() for key in failure.claims]
+)
+def test_the_default_matrix_puts_each_claim_to_the_test(name, key):
+    failure, claim = failures()[name], failures()[name].claims[key]
+    assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}, "an axis that there isn't"
+    cells = set(select(failures(), Selection(failure=(name,))))
+    where = {"variant": "*broken", "precision": "fp32", **claim.where}
+    chosen = [c for c in cells if all(matches(str(getattr(c, axis)), (p,)) for axis, p in where.items())]
+    assert any(swapped(failure, claim, cell) in cells for cell in chosen), "no cell of the matrix can tell"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, failure in failures().items() for key in failure.claims]
+)
+def test_every_claim_has_a_verdict(name, key):
+    """Breaks when a claim is held against a stack that can't tell, such as today's of a failure that is repaired."""
+    assert verdicts.by_rules(failures()[name], failures()[name].claims[key]).word != "untested"
+
+
+def test_one_form_of_a_failure_may_show_on_the_older_stack_alone():
+    """Breaks when what is said of a trainer that is repaired can't be told because another form still fails today."""
+    failure = failures()["reentrant_frozen_embeddings_adapters"]
+    stacks = {key: verdicts.stack(failure, claim) for key, claim in failure.claims.items()}
+    assert stacks["non-reentrant"] == measured.shown_on(failure) == TODAY
+    assert stacks["model_non_reentrant"] == failure.reported.stack
+    assert verdicts.by_rules(failure, failure.claims["model_non_reentrant"]).word == "refuted"
+
+
+OLDER = [name for name, failure in failures().items() if measured.shown_on(failure) != TODAY]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_what_trains_today_anyway_is_no_remedy(name):
+    """Breaks when a vacuous claim counts: the cell trains, and so does the broken one that it stands beside."""
+    failure = failures()[name]
+    place = {"strategy": failure.reported.strategy, "checkpointing": failure.reported.checkpointing}
+    where = {"variant": failure.reported.variant, "precision": failure.reported.precision, **place}
+    vacuous = Claim("do nothing", kind="trains", where=where)
+    assert verdicts.by_rules(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
+    today = replace(failure, history=History())
+    assert measured.shown_on(today) == TODAY
+    for claim in (vacuous, *failure.claims.values()):
+        assert verdicts.by_rules(today, claim).word in ("refuted", "untested"), "verified where everything trains"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(f.name, key) for f in failures().values() for key, claim in f.claims.items() if "stack" in claim.swap],
+)
+def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
+    failure = failures()[name]
+    claim = failure.claims[key]
+    assert claim.kind == "helps" and claim.swap["stack"] in requests.named()
+    assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
+    told = verdicts.by_rules(failure, claim)
+    only_there = "remedy" in claim.swap and told.against  # a remedy may be claimed to help there, and not do so
+    assert told.speaks_for or only_there, "the older stack fails nowhere, or the newer as well"

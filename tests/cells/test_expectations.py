@@ -1,0 +1,291 @@
+"""Expectations: the file's rules, what they say of a cell, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+from faultline.catalogue import Failure, Variant
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import expected as cells_expected
+from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
+from faultline.cells.expected import HEADER, Expectation, Rule, check, expect, first, load, to_toml, verdict
+
+FAILURE = Failure(
+    title="A failure for these tests",
+    records=(),
+    since="",
+    until="",
+    errors={"no-grad-fn": "does not require grad", "check": "CheckFailed"},
+    variants=(Variant("broken"), Variant("repaired"), Variant("broken", trainer="grpo")),
+    claims={},
+    name="example",
+)
+CELLS = [
+    Cell("example", variant.name, strategy, checkpointing, precision, 1 if strategy == "single" else 2)
+    for variant in FAILURE.variants
+    for strategy in strategies.names()
+    for checkpointing in CHECKPOINTING
+    for precision in PRECISIONS
+]
+STACK = {"trl": "0.19.1", "torch": "2.9.0+cpu"}
+RAISES = 'outcome = "raises"'
+
+
+def some(*values):
+    return st.lists(st.sampled_from(values), max_size=2, unique=True).map(tuple)
+
+
+RULES = st.lists(
+    st.builds(
+        Rule,
+        variant=some("broken", "*broken", "repaired"),
+        strategy=some("zero*", "zero3*", "ddp", "fsdp2"),
+        checkpointing=some("off", "*reentrant"),
+        precision=some(*PRECISIONS),
+        world_size=some(1, 2),
+        device=some("cpu", "cuda"),
+        versions=st.sampled_from([(), (("trl", ">=1.0"),), (("trl", "<1.0"), ("torch", ">=2"))]),
+        outcome=st.sampled_from(["raises", "hangs", "diverges"]),
+        signatures=some("no-grad-fn", "check", "other"),
+        record=st.text(),
+        reason=st.text(),
+    ),
+    max_size=6,
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        file = tmp_path / "expected.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_a_missing_and_an_empty_file_expect_every_cell_to_train(tmp_path, write):
+    assert load(tmp_path / "no.toml") == load(write("")) == load(write(HEADER)) == ()
+    assert expect((), CELLS[0], STACK) == Expectation("trains", (), "")
+
+
+def test_every_key_is_read_and_one_value_is_a_list_of_one(write):
+    (rule,) = load(
+        write("""
+            [[rule]]
+            variant = "broken"
+            strategy = ["zero3*", "fsdp2"]
+            checkpointing = "reentrant"
+            precision = "fp32"
+            world_size = 2
+            device = "cpu"
+            versions = { trl = ">=0.15,<1.0" }
+            outcome = "raises"
+            signature = ["no-grad-fn", "other"]
+            record = "https://example.org/1"
+            reason = "nobody knows"
+        """)
+    )
+    assert rule == Rule(
+        variant=("broken",),
+        strategy=("zero3*", "fsdp2"),
+        checkpointing=("reentrant",),
+        precision=("fp32",),
+        world_size=(2,),
+        device=("cpu",),
+        versions=(("trl", ">=0.15,<1.0"),),
+        outcome="raises",
+        signatures=("no-grad-fn", "other"),
+        record="https://example.org/1",
+        reason="nobody knows",
+    ), "a key of a rule got lost on the way"
+    cell = Cell("example", "broken", "zero3-offload", "reentrant")
+    expected = Expectation("raises", ("no-grad-fn", "other"), "https://example.org/1")
+    assert expect((rule,), cell, STACK) == expected
+    for other in (
+        replace(cell, variant="grpo-broken"),
+        replace(cell, strategy="zero2"),
+        replace(cell, checkpointing="non-reentrant"),
+        replace(cell, precision="bf16"),
+        replace(cell, world_size=4),
+        replace(cell, device="cuda"),
+    ):
+        assert expect((rule,), other, STACK).outcome == "trains", f"a condition does not keep {other.id} out"
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "applies"),
+    [
+        (">=2.9", "2.9.0+cpu", True),
+        ("==2.9.0", "2.9.0+cu128", True),
+        (">=2.9", "2.9.0.dev20251001", True),
+        ("<2.9", "2.9.0+cpu", False),
+        (">=0.15,<1.0", "0.19.1", True),
+        (">=0.15,<1.0", "1.0.0", False),
+    ],
+)
+def test_versions_are_compared_by_their_base(specifier, version, applies):
+    rule = Rule(outcome="raises", versions=(("torch", specifier),))
+    assert (first([rule], CELLS[0], {"torch": version}) is rule) == applies
+
+
+def test_a_package_is_found_by_any_spelling_and_an_absent_one_never_is(write):
+    (rule,) = load(write(f'[[rule]]\nversions = {{ Flash_Attn = ">=2" }}\n{RAISES}'))
+    assert first([rule], CELLS[0], {"flash-attn": "2.1"}) is rule
+    assert first([rule], CELLS[0], {"torch": "2.1"}) is None
+
+
+@settings(deadline=None)
+@given(RULES, RULES, st.sampled_from(CELLS), st.sampled_from(["0.19.1", "1.2"]))
+def test_law_the_first_match_wins(before, after, cell, trl):
+    stack = {**STACK, "trl": trl}
+    match = first(before, cell, stack)
+    if match:
+        assert expect(before + after, cell, stack) == expect([match], cell, stack), "a later rule was preferred"
+    else:
+        assert expect(before + after, cell, stack) == expect(after, cell, stack), "a rule that doesn't match counted"
+    front = Rule(outcome="crashes", signatures=("SIGABRT",))
+    assert expect([front, *before], cell, stack).outcome == "crashes", "a rule in front was passed over"
+
+
+@settings(deadline=None, max_examples=50)
+@given(RULES)
+@example([Rule(outcome="raises", reason='a "bell" \x07, DEL \x7f, \U0001f600 and\r\n[[rule]]')])
+def test_law_what_is_written_is_read_back(tmp_path_factory, rules):
+    file = tmp_path_factory.mktemp("written") / "expected.toml"
+    text = to_toml(rules)
+    file.write_text(text, encoding="utf-8")
+    again = load(file)
+    assert again == tuple(rules), "writing a rule and reading it changes it"
+    assert to_toml(again) == to_toml(again, text) == text, "reading a file and writing it changes it"
+
+
+FOUND = st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "a", "b"]))
+
+
+@given(FOUND, some("a", "b"), FOUND)
+def test_law_the_verdict_is_strict_both_ways(expected, signatures, found):
+    expectation = Expectation(expected[0], signatures)
+    same = found[0] == expected[0] and (not signatures or found[1] in signatures)
+    result = verdict(expectation, *found)
+    assert (result == "expected") == same, "something else than was expected passes, or what was expected fails"
+    if not same and found[0] == "trains" and expected[0] != "trains":
+        assert result == "unexpected pass"
+    elif not same:
+        assert result == ("unexpected failure" if expected[0] == "trains" else "changed")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[rule]]\noutcome = \n", "line 2"),
+        ("[[rules]]\n", "unknown key 'rules'; did you mean rule?"),
+        ("[rule]\n" + RAISES, "write [[rule]]"),
+        (f"[[rule]]\nstrategi = 'ddp'\n{RAISES}", "rule 1: unknown key 'strategi'; did you mean strategy"),
+        ("[[rule]]\nstrategy = 'ddp'", "rule 1: outcome is missing"),
+        (f"[[rule]]\n{RAISES}\n[[rule]]\noutcome = 'rises'", "rule 2: unknown outcome 'rises'; did you mean raises"),
+        ("[[rule]]\noutcome = 'invalid'", "unknown outcome 'invalid'"),
+        ("[[rule]]\noutcome = 7", "unknown outcome '7'"),
+        (f"[[rule]]\nstrategy = []\n{RAISES}", "strategy [] is neither a string nor a list"),
+        (f"[[rule]]\nvariant = 3\n{RAISES}", "variant 3 is neither a string nor a list"),
+        (f"[[rule]]\nworld_size = '2'\n{RAISES}", "world_size '2' is neither a whole number nor a list"),
+        (f"[[rule]]\nworld_size = true\n{RAISES}", "world_size True is neither"),
+        (f"[[rule]]\nrecord = 1\n{RAISES}", "record 1 is not a string"),
+        (f"[[rule]]\nversions = '>=1'\n{RAISES}", "versions '>=1' is not a table"),
+        (f"[[rule]]\nversions = {{trl = '=>1'}}\n{RAISES}", "versions of trl: '=>1' is not a version specifier"),
+        (f"[[rule]]\nversions = {{trl = 1}}\n{RAISES}", "versions of trl: 1 is not a version specifier"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_in_one_line(write, text, message):
+    file = write(text)
+    with pytest.raises(UsageError) as error:
+        load(file)
+    assert str(error.value).startswith(str(file)), "the message does not name the file"
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("variant = 'brokn'", "unknown variant 'brokn'; did you mean broken"),
+        ("strategy = ['ddp', 'zero4*']", "unknown strategy 'zero4*'; did you mean zero"),
+        ("checkpointing = 'on'", "unknown checkpointing 'on'"),
+        ("precision = 'fp16'", "unknown precision 'fp16'; did you mean"),
+        ("device = 'gpu'", "unknown device 'gpu'"),
+        ("world_size = 3", "unknown world_size '3': one of 1, 2, 4"),
+        ("signature = 'no-grad'", "unknown signature 'no-grad'; did you mean no-grad-fn"),
+        ("versions = {tlr = '>=1'}", "unknown package 'tlr'; did you mean trl"),
+        ("versions = {trl = '>=9'}\nvariant = 'brokn'", "unknown variant 'brokn'"),
+        ("strategy = 'single'\nworld_size = 4", "no cell of example has all of strategy single, world_size 4"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused_with_the_nearest(write, rule, message):
+    rules = load(write(f"[[rule]]\n{RAISES}\n\n[[rule]]\n{rule}\n{RAISES}\n"))
+    with pytest.raises(UsageError) as error:
+        check(FAILURE, rules, CELLS, STACK)
+    assert f"rule 2: {message}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_hidden_rules_other_versions_and_other_devices_are_no_mistake():
+    rules = (
+        Rule(outcome="raises", signatures=("no-grad-fn",)),
+        Rule(variant=("broken",), outcome="hangs", signatures=("no-progress",)),
+        Rule(versions=(("trl", ">=99"),), outcome="diverges", signatures=("unmoved",)),
+        Rule(device=("cuda",), outcome="raises", signatures=("other",)),
+    )
+    check(FAILURE, rules, CELLS, STACK)
+
+
+@pytest.mark.parametrize("reason", ["", '\nreason = """\n[[rule]] in a text\n# of two lines"""'])
+def test_a_comment_goes_with_the_rule_below_it(write, reason):
+    """Breaks when a rule that stays loses what somebody wrote, or gets what somebody wrote about another."""
+    first_text = f"# on the first\n[[rule]] # here\n  variant = [ \"broken\" ]{reason}\noutcome = 'raises' # there"
+    second_text = '# on the second\n\t# in two lines\n[[rule]]\noutcome = "hangs"\n\n# loose'
+    before = f"{HEADER}\n{first_text}\n\n{second_text}\n"
+    one, two = load(write(before))
+    added = Rule(world_size=(2,), versions=(("trl", "<1"),), outcome="trains")
+    text = '[[rule]]\nworld_size = 2\nversions = {trl = "<1"}\noutcome = "trains"'
+    for rules, texts in (
+        ((one, two), (first_text, second_text)),
+        ((two, added, one), (second_text, text, first_text)),
+        ((two,), (second_text,)),
+    ):
+        assert to_toml(rules, before) == "\n".join([HEADER, *(f"{each}\n" for each in texts)])
+
+
+def test_a_list_of_inline_tables_is_written_as_tables(write):
+    before = 'rule = [{ outcome = "raises" }]\n'
+    assert to_toml(load(write(before)), before) == f'{HEADER}\n[[rule]]\noutcome = "raises"\n'
+
+
+def test_torch_is_not_imported():
+    code = "import sys, faultline.maintain.bless, faultline.cells.expected; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_file_of_the_project_is_named_from_its_root():
+    with pytest.raises(UsageError, match=r"^ruff\.toml: unknown key"):
+        load(ROOT / "ruff.toml")
+
+
+def test_what_is_impossible_has_its_reason():
+    """Breaks when somebody is told that a cell can't be run, and not why: `bless` keeps a reason, and makes none."""
+    silent = [
+        rule.place
+        for failure in failures().values()
+        for rule in cells_expected.rules(failure)
+        if rule.outcome == "impossible" and not rule.reason
+    ]
+    assert not silent, f"give these rules a reason: {silent}"

@@ -1,0 +1,358 @@
+"""The matrix: which cells there are, what narrows and widens it, and that every failure keeps to its form."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from faultline import strategies
+from faultline.base import markdown
+from faultline.base.errors import UsageError
+from faultline.base.paths import REPROS
+from faultline.catalogue import KINDS
+from faultline.catalogue.loading import failures
+from faultline.cells import claims
+from faultline.cells.cell import (
+    AXES,
+    CHECKPOINTING,
+    DEVICES,
+    PRECISIONS,
+    WORLD_SIZES,
+    Cell,
+    default_world,
+    every_cell,
+)
+from faultline.cells.expected import ORACLE_SIGNATURES
+from faultline.cells.rules import IMPOSSIBLE, every_rule, possible
+from faultline.cells.selection import Selection, left_out, select
+from faultline.observations import measured
+from faultline.observations import quick as observations_quick
+
+FAILURES = failures()
+DEFAULT = select(FAILURES, Selection())
+WHOLE = list(every_cell(FAILURES, "cpu"))
+POSSIBLE = {cell for cell, variant in WHOLE if possible(cell, variant)}
+EVERY_MODE = select(FAILURES, Selection(checkpointing=CHECKPOINTING))
+DEFAULT_MODES = {
+    cell for cell, variant in WHOLE if any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing)
+}
+VARIANTS = sorted({variant.name for failure in FAILURES.values() for variant in failure.variants})
+CLAIMS = [pytest.param(f, claim, id=f"{f.name}-{key}") for f in FAILURES.values() for key, claim in f.claims.items()]
+every_failure = pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+
+WORD = st.from_regex(r"[a-z0-9_*?\[\]-]+", fullmatch=True)
+CELLS = st.builds(Cell, WORD, WORD, WORD, WORD, WORD, st.integers(min_value=1), WORD)
+
+
+@given(CELLS | st.sampled_from(DEFAULT))
+def test_law_an_id_is_read_back_as_its_cell(cell):
+    assert Cell.parse(cell.id) == cell
+    assert cell.id == f"{cell.failure}/{cell.name}"
+
+
+@given(st.text() | st.from_regex(r"a/b/c/d/e/w[0-9a-z]*/cpu(/.*)?", fullmatch=True))
+def test_law_anything_else_is_refused(text):
+    assume(not re.fullmatch(r"([^/]*/){5}w[1-9][0-9]*/[^/]*", text, re.DOTALL))
+    with pytest.raises(UsageError, match="not a cell"):
+        Cell.parse(text)
+
+
+def test_a_superscript_is_no_world_size():
+    with pytest.raises(UsageError):
+        Cell.parse("failure/broken/ddp/off/fp32/w²/cpu")
+
+
+def test_ids_are_unique():
+    assert len({cell.id for cell, _ in WHOLE}) == len(WHOLE), "two cells would share one line of the results"
+
+
+def test_the_order_is_the_axes_own():
+    """By failure, variant, strategy, mode, precision, world size: tables, shards and reruns rely on it."""
+
+    def place(cell):
+        names = [variant.name for variant in FAILURES[cell.failure].variants]
+        return (
+            cell.failure,
+            names.index(cell.variant),
+            strategies.names().index(cell.strategy),
+            CHECKPOINTING.index(cell.checkpointing),
+            PRECISIONS.index(cell.precision),
+            cell.world_size,
+        )
+
+    for cells in (DEFAULT, [cell for cell, _ in WHOLE]):
+        assert cells == sorted(cells, key=place)
+    assert select(FAILURES, Selection()) == DEFAULT
+
+
+def test_names_can_stand_in_an_id_and_in_a_list():
+    for name in [*FAILURES, *VARIANTS, *strategies.names(), *CHECKPOINTING, *PRECISIONS, *DEVICES]:
+        assert re.fullmatch(r"[A-Za-z0-9_-]+", name), f"{name!r} breaks ids, patterns or lists with commas"
+
+
+def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
+    wanted = {
+        Cell(failure.name, variant.name, strategy, mode, world_size=1 if strategy == "single" else 2)
+        for failure in FAILURES.values()
+        for variant, strategy, mode in product(failure.variants, strategies.names(), CHECKPOINTING)
+        if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
+        and any(fnmatchcase(mode, pattern) for pattern in variant.checkpointing)
+    }
+    found = {cell for cell in DEFAULT if cell.precision == "fp32" and cell.world_size == default_world(cell)}
+    assert found == wanted, "a combination is missing from every run, and nobody would see it"
+
+
+def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
+    plain = [f.name for f in FAILURES.values() if any(v.name == "broken" for v in f.variants)]  # in no trainer
+    assert len(plain) > 4
+    for failure, strategy in product(plain, ("ddp", "zero2", "zero3", "fsdp2")):
+        broken = FAILURES[failure].variant("broken")
+        if not any(fnmatchcase(strategy, pattern) for pattern in broken.strategies):
+            continue
+        for change in ({"precision": "bf16"}, {"world_size": 1}, {"world_size": 4}):
+            mode = "reentrant" if "*" in broken.checkpointing else "off"
+            cell = Cell(failure, "broken", strategy, mode)
+            assert replace(cell, **change) in DEFAULT, f"{failure} is never run with {change}"
+
+
+def test_a_variant_that_asks_for_bf16_runs_in_it_everywhere():
+    for failure in FAILURES.values():
+        for variant in (v for v in failure.variants if v.bf16):
+            here = [c for c in DEFAULT if (c.failure, c.variant) == (failure.name, variant.name)]
+            usual = {c for c in here if c.world_size == default_world(c)}
+            assert {replace(c, precision="bf16") for c in usual} <= usual
+
+
+def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
+    """What the rules' sentences say, which `list` shows: more would make every run longer than it is told to be."""
+    subset = {"single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
+    worlds = {1: {"ddp", "zero2", "zero3", "fsdp2"}, 4: subset - {"single"}}
+    for cell in DEFAULT:
+        variant = FAILURES[cell.failure].variant(cell.variant)
+        usual = cell.world_size == default_world(cell)
+        if cell.precision == "bf16":
+            asked = variant.bf16 or (variant.remedy == "broken" and cell.strategy in subset)
+            assert asked and usual, f"{cell.id} is too much"
+        if not usual:
+            assert variant.name == "broken" and cell.strategy in worlds[cell.world_size], f"{cell.id} is too much"
+            assert cell.checkpointing in ("off", "reentrant"), f"{cell.id} is too much"
+
+
+def test_what_is_left_out_and_what_is_selected_are_the_whole():
+    """Breaks when a combination is in no list, or in both, or is said to be left out by another rule."""
+    reasons = dict(left_out(FAILURES, Selection()))
+    assert set(reasons) | set(DEFAULT) == {cell for cell, _ in WHOLE}, "cells are lost without a reason"
+    assert not set(reasons) & set(DEFAULT), "cells are run and said to be left out"
+    counts = Counter(reasons.values())
+    assert set(counts) == {rule.reason for rule in every_rule()}, "a rule leaves nothing out, or is not told"
+    for cell, variant in WHOLE:
+        assert cell not in reasons or {rule.reason: rule for rule in every_rule()}[reasons[cell]].leaves_out(
+            cell, variant
+        )
+    assert sum(counts[reason] for reason in (rule.reason for rule in IMPOSSIBLE)) + len(POSSIBLE) == len(WHOLE)
+    axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
+    combinations = len(list(product(*axes)))
+    assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
+
+
+def test_what_is_left_out_is_told_of_what_was_named():
+    """Breaks when `list --left-out` narrows otherwise than `run`, or takes what is asked for as no longer left out."""
+    asked = Selection(failure=("zero3_dummy_loss",), precision=("bf16",), world_size=(4,))
+    told = dict(left_out(FAILURES, asked))
+    whole = dict(left_out(FAILURES, Selection()))
+    here = {c for c in whole if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
+    assert told == {cell: whole[cell] for cell in here} and here
+    (cell, *_) = here
+    assert dict(left_out(FAILURES, Selection(cells=(cell.id,)))) == {cell: whole[cell]}
+
+
+def patterns(names):
+    """A name, or a pattern made of one."""
+    made = st.sampled_from(sorted(names)).flatmap(
+        lambda name: st.sampled_from([name, f"{name[:3]}*", f"*{name[-3:]}", f"?{name[1:]}", "*"])
+    )
+    return st.lists(made, max_size=2).map(tuple)
+
+
+NARROW = st.builds(
+    Selection,
+    failure=patterns(FAILURES),
+    variant=patterns(VARIANTS),
+    strategy=patterns(strategies.names()),
+    checkpointing=patterns(CHECKPOINTING),
+)
+
+
+def named(asked, cell):
+    """Whether a cell is on every axis what was asked for."""
+    axes = ("failure", "variant", "strategy", "checkpointing")
+    wanted = {axis: getattr(asked, axis) or ("*",) for axis in axes}
+    return all(any(fnmatchcase(getattr(cell, axis), p) for p in wanted[axis]) for axis in axes)
+
+
+def selected(asked):
+    """What is selected; a variant that none of the chosen failures has is another test's."""
+    try:
+        return select(FAILURES, asked)
+    except UsageError as error:
+        assume("unknown variant" not in str(error))
+        raise
+
+
+@given(NARROW)
+@settings(deadline=None, max_examples=15)
+@pytest.mark.slow
+def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
+    whole = EVERY_MODE if asked.checkpointing else DEFAULT
+    assert selected(asked) == [cell for cell in whole if named(asked, cell)]
+
+
+@given(NARROW, st.sets(st.sampled_from(PRECISIONS)), st.sets(st.sampled_from(WORLD_SIZES)))
+@settings(deadline=None, max_examples=10)
+@pytest.mark.slow
+def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, worlds):
+    found = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
+    assert found <= POSSIBLE
+    for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
+        if cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
+            assert cell not in found, f"{cell.id} was not asked for"
+        elif not asked.checkpointing and cell not in DEFAULT_MODES:
+            assert cell not in found, f"{cell.id} is of a mode that was not asked for"
+        elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
+            assert cell in found, f"{cell.id} was asked for and is left out"
+
+
+def test_naming_every_precision_and_world_size_gives_every_possible_cell():
+    everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING)
+    assert set(select(FAILURES, everything)) == POSSIBLE
+
+
+SOME = st.lists(st.sampled_from(sorted(POSSIBLE, key=lambda cell: cell.id)), min_size=1)
+
+
+@given(SOME, st.sampled_from(DEVICES))
+@settings(deadline=None, max_examples=6)
+@pytest.mark.slow
+def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
+    cells = [replace(cell, device=device) for cell in cells]
+    assert select(FAILURES, Selection(cells=tuple(cell.id for cell in cells))) == list(dict.fromkeys(cells))
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        (Selection(failure=("zero_double_reductoin",)), "zero_double_reduction"),
+        (Selection(variant=("brokn",)), "broken"),
+        (Selection(failure=("zero3_dummy_loss",), variant=("helper",)), "gathered"),
+        (Selection(strategy=("ddp", "zero33")), "zero3"),
+        (Selection(strategy=("deepspeed*",)), "zero3"),
+        (Selection(checkpointing=("reentrent",)), "reentrant"),
+        (Selection(precision=("bf61",)), "bf16"),
+        (Selection(precision=("fp16",)), "fp32"),
+        (Selection(device="gpu"), "cpu"),
+        (Selection(device="cudaa"), "cuda"),
+        pytest.param(
+            *(Selection(cells=("zero3_dummy_loss/broken/single/off/fp32/w2/cpu",)), "broken/single/off/fp32/w1/cpu"),
+            marks=pytest.mark.slow,  # it looks for the nearest of twenty thousand ids
+        ),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(asked, nearest):
+    with pytest.raises(UsageError, match=r"^unknown .*; did you mean .*\?$") as refused:
+        select(FAILURES, asked)
+    assert nearest in str(refused.value) or "*" in str(asked), "the name that was meant is not among the nearest"
+
+
+@pytest.mark.parametrize("world", [-1, 0, 3, 8])
+def test_a_world_size_that_does_not_divide_the_batch_is_refused(world):
+    with pytest.raises(UsageError, match=f"world size {world}: .*1, 2 or 4"):
+        select(FAILURES, Selection(world_size=(2, world)))
+
+
+@every_failure
+def test_a_failures_folder_is_whole(failure):
+    folder = REPROS / failure.name
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.count(markdown.BEGIN) == text.count(markdown.END) == 1, "`readme` has no place for what was measured"
+    assert text.index(markdown.BEGIN) < text.index(markdown.END)
+    assert (folder / "failure.py").read_text(encoding="utf-8").startswith('"""')
+
+
+@every_failure
+def test_a_failures_record_is_whole(failure):
+    assert failure.title and failure.since and failure.until
+    assert failure.records and all(record.startswith("https://") for record in failure.records)
+    assert any(variant.remedy == "broken" for variant in failure.variants), "nothing shows the failure"
+    names = [variant.name for variant in failure.variants]
+    assert len(names) == len(set(names)), "two variants have one name"
+    for variant in failure.variants:
+        for pattern in variant.strategies:
+            assert any(fnmatchcase(name, pattern) for name in strategies.names()), f"{pattern} is no strategy"
+
+
+@every_failure
+def test_signatures_are_patterns_that_tell_errors_apart(failure):
+    for name, pattern in failure.errors.items():
+        assert not re.compile(pattern).search(""), f"{name} matches every error"
+        assert failure.signature("SomeError: nobody knows this one") == "other"
+        assert name != "other", "this name stands for errors without a signature"
+    other = [name for name in failure.also_raises if name not in failure.errors]
+    assert {*other} <= {*ORACLE_SIGNATURES}, "a signature that no failure has"
+
+
+def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
+    """Breaks when an error that another failure owns is `other` here, or a pattern of one's own is lost."""
+    head = "from faultline.catalogue import Failure\n\n"
+    head += "FAILURE = Failure('t', (), '', '', {signatures}, (), {{}}, {elsewhere})\n"
+    for name, signatures, elsewhere in (
+        ("owner", {"a": "one", "b": "two"}, ()),
+        ("borrower", {"b": "three"}, ("a", "b", "differs")),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "failure.py").write_text(head.format(signatures=signatures, elsewhere=elsewhere))
+    found = failures(tmp_path)
+    assert found["owner"].errors == {"a": "one", "b": "two"}
+    assert found["borrower"].errors == {"a": "one", "b": "three"}
+
+
+@pytest.mark.parametrize(("failure", "claim"), CLAIMS)
+def test_a_claim_can_be_put_to_the_test(failure, claim):
+    assert claim.text and claim.kind in KINDS
+    assert not claim.source or claim.source.startswith("https://"), "a source is a link, or there is none"
+    assert {*claim.where} <= {*AXES} and {*claim.swap} <= {*AXES, "remedy", "stack"}, "an axis that doesn't exist"
+    about = [cell for cell in DEFAULT if claims.chosen(failure, claim, cell)]
+    assert about, "`where` matches no cell of the default matrix"
+    assert bool(claim.swap) == (claim.kind in ("helps", "detects", "changes")), "nothing to compare with, or no need to"
+    swapped = [claims.swapped(failure, claim, cell) for cell in about] if claim.swap else []
+    others = [other for cell, other in zip(about, swapped, strict=False) if other != cell or "stack" in claim.swap]
+    assert not claim.swap or any(other in DEFAULT for other in others), "`swap` leads to no cell that is ever run"
+    failing = dict.fromkeys(DEFAULT, ("raises", "check"))
+    every = claims.verdict(failure, claim, failing, dict(failing))
+    assert every.word != "untested", "no run can ever say what became of the claim"
+
+
+def test_a_quick_run_has_every_variant_once_and_every_failure_where_it_shows():
+    """Breaks when `run --quick` leaves a variant out, or runs the broken ones only where nothing goes wrong."""
+    quick = observations_quick.quick(DEFAULT)
+    assert [(c.failure, c.variant) for c in quick] == [(f.name, v.name) for f in FAILURES.values() for v in f.variants]
+    for failure in FAILURES.values():
+        today = measured.outcomes(failure)
+        bad = [
+            c
+            for c in today
+            if today[c][0] not in ("trains", "impossible", "invalid") and today[c][1] not in failure.also_raises
+        ]
+        for variant in {c.variant for c in bad if c.broken}:
+            shown = [c for c in quick if (c.failure, c.variant) == (failure.name, variant)]
+            assert {*shown} <= {*bad}, f"{failure.name}/{variant} can't be seen in a quick run"
+        if failure.reported and not any(c.broken for c in bad):
+            place = (failure.reported.strategy, failure.reported.checkpointing, failure.reported.precision)
+            [where] = [c for c in quick if (c.failure, c.variant) == (failure.name, failure.reported.variant)]
+            assert (where.strategy, where.checkpointing, where.precision) == place, "what was fixed is looked for there"

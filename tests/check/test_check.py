@@ -1,0 +1,567 @@
+"""`check`: what it takes for a target, what it says of a failed one, and where a run first differs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from faultline.base.errors import DIED, UsageError
+from faultline.base.paths import ROOT
+from faultline.catalogue import outcomes
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.check import cell as checking
+from faultline.check import command, findings, target, view
+from faultline.diagnose import diagnosis, lines
+from faultline.maintain import score
+from faultline.observations import matching
+from faultline.ranks.facts import Facts
+from faultline.ranks.report import ErrorReport, Frame, Raised, Report
+from faultline.runs import folders, oracle, runner
+from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult
+from faultline.runs.storage import RunFolder
+from faultline.runs.supervisor import Ended, RankEnd, ServerDied
+from faultline.stacks.environments import Environment
+from tests.support import entries, reports
+
+FACTS = Facts(model="Model", parameters=10, trainable=10)
+TWICE = replace(FACTS, several_calls=("tower",))
+
+
+def ended(*steps, facts=None):
+    """Two ranks: the first did these steps, the second did nothing wrong."""
+    fine = [{"bad": [], "nan": [], "outputs": {}} for _ in steps]
+    whole = [{"bad": [], "nan": [], "outputs": {}} | step for step in steps]
+    return Ended([reports.end(rank=n, steps=s, facts=facts) for n, s in enumerate((whole, fine))])
+
+
+def error(text, kind="RuntimeError"):
+    return RankResult(0, error=RankError(kind, text, text))
+
+
+def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
+    """The result of a check's cell; `changes` are of the result, or of what only a check has."""
+    only = {each.name for each in fields(Checked)}
+    checked = Checked(**{"facts": FACTS} | {name: changes.pop(name) for name in only if name in changes})
+    usual = {"ranks": (RankResult(0),), "stack": "", "checked": checked}
+    return entries.entry(Cell.parse(cell), outcome, **(usual | changes))
+
+
+def of(result, facts):
+    return replace(result, checked=replace(result.checked, facts=facts))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nowhere.json", "nothing is downloaded"),
+        ("Qwen/Qwen2-0.5B", "nothing is downloaded"),
+        ("empty", "no config.json"),
+        ("train.py", "name the function that builds the model, as {}/train.py:build"),
+        ("broken.py:build", "broken.py:1: invalid syntax"),
+        ("list.json", "neither"),
+        ("binary.json", "neither"),
+        ("config.json:build", "a config, which has no function"),
+    ],
+)
+def test_what_is_no_target_is_refused_in_one_line(tmp_path, text, reason):
+    """A wrong path would otherwise be found out after a rank server has started, by a traceback."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "train.py").write_text("def build():\n    return 1\n")
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "binary.json").write_bytes(b"\xff\x00")
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(UsageError, match=reason.format(tmp_path)) as error:
+        target.parse(f"{tmp_path}/{text}", "")
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_stands_for_its_config(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    assert target.parse(str(tmp_path), "") == target.parse(str(tmp_path / "config.json"), "")
+
+
+def test_an_adapter_is_read_as_it_is_written():
+    assert target.adapter("r=4,target=q_proj+v_proj,alpha=16,dropout=0.05") == {
+        "r": 4,
+        "lora_alpha": 16.0,
+        "lora_dropout": 0.05,
+        "target_modules": ["q_proj", "v_proj"],
+    }
+    assert target.adapter("target=all-linear")["target_modules"] == "all-linear"
+
+
+@given(st.text())
+def test_no_adapter_is_read_from_anything_else(text):
+    """Whatever is typed ends in a LoRA config or in one line."""
+    try:
+        found = target.adapter(text)
+    except UsageError as error:
+        assert "--lora" in str(error) and "\n" not in str(error)  # noqa: PT017 - most texts are refused, not all
+    else:
+        assert not text or found["r"] >= 1
+
+
+ME = Path("/home/me")
+SUITE = Frame(f"{ROOT}/faultline/ranks/main.py", 35, "main", "_run(job, rank, report)")
+BUILD = Frame("/home/me/train.py", 3, "build", "return helper(None)")
+HELPER = Frame("/home/me/train.py", 7, "helper", "x.shape")
+LIBRARY = Frame("/home/me/.venv/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", 275, "spawn", "p.start()")
+
+
+def raised(text, *frames, kind="error", follows=False):
+    return Raised(kind, text.partition(": ")[2], f"{text}\n", frames, follows)
+
+
+def problem(*chain, own=""):
+    """An error as a rank reports it."""
+    return ErrorReport("E", chain[-1].message, "", own, chain[-1].kind, chain=chain)
+
+
+def test_a_message_of_several_lines_is_told_by_its_first():
+    """Breaks when somebody offline is told to see a manual, and not that their script downloads a model."""
+    first = raised("ConnectionError: no route", BUILD)
+    last = raised("OSError: no connection\nSee the manual\n  about offline mode.", BUILD)
+    message, traceback = checking.explained(problem(first, last), ME)
+    assert message == "OSError: no connection"
+    assert "During handling of the above exception" in traceback and "no route" in traceback
+
+
+def test_a_user_sees_their_own_frames_only():
+    """Frames of this suite in front of one's own hide what is wrong."""
+    words = "AttributeError: 'NoneType' object has no attribute 'shape'"
+    message, traceback = checking.explained(problem(raised(words, SUITE, BUILD, HELPER)), ME)
+    assert message == words
+    assert "faultline/ranks/main.py" not in traceback and "_run(job" not in traceback
+    assert traceback.startswith("Traceback") and traceback.endswith("'shape'\n") and "/home/me/train.py" in traceback
+
+
+def test_a_file_that_can_not_be_read_is_named():
+    """Breaks when a file that Python can't parse has no frame, and so no place."""
+    words = '  File "/home/me/other.py", line 2\n    def (\n        ^\nSyntaxError: invalid syntax'
+    message, traceback = checking.explained(problem(raised(words, SUITE)), ME)
+    assert message == "SyntaxError: invalid syntax" and "/home/me/other.py" in traceback
+
+
+def test_a_refusal_is_one_line_with_the_cause_alone():
+    cause = raised("SystemExit: 3", SUITE, BUILD, HELPER)
+    refusal = raised("Refused: train.py exits (code 3)", SUITE, kind="refused", follows=True)
+    message, traceback = checking.explained(problem(cause, refusal), ME)
+    assert message == "train.py exits (code 3)"
+    assert traceback.endswith("SystemExit: 3\n") and "above exception" not in traceback and "Refused" not in traceback
+
+
+def test_of_a_script_that_starts_processes_its_own_line_is_the_last():
+    """Breaks when the traceback ends in a library's frames, without an error."""
+    frames = (SUITE, BUILD, HELPER, LIBRARY)
+    refusal = raised("Refused: the script starts processes", *frames, SUITE, kind="refused")
+    message, traceback = checking.explained(problem(refusal), ME)
+    assert message == "the script starts processes" and traceback.endswith("    x.shape\n")
+    other = checking.explained(problem(raised("RuntimeError: the script starts processes", *frames, SUITE)), ME)[1]
+    assert "p.start()" in other and other.endswith("RuntimeError: the script starts processes\n")
+
+
+def test_a_refusal_that_a_script_wraps_is_still_the_message():
+    refusal = raised("Refused: the script starts processes", SUITE, BUILD, SUITE, kind="refused")
+    wrapped = raised("RuntimeError: training failed", SUITE, BUILD, follows=True)
+    assert checking.explained(problem(refusal, wrapped), ME)[0] == "the script starts processes"
+
+
+def test_a_module_that_is_missing_is_not_blamed_on_the_stack():
+    """Breaks when somebody whose own helpers.py lies elsewhere is told to choose another release of torch."""
+    cause = raised("ModuleNotFoundError: No module named 'helpers'", SUITE, BUILD)
+    lacks = raised("Impossible: this stack lacks it: No module named 'helpers'", SUITE, kind="impossible", follows=True)
+    message, traceback = checking.explained(problem(cause, lacks), ME)
+    assert message.startswith("No module named 'helpers': if that is a file of yours") and "--stack" in message
+    assert "/home/me/train.py" in traceback
+    library = raised("Impossible: this stack lacks it: cannot import name 'Gemma3'", SUITE, kind="impossible")
+    assert checking.explained(problem(library), ME)[0].startswith("this stack lacks it: cannot import name 'Gemma3'")
+
+
+def test_an_error_in_ones_own_code_is_told_with_its_lines():
+    """Breaks when nine cells raise and nobody says at which line, or all nine tell the same lines."""
+    error = problem(raised("ValueError: no", SUITE, BUILD, HELPER, LIBRARY))
+    end = Ended([RankEnd(Report(error=error))])
+    judged = oracle.Judgement(outcomes.Outcome.RAISES, "", "ValueError: no", 0)
+    at = checking.raised_at(end, judged, ME)
+    assert at == ("train.py:3 in build: return helper(None)", "train.py:7 in helper: x.shape")
+    cells = [f"check/model/{name}/off/fp32/w2/cpu" for name in ("zero2", "fsdp2")]
+    told = shown([entry("raises", cell, detail=f"ValueError: {cell}", at=at) for cell in cells])
+    assert told.count(at[-1]) == 1
+    assert not checking.raised_at(end, judged, Path("/home/you"))
+
+
+def test_a_refusal_from_nowhere_has_no_traceback():
+    assert checking.explained(problem(raised("Refused: no", SUITE, kind="refused")), ROOT) == ("no", "")
+    died = ErrorReport("", "the process that builds and trains it left with exit code 5", "", kind=DIED)
+    assert checking.explained(died, ROOT) == ("the process that builds and trains it left with exit code 5", "")
+
+
+def test_a_fault_of_this_suite_is_not_told_as_the_models():
+    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), own="compare.py:95 in digest")
+    message, traceback = checking.explained(fault, ME)
+    assert message.startswith("a fault of Faultline's own, not of the model: compare.py:95 in digest: E: 'w'")
+    assert traceback.endswith("return helper(None)\n")
+
+
+ORDER = ["", "embed", "layers.0", "layers.1", "head"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "phase", "module", "step"),
+    [
+        ([{"outputs": {"0 layers.1#1": 0.5, "0 head#1": 0.9}, "bad": ["gradients:head.w"]}], "forward", "layers.1", 1),
+        ([{"bad": ["gradients:embed.w", "gradients:layers.1.w", "weights:layers.1.w"]}], "backward", "layers.1", 1),
+        ([{"bad": ["weights:embed.w"]}], "update", "embed", 1),
+        ([{}, {"nan": ["gradients:head.w"]}], "backward", "head", 2),
+    ],
+)
+def test_the_first_difference_is_the_first_in_time(steps, phase, module, step):
+    """Forward pass before backward pass, in which the last module comes first: a later one only follows."""
+    found = checking.first(ended(*steps), ORDER)
+    assert (found.phase, found.module, found.step, found.rank) == (phase, module, step, 0)
+
+
+def test_where_nothing_differs_there_is_no_first_difference():
+    assert checking.first(ended({}, {}), ORDER) is None
+
+
+def test_weights_that_came_apart_are_named_once():
+    apart = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
+    assert checking.apart(ended({}, facts=apart)) == (("embed.weight", "head.weight"),)
+
+
+def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_for_it():
+    """The words alone are shared with other mistakes: a model that runs no module twice has another fault."""
+    words = "AssertionError: The parameter tower.weight has already been reduced."
+    cell = "check/model/zero2/reentrant/fp32/w2/cpu"
+    result = entry("raises", cell, detail=words, ranks=(error(words),))
+    assert findings.recognised(of(result, TWICE))[0].failure.name == "zero_double_reduction"
+    assert findings.recognised(result)[0] is None
+
+
+def test_words_that_only_a_remedy_leads_to_name_no_failure():
+    """Breaks when a parameter that DDP waits for is called a failure of ZeRO-3's, with the remedies of that."""
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=(error(""),))
+    assert findings.recognised(result)[0] is None
+    unused = of(result, replace(FACTS, no_gradient=("spare",)))
+    assert findings.recognised(unused)[0].failure.name == "ddp_unused_vision_tower"
+
+
+def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
+    found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
+    match, _ = findings.recognised(of(found, TWICE))
+    assert (match.failure.name, match.signature, match.sure) == ("zero_double_reduction", "differs", "likely")
+    elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
+    assert findings.recognised(of(elsewhere, TWICE))[0] is None, "no cell was ever measured to diverge there"
+    assert findings.recognised(found)[0] is None, "nothing in this model runs twice"
+
+
+def test_one_failure_is_told_once_whatever_its_forms():
+    """A user with nine failing cells of one cause needs one answer, with the remedies of all forms together."""
+    words = {
+        "zero2": "AssertionError: The parameter tower.w has already been reduced",
+        "ddp": 'File "torch/utils/checkpoint.py"\nExpected to mark a variable ready only once',
+    }
+    found = [
+        entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=(error(text),), facts=TWICE)
+        for name, text in words.items()
+    ]
+    groups = findings.groups([*found, entry()])
+    assert len(groups) == 1 and len(groups[0].forms) == 2
+    fates = {fate.key: fate for fate in groups[0].fates}
+    helps = fates["non-reentrant"]
+    assert helps.word == "verified" and helps.cells == 2, "non-reentrant helps against both"
+    assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=findings.WORDS.index)
+
+
+READY = (score.NEAR_MISSES / "made-full-fine-tune-that-looks-for-unused-parameters.log").read_text()
+
+
+def test_both_commands_give_one_answer_to_one_error():
+    """Breaks when a model without an adapter or a tower is told by `check` that it is LoRA, by `diagnose` a tower."""
+    words = READY[READY.index("RuntimeError: ") :]
+    cell = "check/model/ddp-find-unused/reentrant/fp32/w2/cpu"
+    told = entry("raises", cell, detail=words, ranks=(error(READY),))
+    match, either = findings.recognised(told)
+    other = diagnosis.diagnose(lambda wanted: lines.lines("log", [READY.encode()], wanted))
+    assert matching.name_of(match, either) == matching.name_of(other.match, other.either)
+    assert match.mechanism == other.match.mechanism != "" and (match.sure, other.match.sure) == ("likely", "likely")
+    text = shown([told])
+    assert f"likely: {matching.name_of(match, either)}  the same mechanism: {match.mechanism}" in text
+    assert all(f"{m.failure.name} if there is {m.distinguished_by}" in text for m in (match, *either))
+    assert match.failure.title not in text, "this model has no adapter"
+    adapter = READY.replace("model.layers.1.mlp", "base_model.model.model.layers.1.mlp.down_proj.lora_B.default")
+    told = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=(error(adapter),))
+    match, either = findings.recognised(told)
+    assert (match.failure.name, match.mechanism, either) == ("ddp_peft_reentrant_ready_twice", "", ())
+
+
+def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
+    """Breaks when a model of text is told to change what its vision tower does."""
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    found = entry("raises", "check/model/ddp/off/fp32/w2/cpu", detail=words, ranks=(error(words),))
+    found = of(found, replace(FACTS, no_gradient=("experts.3.weight",)))
+    text = shown([found])
+    assert "ddp_unused_vision_tower  the same mechanism: " in text and "every parameter always takes part" in text
+    assert "tower and projector" not in text
+    claims = view.as_json([found])["problems"][0]["claims"]
+    assert claims and not [claim for claim in claims if "tower and projector" in claim["claim"]]
+
+
+def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
+    """A misspelt fact would never be there, and its failure never be recognised."""
+    looked_for = {*view.FACTS, *findings.COMPARED}
+    assert {fact for failure in failures().values() for fact in failure.recognition.model.any_of} <= looked_for
+    failure = failures()["zero_double_reduction"]
+    wrong = replace(failure.recognition, model=replace(failure.recognition.model, any_of=("sevral_calls",)))
+    with pytest.raises(UsageError, match="found by sevral_calls"):
+        findings.fits_model(replace(failure, recognition=wrong), ())
+
+
+def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_what_does():
+    """Breaks when a guess is forced, when the same fault is told twice, or what the model is like decides before."""
+    halved = {"signature": "differs", "shows": ("over_ranks",)}
+    places = ("ddp", "zero2", "fsdp2")
+    found = [entry("diverges", f"check/model/{name}/off/fp32/w2/cpu", **halved) for name in places]
+    [group] = findings.groups(found)
+    assert group.failure.name == "global_count_without_world_size" and len(group.forms[0].results) == 3
+    assert [other.failure.name for other in group.either] == ["distillation_loss_over_ranks"]
+    text = shown(found)
+    assert (
+        "distillation_loss_over_ranks if there is a loss of TRL's" in text and "divided by the number of ranks" in text
+    )
+    twice = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", facts=TWICE, **halved)
+    assert findings.recognised(twice)[0].failure.name != "zero_double_reduction"
+    assert findings.recognised(entry("diverges", signature="differs"))[0] is None
+
+
+def test_what_ranks_show_beside_the_reference():
+    """Breaks when another factor than the ranks', or one rank's alone, is taken for an average that is taken twice, or
+    a wrapper that ran for one that didn't."""
+
+    def seen(*factors, wrapper="DistributedDataParallel", entered=("DistributedDataParallel", "Module")):
+        ends = [
+            reports.end(
+                steps=[{"factor": factor}],
+                evidence={"wrapper": wrapper},
+                facts={"model": "Model", "entered": list(entered)},
+            )
+            for factor in factors
+        ]
+        return checking.shows(Ended(ends))
+
+    assert seen(0.5, 0.5) == seen(*[0.25] * 4) == seen(0.49, 0.5) == ["over_ranks"]
+    for others in ((0.33, 0.33), (0.5, None), (None, None), (0.5, 1.0), (1.0,), (-0.5, -0.5), (2.0, 2.0)):
+        assert seen(*others) == [], others
+    assert seen(None, None, entered=("Inner", "Module")) == ["bypassed"]
+    assert seen(None, None, entered=()) == [], "nothing ran"
+
+
+CUT_OFF = replace(FACTS, checkpointing="reentrant", frozen_input=("bs.0",), no_gradient=("bs.0.w",))
+WAITS = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+
+
+def test_cells_that_agree_hide_nothing_that_one_process_does_already():
+    """Breaks when a model of which half never trains is told to do what it should."""
+    places = ("ddp-find-unused", "fsdp2")
+    found = [entry(cell=f"check/model/{name}/off/fp32/w2/cpu", facts=CUT_OFF) for name in places]
+    text = shown(found)
+    assert "bs.0: get no gradient: nothing that is given to a reentrant checkpoint requires a gradient" in text
+    assert "✓ trains (unmoved)  " in text
+    assert "likely: reentrant_frozen_embeddings_adapters" in text and "verified     `use_reentrant=False`" in text
+    assert "In one process too, bs.0.w never move." in view.verdict(found)
+    [problem] = view.as_json(found)["problems"]
+    assert problem["forms"][0]["outcome"] == "trains" and len(problem["forms"][0]["cells"]) == 2
+    for other in ({"frozen_input": ()}, {"checkpointing": "off"}, {"no_gradient": ()}, {"no_gradient": ("bs.01.w",)}):
+        quiet = [entry(cell="check/model/fsdp2/off/fp32/w2/cpu", facts=replace(CUT_OFF, **other))]
+        assert not findings.groups(quiet) and "never move" not in view.verdict(quiet), other
+
+
+def test_a_parameter_that_is_cut_off_is_not_called_unused():
+    """Breaks when DDP's own advice, which only silences it, is told to be verified."""
+    found = entry("raises", detail=WAITS, ranks=(error(WAITS),))
+    [group] = findings.groups([of(found, CUT_OFF)])
+    assert (group.failure.name, group.either) == ("reentrant_frozen_embeddings_adapters", ())
+    told = {fate.claim.text: fate.word for fate in group.fates}
+    assert told["`find_unused_parameters=True`"] == "refuted" and told["`use_reentrant=False`"] == "verified"
+    [group] = findings.groups([of(found, replace(CUT_OFF, no_gradient=("bs.0.w", "spare.w")))])
+    assert [match.failure.name for match in group.either] == ["reentrant_frozen_embeddings_adapters"]
+    assert {"`use_reentrant=False`, against reentrant_frozen_embeddings_adapters"} < {f.claim.text for f in group.fates}
+    [group] = findings.groups([of(found, replace(FACTS, frozen_input=("a",), no_gradient=("a.w",)))])
+    assert (group.failure.name, group.either) == ("ddp_unused_vision_tower", ()), "no checkpoint was there"
+
+
+def test_the_ranks_that_raised_are_told_where_not_all_did():
+    """Breaks when somebody looks for a fault on rank 0 that is in rank 1's rows, or a peer's end is taken for it."""
+    first, alike, peer = error("no 1"), error("no 2"), error("Connection closed by peer")
+    for other in (RankResult(0), peer):
+        ranks = (other, first)
+        assert "  raised on rank 1 of 2\n" in shown([entry("raises", ranks=ranks, rank=1)])
+    ranks = (alike, first)
+    assert "raised on" not in shown([entry("raises", ranks=ranks, rank=1)])
+
+
+def shown(results, target="train.py:build", options=()):
+    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115 - gone with the console
+    view.show(console, target, options, results)
+    return console.export_text()
+
+
+@given(st.text())
+def test_no_name_or_error_steers_the_terminal(text):
+    """Names of modules and errors come from a user's file: they are data."""
+    hostile = f"{text}\x1b[2J"
+    facts = replace(FACTS, no_gradient=(hostile,), tied=((hostile, "b"),), not_fed=(hostile,))
+    first = Difference(1, 0, "backward", hostile, 0.5, hostile)
+    errors = (Deviation(hostile, "gradients", 1, 0, 0.5),)
+    wrong = entry("diverges", signature="differs", detail=hostile, first=first, errors=errors, apart=((hostile,),))
+    never = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail=hostile)
+    raised = entry("raises", "check/model/zero2/off/fp32/w2/cpu", detail=hostile, raised_in=hostile)
+    assert "\x1b" not in shown([wrong, never, raised])
+    assert "\x1b" not in shown([of(wrong, facts)], hostile)
+    json.dumps(view.as_json([of(wrong, facts)]))
+
+
+def test_an_adapter_that_never_moves_is_the_first_thing_told():
+    facts = replace(FACTS, no_gradient=("base.lora_A.weight",))
+    assert "never move, not even in one process" in view.remarks(facts)[0]
+    assert view.remarks(FACTS) == []
+
+
+def test_nothing_that_ran_is_no_agreement():
+    """Breaks when a selection in which no cell can be run is told as a model without faults."""
+    impossible = entry("impossible", detail="the model has no gradient_checkpointing_enable")
+    assert not findings.agrees([impossible]) and not findings.ran([impossible])
+    assert view.verdict([impossible]) == "No cell could be run: the model has no gradient_checkpointing_enable."
+    assert findings.agrees([impossible, entry()])
+
+
+def test_why_a_cell_is_impossible_is_told_once():
+    """Breaks when a user is left with a dash in a table, or reads one reason for each of thirty cells."""
+    cells = [f"check/model/{name}/{mode}/fp32/w2/cpu" for name in ("ddp", "zero2") for mode in ("off", "reentrant")]
+    lacks = "the model has no gradient_checkpointing_enable"
+    found = [entry("impossible" if "reentrant" in cell else "trains", cell, detail=lacks) for cell in cells]
+    alone = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail="no part of the model can be a unit")
+    told = [line for line in shown([*found, alone]).splitlines() if "impossible  " in line and ": " in line]
+    assert told[-2:] == [
+        f"– impossible  ddp, zero2 (reentrant): {lacks}",  # noqa: RUF001
+        "– impossible  fsdp2 (off): no part of the model can be a unit",  # noqa: RUF001
+    ]
+    assert view.impossible([entry()]) == []
+
+
+def test_of_an_error_its_module_is_told_and_no_difference():
+    """Breaks when what a rank had computed until its error is told as a difference in the model."""
+    steps = [{"bad": ["gradients:a.w"]}]
+    died = Ended(
+        [reports.end(rank=0, steps=steps), reports.end(rank=1, steps=steps, facts={"model": "M", "inside": "a"})]
+    )
+    raised = oracle.Judgement(outcomes.Outcome.RAISES, "", "E: no", 1)
+    assert checking.raised_in(died, raised) == "a"
+    told = shown([entry("raises", detail="E: no", raised_in=checking.raised_in(died, raised))])
+    assert "  arises in: a\n" in told and "first differs" not in told
+    assert "arises in: the model itself\n" in shown([entry("raises", raised_in="")])
+    assert "arises in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
+
+
+def test_what_could_not_be_proven_is_not_told_as_a_difference():
+    told = view.verdict([entry(), entry("invalid")])
+    assert told == "1 could not be proven to run what their names say."
+
+
+def test_the_command_repeats_the_very_cell():
+    """Whatever a target is called: the words go through a shell."""
+    told = view.command("my file.py:build", ["--lora", "r=8"], entry(cell="check/model/zero2/off/bf16/w4/cpu"))
+    assert told.removeprefix("bin/").startswith("faultline check 'my file.py:build' --lora r=8 --strategy zero2")
+    assert told.endswith("--checkpointing off --precision bf16 --world 4")
+
+
+def test_facts_are_those_of_the_most_ranks():
+    """With one rank, no parameter is used by some ranks only."""
+    alone = entry(cell="check/model/ddp/off/fp32/w1/cpu", facts=replace(FACTS, no_gradient=("a",)))
+    both = entry(facts=replace(FACTS, unequal=("a",)))
+    assert findings.facts_of([both, alone]).unequal == findings.facts_of([alone, both]).unequal == ("a",)
+
+
+class Dying:
+    """A rank server that never lives to answer."""
+
+    killed = False
+    greeting: dict = {}  # noqa: RUF012 - as a server has it before it was ready
+
+    def run(self, job, world_size):
+        raise ServerDied("the rank server ended: Killed")
+
+
+def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path):
+    """Breaks when a check of an hour ends in a KeyError because the memory ran out twice at its start."""
+    (tmp_path / "train.py").write_text("")
+    checked = target.parse(f"{tmp_path}/train.py:build", "")
+    found = checking.run(checked, Dying(), runner.References(tmp_path), Cell.parse("check/model/ddp/off/fp32/w2/cpu"))
+    assert (found.outcome, found.signature) == ("invalid", "server")
+    assert "the rank server ended: Killed" in shown([found])
+    assert view.as_json([found])["model"] == {}
+    assert findings.facts_of([found, entry()]) == FACTS, "what another cell saw is lost"
+
+
+def test_words_of_the_matrix_are_not_told_of_ones_own_model():
+    """Nothing is expected of a model that nobody ran before: a cell is held against one process."""
+    told = shown([entry(), entry("diverges", signature="differs", verdict="unexpected failure")])
+    assert "1 not as in one process" in told and "marks what is not as in one process" in told
+    assert "expected" not in told
+
+
+def test_another_environment_is_told_and_asked_for_again():
+    """Breaks when the command that is shown runs the model on other versions than those that failed."""
+    options = ["--stack", "trl==1.12.0 peft<0.19"]
+    wrong = entry("diverges", signature="differs", stack="peft 0.18.1, trl 1.12.0")
+    told = shown([wrong], options=options)
+    assert "  on peft 0.18.1, trl 1.12.0\n" in told
+    assert "check train.py:build --stack 'trl==1.12.0 peft<0.19' --strategy ddp" in told
+
+
+def test_a_stack_and_an_interpreter_exclude_each_other(asked, tmp_path):
+    (tmp_path / "train.py").write_text("def build(): ...")
+    code, _, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--python", "python3")
+    assert code == 2 and len(errors) == 1 and "exclude each other" in errors[0]
+
+
+def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monkeypatch):
+    """Breaks when versions that somebody asked for are told and not used."""
+    (tmp_path / "train.py").write_text("def build(): ...")
+    used = {}
+    monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
+    monkeypatch.setattr(command.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
+
+    def run_all(cells, workers, done, python, run):
+        used[python] = run
+        for cell in cells:
+            done(entry(cell=cell.id))
+
+    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    code, told, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
+    assert code == 0, errors
+    assert [*used] == ["/made/for/trl==1.12.0"]
+    assert "All 3 cells that can be run do what one process does" in told
+
+
+def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):
+    """Breaks when twelve kilobytes of torch's dispatcher are printed as one line."""
+    (tmp_path / "train.py").write_text("def build(): ...")
+    monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
+
+    def run_all(*_):
+        raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
+
+    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    code, _, [*_, line] = asked("check", f"{tmp_path}/train.py:build")
+    assert code == 2 and "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100

@@ -1,0 +1,148 @@
+"""The command line's answers: help, lists, records and versions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from faultline.base import packages
+from faultline.catalogue import loading
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import selection
+from faultline.cells.expected import Expectation
+from faultline.cells.selection import Selection
+from faultline.cli import app
+from faultline.observations.measured import pinned
+from faultline.observations.verdicts import by_rules
+from faultline.ranks import settings
+from faultline.runs import storage
+from faultline.runs.oracle import Judgement
+from faultline.runs.results import result
+from faultline.runs.storage import RunFolder
+from faultline.runs.supervisor import Ended
+
+FAILURES = loading.failures()
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_run(tmp_path, monkeypatch):
+    """Results lie in a folder that isn't there yet."""
+    root = tmp_path / "results"
+    monkeypatch.setattr(storage.runs, "__defaults__", (root,))
+    return root
+
+
+@pytest.mark.parametrize("verb", app.commands())
+def test_every_verb_has_help(asked, verb):
+    code, out, errors = asked(*verb.split(), "--help")
+    assert code == 0 and not errors
+    usage, sentence = out.split("\n\n")[:2]
+    assert usage.startswith(f"Usage: faultline {verb}")
+    assert re.fullmatch(r"[A-Z]([^.]|\.\w)*\.", sentence), "the help is no complete sentence"
+    entries = re.findall(r"^│ +(?:\*  )?(?:--|[A-Z]+ ).*?(?=^│ +(?:\*  )?(?:--|[A-Z]+ )|^╰)", out, re.M | re.S)
+    for entry in entries:
+        text = " ".join(entry.replace("│", "").split()).removesuffix(" [required]")
+        assert "[choices" in text or text.endswith("."), f"this breaks off: {text}"
+
+
+def test_the_verbs_are_all_in_the_help(asked):
+    """Breaks when a command is found only by those who know of it."""
+    pages = [asked("--help")[1], asked("maintain", "--help")[1]]
+    shown = [re.findall(r"^│ ([a-z][a-z-]*)  ", page, re.M) for page in pages]
+    assert [*shown[0][:-1], *(f"maintain {name}" for name in shown[1])] == [*app.commands()]
+    assert shown[0][-1] == "maintain" and all(title in pages[0] for title in (" Use ", " Measure ", " Maintain "))
+
+
+def test_list_tells_cells_and_what_is_left_out(asked):
+    code, out, errors = asked("list")
+    assert code == 0 and not errors
+    cells = selection.select(FAILURES, Selection())
+    counts = Counter(rule for _, rule in selection.left_out(FAILURES, Selection()))
+    for word in (*FAILURES, str(len(cells)), *map(str, counts.values())):
+        assert word in out, f"{word} is missing from the list"
+
+
+def test_list_tells_the_rule_of_each_combination_that_is_left_out(asked):
+    """Breaks when somebody who misses a cell can't find out why it isn't run."""
+    code, out, errors = asked("list", "--left-out", "--failure", "zero3_dummy_loss")
+    assert code == 0 and not errors
+    reasons = selection.left_out(FAILURES, Selection(("zero3_dummy_loss",)))
+    assert out.splitlines() == [f"{cell.id}  {rule}" for cell, rule in reasons]
+    alone = "zero3_dummy_loss/broken/single/off/fp32/w2/cpu"
+    assert f"{alone}  the single strategy is one process, so its world size is 1" in out.splitlines()
+
+
+def test_list_ids_are_what_run_would_take(asked):
+    code, out, _ = asked("list", "--ids", "--failure", "grpo*", "--strategy", "ddp, zero2*", "--checkpointing", "off")
+    chosen = Selection(("grpo*",), strategy=("ddp", "zero2*"), checkpointing=("off",))
+    assert code == 0
+    assert out.split() == [cell.id for cell in selection.select(FAILURES, chosen)]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_show_tells_the_record_the_variants_and_the_claims(asked, failure):
+    code, out, errors = asked("show", failure)
+    assert code == 0 and not errors
+    record = FAILURES[failure]
+    told = "".join(out.split())
+    for word in (*record.records, *(v.name for v in record.variants), *(c.source for c in record.claims.values())):
+        assert word in told, f"{word} is missing"
+    told = " ".join(out.split())
+    assert f"Verdicts from the committed record, measured with {packages.stack_name(pinned())}." in told
+    assert f"`make test-matrix FAILURE={failure}` measures them here." in told
+    for claim in record.claims.values():
+        word = by_rules(record, claim).word
+        assert word in told, f"without a run, {claim.text!r} has no verdict"
+
+
+def measured(root, name, cells, outcome=Outcome.TRAINS, kind="run"):
+    """The folder of a run in which every cell has the outcome."""
+    folder = RunFolder(root / name)
+    folder.path.mkdir(parents=True)
+    folder.describe(kind=kind, cells=[cell.id for cell in cells], stack="torch 2.13.0", finished=True)
+    entries = [result(cell, Judgement(outcome), Ended([]), "torch 2.13.0", Expectation(), "expected") for cell in cells]
+    folder.cells.write_text("".join(json.dumps(entry.as_json()) + "\n" for entry in entries))
+    return folder
+
+
+def test_show_looks_for_the_newest_run_with_all_of_the_failures_cells(asked, nothing_was_run):
+    """Breaks when a narrowed run, one of another failure or one with kills takes away verdicts measured before."""
+    [own, other] = (
+        selection.select(FAILURES, Selection((name,))) for name in ("zero3_dummy_loss", "grpo_lora_no_grad")
+    )
+    narrow = measured(nothing_was_run, "2026-01-01T00-00-01", own[:3])
+    code, out, _ = asked("show", "zero3_dummy_loss")
+    assert (
+        code == 0
+        and f"{narrow.shown} of " in out
+        and f": 3 of the {len(own)} cells of this failure" in " ".join(out.split())
+    )
+    assert "claims were not tested there: their verdicts are from the committed record" in " ".join(out.split())
+    measured(nothing_was_run, "2026-01-01T00-00-02", own, Outcome.RAISES)
+    newest = measured(nothing_was_run, "2026-01-01T00-00-03", [*own, *other])
+    measured(nothing_was_run, "2026-01-01T00-00-04", own[:3])
+    measured(nothing_was_run, "2026-01-01T00-00-05", other)
+    measured(nothing_was_run, "chaos-2026-01-01T00-00-06", own, Outcome.CRASHES, "chaos")
+    (nothing_was_run / "2026-01-01T00-00-07").mkdir()
+    (nothing_was_run / "2026-01-01T00-00-07" / "run.json").write_text("{")
+    code, out, _ = asked("show", "zero3_dummy_loss")
+    told = " ".join(out.split())
+    assert code == 0 and re.search(
+        rf"Verdicts from {newest.shown} of \d{{4}}-\d\d-\d\d \d\d:\d\d: {len(own)} of the", told
+    )
+    cuda = [replace(cell, device="cuda") for cell in own]
+    newest = measured(nothing_was_run, "2026-01-01T00-00-08", cuda)
+    assert newest.shown in asked("show", "zero3_dummy_loss")[1], "a run on a GPU is one as well"
+
+
+def test_env_is_json_for_machines_and_text_for_people(asked):
+    code, out, _ = asked("maintain", "env", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["stack"] == packages.versions() and facts["settings"] == settings.environment()
+    code, out, _ = asked("maintain", "env")
+    assert code == 0 and all(name in out for name in facts["stack"])

@@ -1,0 +1,210 @@
+"""As somebody does who has just cloned it: bin/faultline, in the folder of their own files, which nobody here wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from faultline.base.paths import ROOT
+
+TRAIN = """\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text, self.vision = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.text(x)
+
+
+def build():
+    return Net(), lambda model, batch: model(batch).sum(), torch.arange(32.0).reshape(4, 8)
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    model = DDP(Net())
+    for step in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+"""
+CONFIG = """\
+from transformers import Qwen2Config
+
+config = Qwen2Config(hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+                     num_key_value_heads=2, tie_word_embeddings=True, architectures=["Qwen2ForCausalLM"])
+config.save_pretrained("model")
+"""
+SETTINGS = """\
+from accelerate.commands.config.config_args import ClusterConfig
+from transformers import TrainingArguments
+
+stage = {"zero_stage": 2, "gradient_accumulation_steps": 1}
+cluster = ClusterConfig("LOCAL_MACHINE", "DEEPSPEED", mixed_precision="no", use_cpu=False, debug=False,
+                        num_processes=2, deepspeed_config=stage)
+cluster.to_yaml_file("accelerate.yaml")
+arguments = TrainingArguments("out", use_cpu=True, gradient_checkpointing=True,
+                              gradient_checkpointing_kwargs={"use_reentrant": True})
+open("arguments.json", "w").write(arguments.to_json_string())
+"""
+CELL = "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu"
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """What a clone has, with what isn't committed yet, and an environment."""
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        pytest.skip("this is no git checkout, so there is nothing to clone")
+    made = tmp_path_factory.mktemp("some where") / "faultline"
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    told = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, told.split("\0")):
+        if (ROOT / name).is_file():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, made / name)
+    (made / ".venv").symlink_to(sys.prefix)
+    return made
+
+
+@pytest.fixture
+def call(clone, tmp_path, monkeypatch):
+    """Call bin/faultline in a folder that is not the clone; gives its exit code, and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def call(*words, program=clone / "bin" / "faultline"):
+        done = subprocess.run([str(program), *words], capture_output=True, text=True, env=environment, check=False)
+        assert "faultline/cli/app.py" not in done.stderr, f"a mistake is told by a traceback:\n{done.stderr}"
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def python(*words):
+    """The libraries at work, as in the shell of whoever trains; gives what they printed."""
+    return subprocess.run(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    ).stdout
+
+
+def test_it_is_called_by_its_path_or_a_link_from_any_folder(call, clone, tmp_path):
+    """Breaks when only who stands in the clone can ask anything."""
+    code, told, errors = call("list", "--failure", "zero3_dummy_loss", "--ids")
+    assert (code, errors) == (0, "") and told.startswith("zero3_dummy_loss/")
+    (tmp_path / "faultline").symlink_to(clone / "bin" / "faultline")
+    assert call("list", "--failure", "zero3_dummy_loss", "--ids", program=tmp_path / "faultline")[1] == told
+    code, told, _ = call("show", "--help")
+    assert told.startswith("Usage: faultline show")
+
+
+def test_modules_of_ones_own_are_not_taken_for_the_suites(call, tmp_path):
+    """Breaks when a json.py or a faultline/ beside somebody's log is imported."""
+    (tmp_path / "json.py").write_text("raise SystemExit(9)")
+    (tmp_path / "faultline.py").write_text("raise SystemExit(9)")
+    assert call("list", "--failure", "zero3_dummy_loss", "--ids")[0] == 0
+
+
+def test_without_an_environment_it_says_how_to_get_one(call, tmp_path):
+    copy = tmp_path / "bare" / "bin" / "faultline"
+    copy.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "bin" / "faultline", copy)
+    code, _, errors = call("list", program=copy)
+    assert code == 2 and errors == (
+        f"faultline: there is no environment yet; make it with: make -C '{tmp_path}/bare' setup\n"
+    )
+
+
+def test_a_file_that_is_not_there_is_one_line(call):
+    code, told, errors = call("diagnose", "train.log")
+    assert (code, told) == (2, "") and errors.count("\n") == 1 and "train.log" in errors
+
+
+@pytest.mark.slow
+def test_the_log_of_a_run_that_died_is_diagnosed(call, clone, tmp_path):
+    """What torchrun prints of two ranks, with its summary and all."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    log = python("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
+    (tmp_path / "train.log").write_text(log)
+    code, told, errors = call("diagnose", "train.log")
+    assert code == 0, log + told + errors
+    assert told.startswith("ddp_unused_vision_tower") and "only followed: " in told
+    # The net is no Gemma3: what it has in common with it is all that may be said.
+    assert "the same mechanism: parameters that got no gradient" in told and "\nlikely  " in told
+    # What is told to be typed can be typed here.
+    [more] = re.findall(r"^ *Details +(.*)$", told, re.MULTILINE)
+    assert more == f"'{clone}/bin/faultline' show ddp_unused_vision_tower"
+    assert subprocess.run(more, shell=True, capture_output=True, check=False).returncode == 0
+    [again] = re.findall(r"^ *Reproduce +(make .* test-matrix .*)$", told, re.MULTILINE)
+    dry = subprocess.run(f"{again} --dry-run", shell=True, capture_output=True, text=True, check=False)
+    assert dry.returncode == 0 and "ddp_unused_vision_tower/broken" in dry.stdout
+
+
+@pytest.mark.slow
+def test_a_script_and_a_public_models_config_are_checked(call, clone, tmp_path):
+    """The script trains where it is run by itself, which nobody asked for here."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    options = ("--strategy", "ddp", "--checkpointing", "off", "--workers", "1")
+    code, told, errors = call("check", "train.py:build", *options)
+    assert code == 1, told + errors
+    assert "vision.weight, vision.bias: never get a gradient" in told
+    [results] = re.findall(r"results: (.*)", told)
+    assert Path(results).is_file() and clone / "results" in Path(results).parents
+    assert {file.name for file in tmp_path.iterdir()} <= {"train.py", "__pycache__"}, "it left something behind"
+    python("-c", CONFIG)
+    code, told, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *options)
+    assert code == 0, told + errors
+    assert json.loads(told)["model"]["class"] == "PeftModel"
+
+
+@pytest.mark.slow
+def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
+    """Breaks when a script is asked for in an environment of its own, and imported in another one."""
+    (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", "import torch\nimport only_there\n", 1))
+    python("-m", "venv", "--without-pip", "env")
+    [site] = tmp_path.glob("env/lib/*/site-packages")
+    (site / "beside.pth").write_text(sysconfig.get_path("purelib"))  # the libraries are there once already
+    (site / "only_there.py").touch()
+    options = ("--strategy", "ddp-find-unused", "--checkpointing", "off", "--workers", "1")
+    code, told, errors = call("check", "train.py:build", *options)
+    assert (code, told) == (2, ""), errors
+    assert "train.py:build: No module named 'only_there': if that is a file of yours, put its folder" in errors
+    assert "--stack makes an environment that has it" in errors
+    code, told, errors = call("check", "train.py:build", *options, "--python", "env/bin/python")
+    assert code == 0, told + errors
+    assert "with --python env/bin/python" in told
+
+
+@pytest.mark.slow
+def test_a_cell_is_exported_and_its_file_shows_the_failure(call, tmp_path):
+    code, told, errors = call("export", CELL, "-o", "repro.py")
+    assert (code, errors) == (0, "") and told.startswith("repro.py: ")
+    assert "\nREPRODUCED" in python("repro.py")
+    assert call("export", CELL, "-o", "repro.py")[0] == 2, "a file of somebody's own is overwritten"
+
+
+@pytest.mark.slow
+def test_what_libraries_wrote_of_a_project_is_audited(call, tmp_path):
+    """The files of accelerate, transformers and pip themselves."""
+    python("-c", SETTINGS)
+    (tmp_path / "requirements.txt").write_text(python("-m", "pip", "freeze", "--disable-pip-version-check"))
+    code, told, errors = call("audit", ".")
+    assert code == 0, "settings alone do not call a module several times: " + told + errors
+    assert re.search(
+        r"possible match.*^ *zero_double_reduction\b", call("audit", ".", "--all")[1], re.MULTILINE | re.DOTALL
+    )
+    assert re.search(r"strategy +zero2.*\(accelerate.yaml:\d+ zero_stage: 2\)", told)
+    assert re.search(r"checkpointing +reentrant +\(arguments.json:", told), told
+    assert "ddp_unused_vision_tower" not in told, "ZeRO-2 does not wait for gradients"

@@ -1,0 +1,197 @@
+"""Hostile logs, through the whole command: bounded memory, an end within seconds, nothing that steers a terminal."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+
+import pytest
+
+from faultline.base.paths import ROOT
+from faultline.base.text import plain
+from faultline.diagnose import lines
+
+pytestmark = pytest.mark.slow
+
+MEMORY = 640 << 20  # bytes of address space, a third of the largest line
+PATIENCE = 300  # seconds that no log of these takes, on whichever machine
+MIB = 1 << 20
+
+KNOWN = b"\nAssertionError: The parameter 7 has already been reduced. Gradient computed twice for this partition.\n"
+
+
+def diagnosed(*args: str, content: Iterable[bytes] = ()) -> tuple[int, str, str]:
+    """Exit code and output of the command, which reads content from a pipe if there is any."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "faultline", "diagnose", *(args or ["-"])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+        cwd=ROOT,
+    )
+
+    def feed() -> None:
+        try:
+            for piece in content:
+                process.stdin.write(piece)
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        finally:
+            process.stdin.close()
+
+    feeder = threading.Thread(target=feed, daemon=True)
+    feeder.start()
+    limit = threading.Timer(PATIENCE, process.kill)
+    limit.start()
+    try:
+        out, errors = process.stdout.read(), process.stderr.read()
+        return process.wait(), out.decode(), errors.decode()
+    finally:
+        limit.cancel()
+        feeder.join()
+
+
+def of(piece: bytes, size: int) -> Iterable[bytes]:
+    """A piece over and over, until it has the size."""
+    block = (piece * (MIB // len(piece) + 1))[:MIB]
+    return itertools.repeat(block, size // MIB)
+
+
+def repeated(piece: bytes, size: int) -> Iterable[bytes]:
+    """The same, of whole pieces."""
+    block = piece * max(1, MIB // len(piece))
+    return itertools.repeat(block, size // len(block))
+
+
+def harmless(out: str, errors: str) -> None:
+    assert plain(out) == out and plain(errors) == errors, "the log wrote to the terminal"
+    assert "Traceback (most recent" not in errors and len(errors.splitlines()) <= 1, errors
+
+
+def test_a_line_of_two_gigabytes_is_read_in_a_third_of_its_size(tmp_path):
+    """Breaks when a line without an end is held in memory, or hides what comes after it."""
+    code, out, errors = diagnosed(content=itertools.chain(of(b"x", 2 << 30), [KNOWN]))
+    assert (code, errors) == (0, "") and out.startswith("zero_double_reduction")
+    file = tmp_path / "sparse.log"
+    with file.open("wb") as stream:  # zeros that take no room
+        stream.truncate(2 << 30)
+        stream.seek(2 << 30)
+        stream.write(KNOWN)
+    code, out, errors = diagnosed(str(file))
+    assert (code, errors) == (0, "") and out.startswith("zero_double_reduction")
+
+
+PIECES = {
+    "errors": b"Error: ",
+    "colours": b"\x1b[31m",
+    "broken colours": b"\x1b[",
+    "carriage returns": b"\r 99%|Error",
+    "names": b"a.b.",
+    "prefixes": b"[rank1]: ",
+    "quotes": b'{"log": "\\n',
+    "brackets": b'{"message": [',
+    "boxes": "│".encode(),
+    "letters": b"x",
+}
+BREAKS = {
+    "indented": b" " * 60_000 + b"rank : x\n",
+    "parameters of a colour": b"\x1b[" + b";" * 60_000 + b"\n",
+    "nested": b'{"message":' + b"[" * 30_000 + b"]" * 30_000 + b"}\n",
+    "nested without an end": b'{"message":' + b"[" * 60_000 + b"\n",
+    "letters": b"x" * 60_000 + b"\n",
+}
+"""Lines of nearly the length that is kept."""
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_long_lines_that_patterns_choke_on_come_to_an_end(name):
+    """Breaks when one line sends a pattern back and forth for ever."""
+    code, out, errors = diagnosed(content=itertools.chain(of(PIECES[name], 32 * MIB), [KNOWN]))
+    harmless(out, errors)
+    assert code in (0, 1)
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_only_the_beginning_of_a_long_line_is_searched(name):
+    """Breaks when a whole line is searched for what only its beginning may have; `make bench` says what it costs."""
+    json = BREAKS[name].startswith(b"{")
+    found = list(lines.split([BREAKS[name] * 3]))
+    assert found and all(len(line) <= (lines.WIDTH if json else lines.PLAIN) for _, line in found)
+    code, out, errors = diagnosed(content=repeated(BREAKS[name], 32 * MIB))
+    harmless(out, errors)
+    assert code == 1
+
+
+LINES = {
+    "errors that are survived": b"ValueError: x\n{'loss': 0.1}\n",
+    "errors without a loss that all differ": b"".join(b"RuntimeError: %x\n" % n**9 for n in range(50_000)),
+    "errors that all differ": b"".join(b"ValueError: %d\n{'loss': 0.1}\n" % n for n in range(50_000)),
+    "consequences that all differ": b"".join(b"OSError: Connection closed by peer %d\n" % n for n in range(50_000)),
+    "writers that all differ": b"".join(b"[rank%d]: Traceback (most recent call last):\n" % n for n in range(50_000)),
+    "frames without an end": b'  File "x.py", line 1, in f\n',
+    "tracebacks": b'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: x\n\n',
+    "chains": b"ValueError: x\nDuring handling of the above exception, another exception occurred:\n",
+    "summaries": b"Root Cause (first observed failure):\n  time      : 2025-04-02_10:00:00\n  rank      : 1\n",
+    "records": b'{"message": "ValueError: x", "time": "2025-04-02T10:00:00Z", "pod": "a-1"}\n',
+    "signals": b"".join(b"exitcode: -9 of %d\n" % n for n in range(50_000)),
+    "steps without a gradient": b"{'loss': 0.0, 'grad_norm': 0.0}\n",
+    "settings": b"deepspeed zero3 fsdp trl==0.15.2\n",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_millions_of_lines_that_all_matter_come_to_an_end(name):
+    """Breaks when each of them is looked at as closely as a healthy log's few."""
+    code, out, errors = diagnosed(content=repeated(LINES[name], 32 * MIB))
+    harmless(out, errors)
+    assert code in (0, 1) and out
+
+
+HOSTILE = b"\x1b]0;title\x07\x1b[2J\x1b[H\x9b31m\xc2\x9b2J\xe2\x80\xae[bold red]gone[/]\x00\x08\x7f\r\x1bc"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"RuntimeError: %s\n",
+        b"[rank1]: AssertionError: The parameter 7 has already been reduced %s\n",
+        b'Traceback (most recent call last):\n  File "%s", line 1\n%sError: x%s\n',
+        b"[Rank 3] Watchdog caught collective operation timeout %s\n",
+        b"%s\n",
+        b"trl==%s\ndeepspeed version: 0.1%s\nValueError: x\n",
+    ],
+)
+def test_nothing_of_a_log_reaches_the_terminal_as_a_command(tmp_path, line, form):
+    """Breaks when a log can clear the screen, set a title, turn the text around or write rich's markup."""
+    content = line.replace(b"%s", HOSTILE)
+    file = tmp_path / "\x1b[2J\u202elog"
+    file.write_bytes(content)
+    code, out, errors = diagnosed(str(file), *(["--json"] if form == "json" else []))
+    harmless(out, errors)
+    assert code in (0, 1, 2) and (code == 2) == bool(errors)
+
+
+def test_rubbish_is_told_as_such(tmp_path):
+    file = tmp_path / "model.bin"
+    file.write_bytes(bytes(range(32)) * (MIB // 8))
+    code, out, errors = diagnosed(str(file))
+    assert code == 2 and not out and "is not text" in errors
+    harmless(out, errors)
+    for content in (os.urandom(8 * MIB), file.read_bytes()):
+        code, out, errors = diagnosed(content=[content])
+        assert code == 2 and not out and "standard input is not text" in errors, "the same bytes as a file are not"
+        harmless(out, errors)
+    bomb = tmp_path / "bomb.gz"
+    packed = gzip.compress(b"\0" * (64 * MIB), 1)
+    bomb.write_bytes(packed * 16 + gzip.compress(KNOWN))
+    code, out, errors = diagnosed(str(bomb))
+    assert (code, errors) == (0, "") and out.startswith("zero_double_reduction")

@@ -1,0 +1,211 @@
+"""Reading logs: any bytes, any encoding, any prefix, in bounded memory, and the same however they come."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import random
+import re
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.text import plain
+from faultline.diagnose import lines as diagnose_lines
+
+# Pieces that break naive readers, beside bytes of any kind.
+NASTY = st.sampled_from(
+    [
+        *(b"\r", b"\n", b"\r\n", b"\x1b[31m", b"\x1b]0;title\x07", b"\x9b2J", b"\x00", b"\xff\xfe", b"\xef\xbb\xbf"),
+        *(b"\x1f\x8b", b"[rank1]: ", b"Traceback (most recent call last):", b'  File "x", line 1', b"RuntimeError: no"),
+        *("╭─│❱".encode(), "é".encode()[:1], b'{"log": "a\\n', b"2025-04-02 10:11:12 ", b"\xe2\x80\xae"),
+    ]
+)
+CONTENT = st.lists(st.one_of(NASTY, st.binary(max_size=20)), max_size=40).map(b"".join)
+
+
+def texts(content: bytes, **how: object) -> list[str]:
+    return [line.text for line in diagnose_lines.lines("log", [content], **how)]
+
+
+@given(CONTENT)
+def test_no_bytes_break_the_reader_or_reach_a_terminal(content):
+    """Breaks when a log can crash the reader, move a cursor or hide a part of a line."""
+    for line in diagnose_lines.lines("log", [content]):
+        assert line.text == plain(line.text) and "\n" not in line.text
+        assert len(line.text) <= diagnose_lines.WIDTH and line.number >= 1
+
+
+@given(CONTENT, st.lists(st.integers(0, 400), max_size=6))
+def test_pieces_change_nothing(content, cuts):
+    """Breaks when a line, an encoding or a gzip header that falls on the edge of two reads is read otherwise."""
+    edges = sorted({min(cut, len(content)) for cut in cuts} | {0, len(content)})
+    pieces = [content[a:b] for a, b in itertools.pairwise(edges)]
+    assert list(diagnose_lines.lines("log", pieces)) == list(diagnose_lines.lines("log", [content]))
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1), max_size=8))
+def test_line_ends_encodings_and_gzip_change_nothing(lines):
+    """Breaks when a log from Windows, or one that was packed, is read otherwise."""
+    text = "".join(f"x{line}\n" for line in lines)
+    expected = texts(text.encode())
+    for same in (
+        text.replace("\n", "\r\n").encode(),
+        text.replace("\n", "\r\r\n").encode(),
+        text.encode("utf-8-sig"),
+        text.encode("utf-16"),
+        b"\xfe\xff" + text.encode("utf-16-be"),
+        gzip.compress(text.encode()),
+        gzip.compress(text[:3].encode()) + gzip.compress(text[3:].encode()),
+    ):
+        assert texts(same) == expected
+
+
+@pytest.mark.parametrize("form", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_known_without_its_mark(form):
+    """Breaks when what PowerShell's pipes leave is taken for rubbish."""
+    text = "epoch 1: mémoire 99 %\nRuntimeError: CUDA out of memory 终\n"
+    assert texts(text.encode(form)) == text.splitlines()
+    assert len(texts(bytes(range(256)) * 99)) > 1, "zeros now and then are another thing"
+
+
+def test_latin_1_is_what_is_left():
+    assert texts("Erreur: mémoire\n".encode("latin-1")) == ["Erreur: mémoire"]
+
+
+def test_only_the_last_state_of_a_progress_bar_counts():
+    bar = b"\r  0%|  | 0/3\r 50%|# | 1/3\r100%|##| 3/3Traceback (most recent call last):\n"
+    assert texts(bar) == ["100%|##| 3/3Traceback (most recent call last):"]
+
+
+def test_a_torn_gzip_member_gives_what_it_has():
+    """Breaks when the log of a full disk can't be read at all."""
+    packed = gzip.compress(b"".join(b"line %d of a log\n" % n for n in range(9999)), 1)
+    found = texts(packed[: len(packed) // 2])
+    assert len(found) > 1000 and found[0] == "line 0 of a log"
+
+
+def test_a_gzip_bomb_is_not_unpacked_at_once():
+    packed = gzip.compress(b"\0" * (64 << 20))
+    tracemalloc.start()
+    texts(packed)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20, "what is packed is held in memory"
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [64 << 20, pytest.param(2 << 30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("piece", [b"x", b"Error: ", b"\x1b[", b"a.", b"\r 1%"])
+def test_a_huge_line_is_read_in_bounded_memory(size, piece):
+    """Breaks when a line without an end, such as hours of a progress bar, takes the memory that it has bytes."""
+    chunk = (piece * diagnose_lines.CHUNK)[: diagnose_lines.CHUNK]
+    tracemalloc.start()
+    [line] = diagnose_lines.lines("log", (chunk for _ in range(size // diagnose_lines.CHUNK)))
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    assert len(line.text) <= diagnose_lines.WIDTH
+
+
+PREFIXED = {
+    "[rank0]:   File": ("  File", 0),
+    "[rank12]: x": ("x", 12),
+    "[default3]:RuntimeError: x": ("RuntimeError: x", 3),
+    "[1,mpirank:2,algo-1]<stderr>:  File": ("  File", 2),
+    "[1,3]<stdout>:x": ("x", 3),
+    "0: Traceback": ("Traceback", 0),
+    " 3:   File": ("  File", 3),
+    "[2]: x": ("x", 2),
+    "worker-0: [rank3]: x": ("x", 3),
+    "10.1.2.3:     self.step()": ("    self.step()", None),
+    "(WorkerDict pid=123, ip=1.2.3.4) x": ("x", None),
+    "train-1  | x": ("x", None),
+    "2025-04-02T10:11:12.345678Z stderr F [rank1]:   File": ("  File", 1),
+    "[2025-04-02 10:11:12,345] [INFO] [engine.py:12:train] x": ("x", None),
+    "2025-04-02 10:11:12,345 - ERROR - x": ("x", None),
+    "E0402 10:11:12.345000 12345 torch/x/api.py:874] failed (exitcode: 1)": ("failed (exitcode: 1)", None),
+    "[rank1]:[E125 12:00:00.1 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog": ("Watchdog", 1),
+    "Nov 21 10:00:00 kernel: x": ("kernel: x", None),
+    "> [rank0]: x": ("x", 0),
+    "│ /usr/x.py:12 in train     │": ("  /usr/x.py:12 in train", None),
+    "╭──── Traceback (most recent call last) ────╮": ("  Traceback (most recent call last)", None),
+    # What only looks like a prefix stays.
+    "RuntimeError: x": ("RuntimeError: x", None),
+    "  rank      : 1 (local_rank: 1)": ("  rank      : 1 (local_rank: 1)", None),
+    "[0]:": ("[0]:", None),
+    "tensor([0]: 1)": ("tensor([0]: 1)", None),
+}
+
+
+@pytest.mark.parametrize("text", PREFIXED)
+def test_prefixes_are_taken_off_and_name_the_rank(text):
+    assert diagnose_lines.bare(text)[:2] == PREFIXED[text]
+
+
+@pytest.mark.parametrize(
+    "name", ["0: ", "[rank1]: ", "(a pid=1) ", "a1: ", "2025-04-02 10:11:12 ", "> ", "[INFO] ", "│ "]
+)
+def test_prefixes_without_end_take_no_time_without_end(name):
+    """Breaks when a line of many prefixes, or of half of one, sends the patterns back and forth."""
+    for part in (name, name[:-1], name[: len(name) // 2], name + "9" * 90):
+        diagnose_lines.bare(part * (diagnose_lines.WIDTH // len(part)))
+
+
+def test_json_of_notebooks_and_log_collectors_is_unpacked():
+    docker = (
+        b'{"log":"Traceback (most recent call last):\\n  File \\"x\\", line 1\\nRuntimeError: no\\n","stream":""}\n'
+    )
+    assert texts(docker) == ["Traceback (most recent call last):", '  File "x", line 1', "RuntimeError: no"]
+    torchrun = b'{"message": {"message": "x", "extraInfo": {"py_callstack": "Traceback:\\nRuntimeError: no\\n"}}}\n'
+    assert texts(torchrun) == ["Traceback:", "RuntimeError: no"]
+    notebook = b'      "\\u001b[0;31mRuntimeError\\u001b[0m: Expected to\\nfinish",\n'
+    assert texts(notebook) == ["RuntimeError: Expected to", "finish"]
+    deep = b'{"a\\n": ' + b"[" * 60000
+    assert len(texts(deep)) == 1, "brackets are no reason to fail"
+
+
+@pytest.mark.parametrize("window", [1, 50, diagnose_lines.WINDOW])
+def test_what_is_not_wanted_is_passed_over_and_still_counted(monkeypatch, window):
+    """Breaks when gigabytes of a healthy log are looked at line by line, or line numbers stop being true."""
+    monkeypatch.setattr(diagnose_lines, "WINDOW", window)
+    random.seed(0)
+    content = b"".join(random.choice([b"fine\n", b"\r\n", b"\n", b"an Error\n", b"x\rError\n"]) for _ in range(999))
+    pattern = re.compile(b"Error")
+    every = [line for line in diagnose_lines.lines("log", [content]) if "Error" in line.text]
+    for size in (1, 7, 100, 10**6):
+        pieces = (content[at : at + size] for at in range(0, len(content), size))
+        assert list(diagnose_lines.lines("log", pieces, lambda: pattern)) == every
+
+
+LINES = st.sampled_from(
+    [
+        *(b"step 1\n", b"step 23\n", b"\n", b"\r 7%\r", b"z3_\n", b"zero\n", b"E1r\n", b"\x1b[32mstep\x1b[0m 4\n"),
+        *(b"Er\x1b[1mror\n", b"Error 5\n", b"\x1b[2Kx\n", b"an Err", b"or\n"),
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=60).map(b"".join), st.integers(1, 99), st.integers(1, 200))
+def test_law_lines_that_are_alike_are_looked_at_once_and_none_is_missed(content, window, size):
+    """Breaks when a line is taken for one of those that differ from it in digits and colours alone, and isn't."""
+    wanted = re.compile(rb"Error|z\d_|\x1b")
+    usual, diagnose_lines.WINDOW = diagnose_lines.WINDOW, window
+    try:
+        pieces = [content[at : at + size] for at in range(0, len(content), size)]
+        found = list(diagnose_lines.lines("log", pieces, lambda: wanted))
+    finally:
+        diagnose_lines.WINDOW = usual
+    telling = [line for line in diagnose_lines.lines("log", [content]) if re.search(r"Error|z\d_", line.text)]
+    assert [line for line in found if line in telling] == telling, "a line that tells something was passed over"
+
+
+def test_records_of_log_collectors_name_their_time_and_their_writer():
+    """Breaks when a cloud's log is read as one line of JSON, with all that comes behind the message."""
+    record = b'{"insertId":"a","jsonPayload":{"message":"  File \\"x\\", line 1","rank":3},"severity":"ERROR",'
+    record += b'"resource":{"labels":{"pod_name":"trainer-1"}},"timestamp":"2025-04-02T10:11:12.345Z"}\n'
+    [line] = diagnose_lines.lines("log", [record])
+    assert line.text == '  File "x", line 1' and line.rank == 3 and line.stream == "trainer-1 rank 3"
+    assert line.time == "2025-04-02T10:11:12.345Z" and line.dated
+    assert texts(b'      "message": "RuntimeError: x",\n') == ["RuntimeError: x"], "printed over several lines"
+    metrics = b'{"loss": 0.1, "note": "an Error: x"}'
+    assert texts(metrics) == [metrics.decode()]

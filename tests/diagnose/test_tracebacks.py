@@ -1,0 +1,334 @@
+"""Events of a log: what failed first, and what only followed from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from faultline.diagnose import lines as diagnose_lines
+from faultline.diagnose import reader as diagnose_reader
+
+FRAMES = '  File "train.py", line 3, in <module>\n    trainer.train()\n'
+
+
+def read(lines):
+    """The events of a log."""
+    reader = diagnose_reader.Reader()
+    for line in lines:
+        reader.take(line)
+    return reader.events()
+
+
+def found(text):
+    return read(diagnose_lines.lines("log", [text.encode()]))
+
+
+def cause(text):
+    event = found(text).cause()
+    return event and (event.text, event.rank)
+
+
+def traceback(last, rank=None):
+    lines = f"Traceback (most recent call last):\n{FRAMES}{last}\n"
+    return lines if rank is None else "".join(f"[rank{rank}]: {line}\n" for line in lines.splitlines())
+
+
+FOLLOWS = [
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:29500",
+    "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+    "KeyboardInterrupt",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+]
+
+
+@pytest.mark.parametrize("victim", FOLLOWS)
+def test_what_only_follows_is_never_the_cause(victim):
+    """Breaks when somebody is told of a broken connection where another rank's error broke it."""
+    own = "ValueError: the cause"
+    for text in (traceback(victim, 0) + traceback(own, 1), traceback(own, 1) + traceback(victim, 0)):
+        assert cause(text) == (own, 1)
+    alone = found(traceback(victim, 0))
+    assert alone.cause().follows, "a log of victims alone has no cause to show"
+
+
+def test_interleaved_ranks_are_read_apart():
+    """Breaks when two ranks that print at once become one traceback with the lines of both."""
+    first = traceback("RuntimeError: Connection reset by peer", 0).splitlines()
+    second = traceback("ValueError: the cause\nover two lines", 1).splitlines()
+    mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
+    assert cause("\n".join(mixed)) == ("ValueError: the cause\nover two lines", 1)
+
+
+def test_ranks_without_prefixes_that_print_at_once_still_name_their_error():
+    lines = traceback("ValueError: both").splitlines()
+    assert cause("\n".join(line for line in lines for _ in range(2))) == ("ValueError: both", None)
+
+
+def test_the_first_of_chained_exceptions_is_the_cause():
+    for link in (
+        "During handling of the above exception, another exception occurred:",
+        "The above exception was the direct",
+    ):
+        assert cause(traceback("KeyError: 'x'") + f"\n{link}\n\n" + traceback("RuntimeError: wrapped")) == (
+            "KeyError: 'x'",
+            None,
+        )
+
+
+def test_torchruns_summary_names_the_rank_that_failed_first():
+    """Breaks when the order in which ranks printed outweighs the order in which they failed."""
+    summary = "Root Cause (first observed failure):\n[0]:\n  time      : x\n  rank      : 1 (local_rank: 1)\n"
+    text = traceback("ValueError: later", 0) + traceback("ValueError: first", 1) + summary
+    assert cause(text) == ("ValueError: first", 1)
+
+
+def test_an_error_that_was_survived_is_not_the_cause():
+    """Breaks when a caught exception of an hour ago is told instead of what ended the run."""
+    text = traceback("ImportError: optional") + "{'loss': 0.1, 'epoch': 1}\n" + traceback("ValueError: the end")
+    assert cause(text) == ("ValueError: the end", None)
+    other = traceback("ValueError: of rank 1", 1) + "[rank0]: {'loss': 0.1}\n"
+    assert cause(other) == ("ValueError: of rank 1", 1) and not found(other).events[0].survived
+
+
+def test_files_are_read_apart():
+    """Breaks when the log of a rank that trains on speaks for one that died."""
+    died, trains = traceback("ValueError: x"), "{'loss': 0.1}\n"
+    lines = [*diagnose_lines.lines("rank0", [died.encode()]), *diagnose_lines.lines("rank1", [trains.encode()])]
+    assert not read(lines).cause().survived
+    torn = [
+        *diagnose_lines.lines("rank0", [died.encode()[:-20]]),
+        *diagnose_lines.lines("rank1", [traceback("KeyError: 'y'").encode()]),
+    ]
+    assert read(torn).cause().text == "KeyError: 'y'"
+
+
+def test_an_error_with_a_traceback_outweighs_one_without():
+    text = "WARNING could not import flash_attn: ImportError: no such module\n" + traceback("ValueError: the end")
+    assert cause(text) == ("ValueError: the end", None)
+
+
+SHAPES = {
+    "behind a progress bar": ("  0%|  | 0/10 [00:00<?, ?it/s]" + traceback("ValueError: x"), "ValueError: x"),
+    "cut off at its head": (FRAMES + "ValueError: x\n", "ValueError: x"),
+    "one line alone": ("ValueError: x\n", "ValueError: x"),
+    "its repr": ("uncaught exception: RuntimeError('x and y')\n", "RuntimeError: x and y"),
+    "a type with its message below": (
+        traceback("torch.OutOfMemoryError:\nCUDA out of memory."),
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ),
+    "a bare assert": (
+        traceback("AssertionError").replace("trainer.train()", "assert a == b"),
+        "AssertionError: assert a == b",
+    ),
+    "indented by a launcher": (
+        "  traceback : Traceback (most recent call last):\n"
+        + "".join(f"    {line}\n" for line in f"{FRAMES}ValueError: x".splitlines()),
+        "ValueError: x",
+    ),
+    "rich's box": (
+        "╭───── Traceback (most recent call last) ─────╮\n│ /a/train.py:3 in <module>          │\n"
+        "│ ❱ 3 │   trainer.train()            │\n╰─────────────────╯\nValueError: one two\nthree\n",
+        "ValueError: one two\nthree",
+    ),
+    "a notebook": (
+        "---------------------------------------------------------------------------\n"
+        "ValueError                                Traceback (most recent call last)\n"
+        "Cell In[3], line 1\n----> 1 trainer.train()\n\nFile ~/x.py:12, in train(self)\n---> 12 raise\n\n"
+        "ValueError: x\n",
+        "ValueError: x",
+    ),
+    "a group": (
+        '  + Exception Group Traceback (most recent call last):\n  |   File "t.py", line 3, in <module>\n'
+        "  | ExceptionGroup: several (1 sub-exception)\n  +-+---------------- 1 ----------------\n"
+        '    | Traceback (most recent call last):\n    |   File "t.py", line 1, in f\n    | ValueError: x\n'
+        "    +------------------------------------\n",
+        "ValueError: x",
+    ),
+    "JSON over several lines": (
+        '[\n  {\n    "textPayload": "Traceback (most recent call last):\\n  File \\"x\\", line 1\\nValueError: x\\n",\n'
+        '    "timestamp": "2025-04-02T10:11:12Z"\n  }\n]\n',
+        "ValueError: x",
+    ),
+    "a notebook in one line": (
+        '{"cells": [{"outputs": [{"ename": "ValueError", "traceback": ["Traceback (most recent call last)\\nCell", '
+        '"\\u001b[0;31mValueError\\u001b[0m: x"]}]}]}\n',
+        "ValueError: x",
+    ),
+    "spawned": (
+        traceback("torch.multiprocessing.spawn.ProcessRaisedException: ")
+        + "\n-- Process 1 terminated with the following error:\n"
+        + traceback("ValueError: x"),
+        "ValueError: x",
+    ),
+    "C++": (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  out of range\n"
+        "Exception raised from f\n",
+        "c10::Error: out of range\nException raised from f",
+    ),
+    "killed": (
+        "E0402 10:11:12.3 9 x/api.py:8] failed (exitcode: -9) local_rank: 1 (pid: 4) of binary: python\n",
+        "SIGKILL",
+    ),
+    "DeepSpeed's launcher": (
+        "[2025-01-01 00:00:00,000] [ERROR] [launch.py:3:main] exits with return code = -11\n",
+        "SIGSEGV",
+    ),
+    "the kernel": ("[12345.678901] Out of memory: Killed process 4242 (python)\n", "SIGKILL"),
+    "a shell": ("run.sh: line 3: 4242 Killed                  python train.py\n", "SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_errors_are_found_in_whichever_shape(shape):
+    text, expected = SHAPES[shape]
+    told, _ = cause(text)
+    assert told == expected or (told.startswith(f"{expected}: ") and expected.startswith("SIG")), told
+
+
+def test_a_watchdogs_timeout_follows_and_knows_its_rank():
+    text = "[rank3]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout:\n"
+    [event] = found(text).events
+    assert event.follows and event.rank == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Loading checkpoint shards: 100%|##| 3/3\n",
+        "    raise ValueError('x')\n",
+        "except ValueError:\n",
+        'Exception ignored in: <function f>\nTraceback (most recent call last):\n  File "x", line 1, in f\n',
+        "{'loss': 0.1}\n",
+        "UserWarning: something\n",
+        "",
+    ],
+)
+def test_what_is_no_error_is_none(text):
+    assert not found(text).events
+
+
+@pytest.mark.slow
+def test_a_log_of_errors_alone_ends():
+    """Breaks when each of a million errors is kept, or looked at for ever."""
+    text = "".join(f"[rank{n % 9}]: ValueError: number {'x' * n}\n" for n in range(2000))
+    told = found(text)
+    assert len(told.events) == diagnose_reader.MOST and told.more > 1000
+    reader = diagnose_reader.Reader()
+    for number in range(diagnose_reader.ENOUGH):
+        reader.take(diagnose_lines.Line("log", number, "ValueError: x"))
+    assert reader.tired
+    reader.take(diagnose_lines.Line("log", number, "KeyError: x"))
+    for last, text in enumerate(traceback("KeyError: 'the end'").splitlines(), number):
+        reader.take(diagnose_lines.Line("log", last, text))
+    events = reader.events()
+    assert events.cause().text == "KeyError: 'the end'" and events.partly
+    assert "KeyError: x" not in [event.text for event in events.events], "a line without a traceback was read"
+    for number in range(diagnose_reader.ENOUGH):
+        reader.take(diagnose_lines.Line("log", number, f"Traceback (most recent call last): {number}"))
+    assert reader.full and not reader.busy
+
+
+def survived(count):
+    return "".join(traceback(f"ValueError: survived {n}") + "{'loss': 0.1}\n" for n in range(count))
+
+
+def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
+    """Breaks when a run that survived hundreds of errors is told of the first of them."""
+    told = found(survived(diagnose_reader.MOST + 50) + traceback("KeyError: 'the end'"))
+    assert told.cause().text == "KeyError: 'the end'" and len(told.events) == diagnose_reader.MOST
+    assert told.more == 51 and told.events[0].text == "ValueError: survived 51", "the oldest make room"
+    noise = "".join(
+        f"[rank{n}]: RuntimeError: Connection closed by peer {n}\n" for n in range(diagnose_reader.MOST + 50)
+    )
+    assert cause(noise + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None)
+    lines = "".join(f"ValueError: {n}\n" for n in range(diagnose_reader.MOST + 50))
+    assert cause(lines + traceback("KeyError: 'the end'")) == ("KeyError: 'the end'", None)
+
+
+def test_an_error_that_comes_again_after_it_was_survived_is_the_end():
+    text = traceback("ValueError: one") + "{'loss': 0.1}\n" + traceback("KeyError: 'two'") + "{'loss': 0.1}\n"
+    told = found(text + traceback("KeyError: 'two'")).cause()
+    assert told.text == "KeyError: 'two'" and not told.survived and told.number == 11
+
+
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    "link", [CHAINED, "\nThe above exception was the direct cause of the following exception:\n\n"]
+)
+def test_chained_exceptions_know_of_each_other(link):
+    text = traceback("KeyError: 'x'") + link + traceback("ValueError: y") + link + traceback("RuntimeError: z")
+    told = found(text + "\n" + traceback("OSError: of another"))
+    assert [event.text for event in told.chain(told.cause())] == ["KeyError: 'x'", "ValueError: y", "RuntimeError: z"]
+    assert [event.text for event in told.chain(told.events[-1])] == ["OSError: of another"]
+
+
+def test_what_is_raised_while_a_consequence_is_handled_is_one():
+    own, peer = traceback("ValueError: the cause", 1), "RuntimeError: Connection reset by peer"
+    text = traceback(peer, 0) + f"[rank0]: {CHAINED.strip()}\n" + traceback("OSError: could not clean up", 0) + own
+    assert cause(text) == ("ValueError: the cause", 1)
+    pool = 'multiprocessing.pool.RemoteTraceback: \n"""\n' + traceback("KeyError: 'x'") + '"""\n' + CHAINED
+    assert cause(pool + traceback("KeyError: 'x'")) == ("KeyError: 'x'", None)
+
+
+WATCHDOG = (
+    "[rank3]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: x\n"
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0 Rank 3] Process group watchdog thread terminated with exception: timeout\n"
+    "Fatal Python error: Aborted\n"
+    "E0402 10:11:12.3 9 x/api.py:8] failed (exitcode: -6) local_rank: 3 (pid: 4) of binary: python\n"
+)
+
+
+def test_an_abort_after_the_watchdog_is_no_cause():
+    """Breaks when SIGABRT, with which NCCL's watchdog ends a rank that waited in vain, is told as what went wrong."""
+    assert all(event.follows for event in found(WATCHDOG).events)
+    assert cause(WATCHDOG + traceback("ValueError: the cause", 1)) == ("ValueError: the cause", 1)
+    assert cause("Fatal Python error: Aborted\n") == ("SIGABRT: Fatal Python error: Aborted", None)
+
+
+def test_a_line_with_an_error_is_not_taken_for_what_comes_after_it():
+    """Breaks when the words to search for hold the next lines of the log."""
+    for text in ("ERROR in step 3: ValueError: x\nSaving the model\n", "ValueError: x\nSaving the model\n"):
+        assert cause(text) == ("ValueError: x", None)
+    record = '{"jsonPayload": {"message": "ValueError: x", "levelname": "ERROR"}, "severity": "ERROR"}\n'
+    assert cause(record) == ("ValueError: x", None)
+
+
+def test_times_decide_which_of_several_files_failed_first():
+    """Breaks when the first cause depends on the order in which somebody named the logs of the nodes."""
+    late = "2025-04-02T10:00:09.5Z ValueError: late\n"
+    early = "2025-04-02 12:00:09,400+02:00 KeyError: 'early'\n"
+    untimed = "OSError: whenever\n"
+
+    def first(*texts):
+        lines = (line for n, text in enumerate(texts) for line in diagnose_lines.lines(f"node{n}", [text.encode()]))
+        return read(lines).cause().text
+
+    assert first(late, early) == first(early, late) == "KeyError: 'early'"
+    assert first(late, untimed, early) == "ValueError: late", "where one has no time the order of the files is left"
+    cloud = '{"message": "KeyError: early", "timestamp": "2025-04-02T10:00:09.4Z", "pod": "a-1"}\n'
+    assert first(late, cloud) == "KeyError: early"
+
+
+def test_the_earliest_of_several_summaries_names_the_rank():
+    def node(time, rank, error):
+        entry = f"  time      : 2025-04-02_10:00:{time}\n  host      : x\n  rank      : {rank} (local_rank: 1)\n"
+        return traceback(error, rank) + f"Root Cause (first observed failure):\n[0]:\n{entry}"
+
+    lines = [*diagnose_lines.lines("a", [node("09", 1, "ValueError: late").encode()])]
+    lines += diagnose_lines.lines("b", [node("05", 9, "KeyError: 'early'").encode()])
+    assert read(lines).cause().text == "KeyError: 'early'"
+
+
+def test_a_traceback_that_was_cut_off_ends_when_only_others_write():
+    """Breaks when one torn traceback has every later line of gigabytes looked at."""
+    reader = diagnose_reader.Reader()
+    reader.take(diagnose_lines.Line("log", 1, "Traceback (most recent call last):", 3, "rank 3"))
+    for number in range(diagnose_reader.QUIET + 1):
+        assert reader.busy
+        reader.take(diagnose_lines.Line("log", number, "step", 1, "rank 1"))
+    assert not reader.busy

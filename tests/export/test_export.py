@@ -1,0 +1,658 @@
+"""Exports: one file that shows a cell by itself, and the issue around it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import fnmatch
+import functools
+import os
+import re
+import statistics
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import libcst as cst
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from ruff import find_ruff_bin
+
+from faultline import strategies
+from faultline.base import paths
+from faultline.base.errors import UsageError
+from faultline.catalogue import loading, stories
+from faultline.cells.cell import Cell
+from faultline.export import cell as cells
+from faultline.export import emit, fold, inline, issue, names, parse, prove, special_cases, specialise, tidy
+from faultline.maintain import reports
+from faultline.observations import measured
+
+CELLS = prove.reproducing()
+RAISES = "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu"
+# Only some of its ranks have the error, and the others lose their peer.
+ONE_RAISES = "ddp_unused_vision_tower/images_on_one_rank/ddp/off/fp32/w2/cpu"
+WRAPPED = "zero3_dummy_loss/one_by_one/fsdp2/off/fp32/w2/cpu"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+TRAINS = "zero3_dummy_loss/no_dummy/zero2/off/fp32/w2/cpu"
+# One of each outcome, family of strategies and level.
+RUN = (
+    "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
+    "ddp_unused_vision_tower/images_on_one_rank/fsdp1-full/off/fp32/w2/cpu",  # crashes
+    "zero_double_reduction/broken/zero3-small/reentrant/fp32/w2/cpu",  # diverges
+    "fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu",  # misplaced
+    "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
+    "zero3_lora_target_parameters_no_checkpoint/sft-aux_loss/single/reentrant/fp32/w1/cpu",  # in one process too
+)
+
+ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/cpu"
+LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
+WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
+SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
+HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
+KINDS = (ACCUMULATES, LACKS, WHOLE, HANGS)
+# What other variants need in these: a variable, a branch, a parameter with another default.
+SHARED = (
+    "fsdp_sharded_save_model_writes_nothing/sft-broken/fsdp2/off/fp32/w2/cpu",
+    "fsdp2_mixed_original_dtype/reported_broken/fsdp2/off/bf16/w2/cpu",
+    "fsdp2_tied_embeddings_split_groups/broken/fsdp2/off/fp32/w2/cpu",
+    "zero_unfreeze_after_initialize/broken/zero2/off/fp32/w2/cpu",
+)
+ENGINE_STEPS = "            if not in_one_process:\n                wrapped.step()\n"
+
+
+@functools.cache
+def exported(cell):
+    return emit.write(cells.place(Cell.parse(cell)))
+
+
+@pytest.mark.parametrize("cell", [RAISES, *RUN, *KINDS, *SHARED])
+@pytest.mark.slow
+def test_a_file_needs_nothing_of_this_repository(cell):
+    """Breaks when a file would only run here, or is not what a formatter would leave alone."""
+    text = exported(cell)
+    tree = ast.parse(text)
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    roots = {name.partition(".")[0] for name in imported}
+    assert not roots & {"faultline", "tiny_models", "repros", "failure"}
+    header = tomllib.loads("\n".join(line[2:] for line in text.splitlines()[1:3]))
+    pinned = {pin.partition("==")[0] for pin in header["dependencies"]}
+    outside = {emit.DISTRIBUTIONS.get(name, name) for name in roots - sys.stdlib_module_names}
+    assert outside <= pinned, "it imports what its header doesn't pin"
+    assert all(measured.everything_pinned()[pin.partition("==")[0]] in pin for pin in header["dependencies"])
+    shared = ["--isolated", "--line-length", "120", "-"]
+    dead = [find_ruff_bin(), "check", "--select", "F,B018,SIM22", *shared]
+    unused = subprocess.run(dead, input=text, capture_output=True, text=True)
+    assert unused.returncode == 0, unused.stdout
+    format_ = [find_ruff_bin(), "format", "--diff", "--config", "format.skip-magic-trailing-comma=true", *shared]
+    assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
+
+
+def test_only_what_the_cell_needs_is_in_its_file():
+    """Breaks when other remedies, other outcomes' checks or branches that were decided stay in a file."""
+    text = exported(RAISES)
+    assert "reduced" in text and "SIGNATURE" in text
+    for needless in (
+        "remedy",
+        "one_call",
+        "two_calls",
+        "reference",
+        "DistributedDataParallel",
+        "fully_shard",
+        "Dropout",
+    ):
+        assert needless not in text, f"{needless} is of no use in this file"
+    assert "slices.shape[0] * slices.shape[1]" in text, "the broken variant's number of calls is lost"
+
+
+@pytest.mark.slow
+def test_nothing_of_other_modes_is_left():
+    """Breaks when a file has what nothing in it uses, or a comment on what isn't there."""
+    assert "gradient_checkpointing_enable" in exported(RAISES)
+    for cell in (RAISES, WRAPPED, *RUN):
+        text = exported(cell)
+        assert "sys.exit(print(" not in text
+        assert ("the words" in text or "room for what" in text) <= ("VOCABULARY" in text), "the words are not there"
+        assert ("scripted_sampling" in text) <= ("sample" in cell), "it learns from texts that are given"
+        trainer = ast.parse(text)
+        methods = {n.name for n in ast.walk(trainer) if isinstance(n, ast.FunctionDef)}
+        assert "without_dropout" not in methods or "dropout" in text.replace("without_dropout", "")
+
+
+@pytest.mark.slow
+def test_the_error_is_told_in_whole_sentences():
+    """Breaks when a file or an issue quotes an error that ends in the middle of a word or a sentence."""
+    for cell in (RAISES, ONE_RAISES, "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"):
+        where = cells.place(Cell.parse(cell))
+        told = " ".join(ast.get_docstring(ast.parse(exported(cell))).split())
+        said = re.search(r"Instead: (.*?) Records:", told)[1]
+        whole = " ".join(where.error.split()).replace('"', "'")
+        kept = said.removesuffix(" ...")
+        assert whole.startswith(kept) and (said == whole or kept[-1] in ".?!")
+        assert where.error.strip() in issue.write_issue(where)
+
+
+@given(st.text(alphabet="ab. ?!'", max_size=500))
+def test_law_an_error_is_cut_between_words(error):
+    """Breaks when a cut runs through a word, loses the beginning, or makes a docstring that is too long."""
+    cut = cells.beginning(error)
+    assert cut == error or (cut.endswith(" ...") and error.startswith(cut.removesuffix(" ...")))
+    assert len(cut) <= cells.LONGEST_ERROR + 4
+
+
+@pytest.mark.slow
+def test_lines_are_short():
+    for cell in (RAISES, WRAPPED, *RUN):
+        for line in exported(cell).splitlines()[5:]:
+            assert len(line) <= 120 or "http" in line, line
+
+
+def test_every_family_of_strategies_has_its_template():
+    """Breaks when a new way to distribute can't be exported."""
+    assert {file.name.partition(".")[0] for file in emit.STRATEGIES.iterdir()} >= {*strategies.families()}
+
+
+def test_comments_are_kept():
+    text = exported("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
+    assert "# of a single layer, the bug that trains wrongly in small buckets makes an error" in text
+
+
+@pytest.mark.slow
+def test_the_median_length_is_bounded():
+    """Breaks when exports grow beyond what somebody reads in an issue; every 9th cell of those that fail."""
+    lengths = [len(exported(cell.id).splitlines()) for cell in CELLS[::9]]
+    assert statistics.median(lengths) < 155
+
+
+@pytest.mark.slow
+def test_every_variant_that_fails_can_be_exported():
+    """Breaks when a new failure is written in a way that can't be folded: the message says which and why."""
+    one_each = {(cell.failure, cell.variant): cell for cell in CELLS}
+    refused = {}
+    for cell in one_each.values():
+        try:
+            compile(exported(cell.id), cell.id, "exec")
+        except UsageError as error:
+            refused[cell.id] = str(error)
+    assert refused == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [*RUN, ACCUMULATES, LACKS, HANGS])
+def test_a_file_does_what_its_cell_does(cell):
+    """Breaks when a file by itself doesn't show what the cell shows here."""
+    proof = prove.one(Cell.parse(cell))
+    assert not proof.why, f"{proof.why}: results/exports/ has the file and its output"
+
+
+@pytest.mark.slow
+def test_a_file_works_under_torchrun():
+    code, output = prove.run(exported("fsdp_reference_model/broken/fsdp2/off/fp32/w2/cpu"), TORCHRUN)
+    assert code == 0, output
+    assert output.count("REPRODUCED: ") == 2 and "NOT REPRODUCED" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
+@pytest.mark.parametrize("cell", [RAISES, ONE_RAISES])
+def test_an_error_is_told_and_no_rank_is_left(cell, launcher, tmp_path):
+    """Breaks when an error is lost because another rank died with it, or a rank outlives its file."""
+    (tmp_path / "repro.py").write_text(exported(cell))
+    with (tmp_path / "output").open("w") as output:
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        command = [sys.executable, *launcher, "repro.py"]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, stdout=output, stderr=output, check=False)
+    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and f"TMPDIR={tmp_path}" in started_with(pid)]
+    told = (tmp_path / "output").read_text()
+    assert ended.returncode == 0, told
+    assert "REPRODUCED: the error above" in told and "NOT REPRODUCED" not in told
+    assert re.search(signature_of(cell), told), "the error is not shown"
+    assert left == []
+
+
+def started_with(pid):
+    """A process's environment; empty if it is gone by now, or only waits for somebody to ask how it ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def signature_of(cell):
+    where = cells.place(Cell.parse(cell))
+    return where.failure.errors[where.signature]
+
+
+@pytest.mark.slow
+def test_what_lacks_a_package_was_not_tried(tmp_path):
+    """Breaks when a missing package, or a release without a name, ends in a traceback or passes for an answer."""
+    text = exported(RAISES)
+    absent = text.replace("import deepspeed\n", "import deepspeed_that_nobody_has\n", 1)
+    moved = text.replace("Qwen2Config, Qwen2ForCausalLM", "Qwen2Config, Qwen2ForCausalLM, NotThere", 1)
+    for changed, missing in ((absent, "deepspeed_that_nobody_has"), (moved, "NotThere")):
+        assert changed != text
+        code, output = prove.run(changed)
+        assert code == 2
+        [line] = [line for line in output.splitlines() if "NOT TRIED" in line]
+        assert missing in line and "REPRODUCED" not in output and "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_other_versions_are_told():
+    """Breaks when a file that runs on other versions than its own doesn't say so, or refuses to run."""
+    text = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu")
+    code, output = prove.run(text)
+    assert code == 0 and "as pinned" in output and "NOT AS PINNED" not in output
+    pins = next(line for line in text.splitlines() if line.startswith("PINS"))
+    code, output = prove.run(text.replace(pins, re.sub(r'"torch": "[^"]*"', '"torch": "1.0.0"', pins)))
+    assert code == 0 and "REPRODUCED: " in output, "it has to run all the same"
+    assert "NOT AS PINNED" in output and "1.0.0" in output
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needs"),
+    [
+        (
+            "zero1",
+            ('"gradient_accumulation_steps": 2', "backward(value / 2 if in_one_process else value)", ENGINE_STEPS),
+        ),
+        ("ddp", ("nullcontext() if micro == 1 or in_one_process else wrapped.no_sync()", "(value / 2).backward()")),
+        (
+            "fsdp1-full",
+            ("nullcontext() if micro == 1 or in_one_process else wrapped.no_sync()", "(value / 2).backward()"),
+        ),
+        ("fsdp2", ("    wrapped.set_requires_gradient_sync(micro == 1)", "(value / 2).backward()")),
+    ],
+)
+def test_each_engine_accumulates_in_its_own_way(strategy, needs):
+    """Breaks when a file's engine isn't told of micro-batches, or the run in one process has others."""
+    text = exported(f"zero12_manual_ga_keeps_last_microbatch/native/{strategy}/off/fp32/w2/cpu")
+    for need in (*needs, "text_batch(step * 2 + micro, rank, world_size)", "world_size = 1 if in_one_process else"):
+        assert need in text
+
+
+SETS = """
+def trainer(variant, arguments, setup):
+    changes = {"gradient_clipping": 0.5}
+    %s
+    return Trainer(model(), SFTConfig(**changed_config(arguments, changes, setup)))
+"""
+
+
+def test_what_a_trainer_changes_in_the_config_is_in_the_file(tmp_path):
+    """Breaks when a file's DeepSpeed config lacks what the failure changes in it only where it runs."""
+    cell = Cell.parse("x/trainer/zero2/off/fp32/w2/cpu")
+    variant = SimpleNamespace(remedy="broken", trainer="sft")
+    for line, kept in (("pass", {"gradient_clipping": 0.5}), ('changes |= {"a": size(arguments)}', None)):
+        (tmp_path / "failure.py").write_text(SETS % line)
+        made = functools.partial(specialise.trainer, parse.Sources(tmp_path, 4), cell, variant, None)
+        if kept is None:
+            with pytest.raises(UsageError, match="known only when it runs"):
+                made()
+        else:
+            assert made().deepspeed == kept
+    assert '"train_micro_batch_size_per_gpu": "auto"' in exported(
+        "custom_loss_ignores_num_items/trainer-broken/zero2/off/fp32/w2/cpu"
+    )
+
+
+def test_accumulation_by_hand_is_unknown_to_the_engine():
+    """Breaks when a loop of one's own is exported as the engine's accumulation, or ends a step with each part of it."""
+    text = exported(ACCUMULATES)
+    assert "gradient_accumulation_steps" not in text and "nullcontext" not in text
+    assert "            backward(value / 2)\n        if in_one_process:" in text
+    boundary = exported("zero12_manual_ga_keeps_last_microbatch/boundary/zero1/off/fp32/w2/cpu")
+    assert "with nullcontext() if in_one_process else boundary(wrapped, micro == 1):" in boundary
+
+
+def test_an_optimizer_of_its_own_and_what_is_between_steps_are_in_both_runs():
+    """Breaks when the run in one process is made or changed otherwise than the ranks', or shares objects with them."""
+    text = exported("zero_unfreeze_after_initialize/broken/zero2/off/fp32/w2/cpu")
+    train = text.partition("def train(")[2].partition("\ndef ")[0]
+    assert "    optimizer = optimizer(model)\n" in train and "        before_step(wrapped, step)\n" in train
+    assert "optimizers = []" in train and "    model.model.requires_grad_(False)" in train, "the two runs share it"
+    assert "anew" not in text
+    anew = exported("zero_unfreeze_after_initialize/anew/zero2/off/fp32/w2/cpu")
+    assert anew.count("deepspeed.initialize(") == 2 and anew.count("if not in_one_process:") == 2
+    assert anew.count("model = anew") == 1 and anew.count("optimizer = make_optimizer(model)") == 2
+
+
+def test_the_run_in_one_process_is_not_told_of_ranks():
+    """Breaks when the number of ranks is written into what the run in one process does as well."""
+    text = exported("fsdp2_forward_before_optimizer/broken/fsdp2/off/fp32/w2/cpu")
+    assert "setup.world_size" in text and "rank=rank, world_size=world_size" in text
+    assert text.index("reference = train(0, in_one_process=True)") < text.index('dist.init_process_group("gloo")')
+
+
+def test_a_checkpoint_is_saved_by_all_and_loaded_by_another_process():
+    """Breaks when a file doesn't run its variant's own code, or a rank judges what it has saved itself."""
+    text = exported(LACKS)
+    assert "model.save_pretrained(folder, is_main_process=main" in text
+    assert "zero_to_fp32" not in text and "variant" not in text and "reference" not in text
+    assert "from_pretrained(saved" in text and '"load", FOLDER]' in text and "if step == 1:" in text
+    assert "stage3_gather_16bit_weights_on_model_save" in exported(WHOLE) and "get_state_dict(" in exported(WHOLE)
+    assert "stage3_gather_16bit_weights_on_model_save" in exported(HANGS), "its trainer's config is changed"
+
+
+@pytest.mark.slow
+def test_a_whole_checkpoint_is_not_reproduced():
+    """The near miss: breaks when something is missed in a checkpoint that has everything."""
+    code, output = prove.run(exported(WHOLE))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+    assert "15 parameters were trained; 0 things are wrong with the checkpoint" in output
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_other_weights_is_seen():
+    """The seeded fault: breaks when only names and shapes of a checkpoint are looked at."""
+    text = exported(WHOLE)
+    live = "            live = weights(wrapped)\n"
+    seeded = live + '            live["model.norm.weight"] *= 1.001\n'
+    assert live in text
+    code, output = prove.run(text.replace(live, seeded))
+    assert code == 0 and "model.norm.weight is off by" in output and "1 things are wrong" in output
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_but_not_for_ever_are_no_hang():
+    """The near miss: breaks when a rank that is slow, or done before the others, passes for a hang."""
+    text = exported(HANGS)
+    call = 'save(built, Path(FOLDER, "saved"))'
+    assert call in text
+    code, output = prove.run(text.replace(call, "__import__('time').sleep(10 * rank)"))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+
+
+@pytest.mark.slow
+def test_what_trains_is_not_reproduced():
+    """The near miss: breaks when the comparison finds a difference where there is none."""
+    code, output = prove.run(exported(TRAINS))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+    assert ": 0 of " in output and "parameters are off" in output
+
+
+@pytest.mark.slow
+def test_another_error_is_not_reproduced():
+    """The seeded fault: breaks when any exception passes for the documented one."""
+    text = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu")
+    pattern = next(line for line in text.splitlines() if line.startswith("SIGNATURE"))
+    code, output = prove.run(text.replace(pattern, 'SIGNATURE = r"something else"'))
+    assert code == 1 and output.rstrip().endswith("NOT REPRODUCED")
+
+
+def test_a_cell_that_trains_says_what_to_expect():
+    text = exported(TRAINS)
+    assert "NOT REPRODUCED, and exit code 1, is what is expected of it" in text
+    assert "in_one_process" in text
+
+
+def test_the_issue_has_the_file_and_the_outcomes():
+    """Breaks when what is to be pasted upstream lacks the file, its versions or what other strategies do."""
+    where = cells.place(Cell.parse(RAISES))
+    text = issue.write_issue(where)
+    blocks = [token for token in MarkdownIt().parse(text) if token.type == "fence"]
+    assert [block.info for block in blocks] == ["text", "python"]
+    assert blocks[1].content == emit.write(where)
+    assert "has already been reduced" in blocks[0].content
+    across, _, tried = text.partition("**What was tried against it**")
+    assert "| yes |\n" in tried and "| no |\n" in tried, "a reader wants to know what helps"
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", across, re.MULTILINE)
+    outcomes = measured.outcomes(where.failure)
+    assert len({told for _, told in rows}) == len(rows) < 15, "strategies that do the same are in one row"
+    each = [(strategy, told) for group, told in rows for strategy in re.findall(r"`([\w-]+)`", group)]
+    above = text.partition("| strategies")[0].splitlines()[-2]
+    assert len(each) > 15 and f"torch {measured.pinned()['torch']}" in above
+    for strategy, told in each:
+        found = [o for c, (o, _) in outcomes.items() if c.strategy == strategy and c.variant == where.cell.variant]
+        assert ("diverges" if told.startswith("no error, and other") else told.partition(" ")[0]) in found
+    for record in where.failure.records:
+        assert record in text
+
+
+def test_the_issue_says_why_and_shows_what_ranks_printed():
+    """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
+    where = cells.place(Cell.parse(RUN[2]))
+    text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are offrank 0: |x|\n\nREPRODUCED: all\n")
+    assert "```text\nrank 0: |x|\nrank 1, step 1: 3 are off\n```" in text
+    assert stories.paragraph(where.failure, "Cause") in text.partition("**What is expected.**")[0]
+    assert "It prints" not in issue.write_issue(where), "nothing ran"
+    for failure in loading.failures().values():
+        cause = stories.paragraph(failure, "Cause")
+        assert cause and "](../" not in cause, f"{failure.name}: nobody upstream has this repository"
+        links = re.findall(r"[\w.-]+/[\w.-]+", failure.upstream)
+        assert links == [failure.upstream] * bool(failure.upstream)
+
+
+@pytest.mark.parametrize(("text", "shown"), [("a `b_c` d_e", "a `b_c` d\\_e"), ("no `x", "no \\`x"), ("", "")])
+def test_code_in_a_title_stays_code(text, shown):
+    assert issue.prose(text) == shown
+
+
+def test_a_report_shows_what_its_failure_names():
+    """Breaks when a failure's folder is read for what it is about, or its report shows a form that nobody meets."""
+    for failure in loading.failures().values():
+        cell = reports.shown(failure)
+        if cell:
+            renamed = dataclasses.replace(cell, failure="x")
+            assert fnmatch.fnmatchcase(renamed.name, failure.report or "*")
+    told = reports.shown(loading.failures()["ddp_static_graph_no_sync"])
+    assert told and told.name == "broken/ddp-static-graph/off/fp32/w2/cpu"
+
+
+@pytest.mark.parametrize(
+    ("cell", "said", "patched"),
+    [
+        (RUN[3], "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
+        (HANGS, "`deepspeed_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
+        (SAMPLES, "`torch.multinomial` is patched", "mock.patch"),
+        (RAISES, "compiling its shared-memory collectives", "__compatible_ops__"),
+        (WRAPPED, "", "AcceleratorState"),
+    ],
+)
+def test_the_issue_says_what_the_file_changes_in_a_library(cell, said, patched):
+    """Breaks when a maintainer has to find out by reading that a file doesn't run their library as it is."""
+    text = issue.write_issue(cells.place(Cell.parse(cell)))
+    prose = text.partition("<details>")[0]
+    assert (patched in exported(cell)) == bool(said) and said in prose
+    assert all(told not in prose for code, told in issue.CHANGED.items() if code not in text)
+
+
+@given(st.text(alphabet="`~a\n#|<", max_size=40))
+@settings(deadline=None)
+def test_law_a_fence_holds_any_text(content):
+    """Breaks when a text can end its block and be read as Markdown."""
+    tokens = MarkdownIt().parse(issue.fenced(content, "text"))
+    assert [token.type for token in tokens] == ["fence"]
+
+
+@pytest.mark.slow
+def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
+    file = tmp_path / "repro.py"
+    code, out, errors = asked("export", RAISES, "-o", str(file))
+    assert code == 0 and not errors and str(file) in out
+    assert file.read_text() == exported(RAISES)
+    file.write_text("mine")
+    code, _, errors = asked("export", RAISES, "-o", str(file))
+    assert code == 2 and len(errors) == 1 and "--force" in errors[0] and file.read_text() == "mine"
+    assert asked("export", RAISES, "-o", str(file), "--force")[0] == 0
+    assert file.read_text() != "mine"
+    code, out, errors = asked("export", RAISES)
+    assert code == 0 and out == exported(RAISES)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
+        (("nonsense",), "not a cell"),
+        (
+            ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu",),
+            "it is impossible here: create_reference_model refuses",
+        ),
+    ],
+)
+def test_mistakes_are_one_clear_line(asked, argv, said):
+    code, out, errors = asked("export", *argv)
+    assert code == 2 and not out and len(errors) == 1
+    assert said in errors[0]
+
+
+def function(text):
+    node = cst.parse_statement(textwrap.dedent(text).strip() + "\n")
+    assert isinstance(node, cst.FunctionDef)
+    return node
+
+
+def test_what_is_known_is_decided():
+    """Breaks when a branch, a look-up or a table that the remedy decides stays in the code, or a comment goes."""
+    node = function(
+        """
+        def scenario(remedy):
+            small = remedy == "small"
+            checks = {"seen": look, "other": ask(remedy)}
+            # stays
+            if remedy != "seen":
+                a()
+            elif small:
+                b()
+            else:
+                c(rows=2 if small else 4)  # stays too
+            if not small and remedy in ("seen", "x"):
+                d(checks.get(remedy), checks.get("none"))
+            return {"one": 1}.get(remedy, size), f"{remedy}-1"
+        """
+    )
+    folded = names.code(fold.fold(node, {"remedy": "seen"}, {})).strip()
+    assert folded.splitlines() == [
+        "def scenario(remedy):",
+        "    # stays",
+        "    c(rows=4)  # stays too",
+        "    d(look, None)",
+        "    return size, 'seen-1'",
+    ]
+
+
+def test_a_comprehension_over_known_names_is_written_out():
+    """Breaks when a file makes columns that its trainer doesn't want, or loses one that it does."""
+    node = function(
+        """
+        def rows(columns):
+            made = []
+            for a in lines:
+                row = {"x": a, "y": g(a), "z": 1}
+                made.append({column: row[column] for column in columns.split()})
+                other = {column: a for column in lines}
+            return made, other
+        """
+    )
+    folded = names.code(fold.fold(node, {"columns": "z x"}, {})).strip()
+    assert 'made.append({"z": 1, "x": a})' in folded.replace("'", '"')
+    assert "row =" not in folded and "for column in lines" in folded
+
+
+@pytest.mark.parametrize(
+    ("test", "kept"),
+    [
+        ('"lora_" in name and False', ()),
+        ("name and False and name", ()),
+        ("name or True", ("yes",)),
+        ("read(name) and False", ("yes", "read(name) and False")),
+        ("name and True", ("yes", "if name:")),
+    ],
+)
+def test_a_condition_that_one_side_decides_is_decided(test, kept):
+    """Breaks when a branch that nothing can reach is exported, or a call with an effect is lost."""
+    node = cst.parse_statement(f"def f(name):\n    if {test}:\n        print('yes')\n    return name\n")
+    folded = names.code(fold.fold(node, {}, {}))
+    assert all(each in folded for each in kept) and ("yes" in folded) == ("yes" in kept)
+
+
+def test_nothing_is_computed_in_vain():
+    """Breaks when a statement without effect stays, or one with an effect goes."""
+    idle = '    f" {x}"[:2]\n    x.y\n'
+    text = f'def f(x):\n    """Told."""\n{idle}    g(x)[0]\n    with nullcontext():\n        yield\n    return x\n'
+    left = 'def f(x):\n    """Told."""\n    g(x)[0]\n    yield\n    return x\n'
+    assert cst.parse_module(text).visit(tidy.Effective()).code == left
+    same = "with nullcontext() if a else nullcontext():\n    c()\n"
+    assert cst.parse_module(same).visit(tidy.Effective()).code == "c()\n"
+    held = "with nullcontext() if a else b():\n    c()\n"
+    assert cst.parse_module(held).visit(tidy.Effective()).code == held
+
+
+def test_what_is_replaced_in_files_has_these_names():
+    """Breaks when a function that files have in another form is renamed, and files begin to hold itself."""
+    used = [special_cases.BUILD, special_cases.SEEDED, special_cases.RECORDS]
+    used += [special_cases.FROM_TRL, special_cases.CHANGED_CONFIG, special_cases.AS_LAUNCHED]
+    defined = "".join((paths.ROOT / file).read_text() for file in ("tiny_models/__init__.py", "tiny_models/data.py"))
+    defined += (paths.ROOT / "faultline/trainers.py").read_text()
+    assert [name for name in used if f"def {name.rstrip('(')}(" not in defined] == []
+    for module, name, simpler in (*special_cases.COMPARABLE, *special_cases.SIMPLER):
+        source = (paths.ROOT / f"{module.replace('.', '/')}.py").read_text()
+        assert f"def {name}(" in source and f"def {simpler}(" in source
+    from faultline.scenario import LR, MOMENTUM
+
+    assert f"lr={LR}, momentum={MOMENTUM})" in exported(RAISES), "the file's optimizer is another than the catalogue's"
+
+
+def test_what_changes_is_left_alone():
+    """The near miss: breaks when a name that is bound twice or changed is taken for a constant."""
+    text = """
+    def f(remedy):
+        others = {}
+        others["x"] = 1
+        name = "a"
+        for name in others:
+            g(name)
+        many = []
+        many.append(2)
+        return others, name, many
+    """
+    node = function(text)
+    assert names.code(fold.fold(node, {"remedy": "x"}, {})).strip() == textwrap.dedent(text).strip()
+
+
+def test_every_failure_has_a_cell_to_export():
+    today = {name for name, f in loading.failures().items() if reports.shown(f)}
+    assert {cell.failure for cell in CELLS} >= today and len(today) > 20
+
+
+def test_only_functions_that_nothing_uses_go():
+    """Breaks when a trainer of somebody's own loses its `compute_loss`, which the library calls."""
+    text = """
+def trainer():
+    def idle():
+        pass
+
+    class Custom(Trainer):
+        def compute_loss(self, model):
+            return 1
+
+    return Custom()
+"""
+    [function] = cst.parse_module(text).body
+    assert [
+        each.name for each in ast.walk(names.tree(names.pruned(function))) if isinstance(each, ast.FunctionDef)
+    ] == [
+        "trainer",
+        "compute_loss",
+    ]
+
+
+def test_a_local_name_never_takes_the_place_of_one_from_around():
+    """Breaks when a function's own variable, put where it is called, hides what the code there means by that name."""
+    function = cst.parse_statement(
+        "def prepare(model):\n    kept = model.prepare()\n    kept.eval()\n    return kept\n"
+    )
+    caller = cst.parse_statement("def second(model):\n    kept['second'] = prepare(model)\n    return kept\n")
+    change = inline.Splice(function)
+    assert names.code(caller.visit(change)) == names.code(caller) and not change.done
+    plain = cst.parse_statement("def second(model):\n    other = prepare(model)\n    return other\n")
+    assert names.code(plain.visit(inline.Splice(function))) == (
+        "def second(model):\n    kept = model.prepare()\n    kept.eval()\n    other = kept\n    return other\n"
+    )

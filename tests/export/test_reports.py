@@ -1,0 +1,121 @@
+"""Upstream reports: what each is for has to run in its file, and what it tells of remedies was tried on its cell."""
+
+import ast
+import re
+
+import pytest
+
+from faultline.base.errors import UsageError
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.export import cell as cells
+from faultline.export import emit, issue
+from faultline.maintain import reports
+
+PACKAGES = {"pytorch": "torch"}  # where it isn't the repository's name
+# Every file takes its model from transformers: what is for transformers has to run what else it is about.
+OWN = re.compile(r"\w*Trainer\(|\.save_pretrained\(")
+ADDRESSED = [name for name, failure in failures().items() if failure.upstream and reports.shown(failure)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADDRESSED)
+def test_a_report_runs_the_library_that_it_is_for(name):
+    """Breaks when maintainers are sent a file in which their library has no part."""
+    where = cells.place(reports.shown(failures()[name]))
+    text, (_, repository) = emit.write(where), failures()[name].upstream.lower().split("/")
+    assert bool(where.variant.trainer) == ("add_callback(" in text), "a report of a trainer runs that trainer"
+    tree = [*ast.walk(ast.parse(text))]
+    imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in tree if isinstance(node, ast.ImportFrom)}
+    assert PACKAGES.get(repository, repository) in {module.partition(".")[0] for module in imported}
+    assert repository != "transformers" or OWN.search(text), "it only has its model from transformers"
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        (
+            "ddp_peft_reentrant_ready_twice/sft-default_broken/ddp-find-unused/reentrant/fp32/w2/cpu",
+            {"non-reentrant": "yes", "sft-broken+ddp": "yes"},  # with its defaults the trainer runs nowhere else
+        ),
+        (
+            "ddp_peft_reentrant_ready_twice/broken/ddp-find-unused/reentrant/fp32/w2/cpu",
+            {"non-reentrant": "yes", "ddp": "yes", "ddp-static-graph": "yes", "zero2": "yes"},
+        ),
+        ("deepspeed_gradient_clipping_omitted/broken/zero3/off/bf16/w2/cpu", {"explicit": "yes"}),
+        (
+            "fsdp2_method_or_child_outside_root_forward/sft-head_broken/fsdp2/off/fp32/w2/cpu",
+            {"head_of_logits": "yes", "fsdp2-no-reshard": "no"},
+        ),
+    ],
+)
+def test_a_report_tells_of_the_remedies_that_are_about_its_cell(cell, told):
+    """Breaks when maintainers read that something helps, or doesn't, which was measured on another form of it."""
+    where = cells.place(Cell.parse(cell))
+    said = {text: word.partition(";")[0] for text, word in issue.tried(where)}
+    assert said == {issue.prose(where.failure.claims[key].text): word for key, word in told.items()}
+
+
+def test_a_remedy_that_helps_in_places_is_told_with_those_where_it_does_not():
+    """Breaks when maintainers read `yes` of what was measured to help in some cells, and not where it didn't."""
+    tried = dict(issue.tried(cells.place(Cell.parse("rank0_only_save/broken/zero3/off/fp32/w2/cpu"))))
+    assert (
+        tried["save on all ranks"] == "yes; elsewhere crashes (SIGSEGV) under fsdp1-full, fsdp1-grad-op in sft-broken"
+    )
+    cell = Cell.parse("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
+    tried = [told for text, told in issue.tried(cells.place(cell)) if "one call for all slices" in text]
+    assert tried == ["in some of the cells that were run; elsewhere raises (marked-ready-twice) under ddp-find-unused"]
+
+
+def test_an_outcome_of_another_failure_is_told_as_such():
+    """Breaks when a cell that ends so whatever is done against the failure is counted as one more that shows it."""
+    rows = dict(issue.across(cells.place(Cell.parse("rank0_only_save/broken/zero3/off/fp32/w2/cpu"))))
+    other = "a rank was killed by SIGSEGV (another failure's: it says nothing of this one)"
+    assert rows["`fsdp1-full`, `fsdp1-grad-op`"] == other
+    assert [told for told in rows.values() if "another failure's" in told] == [other]
+
+
+def test_a_report_shows_where_each_rank_waits():
+    """Breaks when a maintainer is told of a hang, and not in which calls the ranks are."""
+    stack = "".join(
+        f'  File "/tmp/export-x/{file}", line {line} in {name}\n'
+        for file, line, name in [
+            *(("lib/site-packages/torch/c10d.py", n, f"inner{n}") for n in range(6)),
+            ("lib/site-packages/accelerate/accelerator.py", 3706, "save_state"),
+            ("repro.py", 52, "save"),
+            ("repro.py", 119, "one_rank"),
+            ("repro.py", 137, "<module>"),
+        ]
+    )
+    output = f"rank 0: ZeRO-3\nrank 0 waits in\nStack (most recent call first):\n{stack}the ranks ended\n"
+    assert issue._printed(output).splitlines()[3:-1] == [
+        "rank 0: ZeRO-3",
+        "rank 0 waits in",
+        *(f'  File "site-packages/torch/c10d.py", line {n} in inner{n}' for n in range(3)),
+        "  ...",
+        '  File "site-packages/accelerate/accelerator.py", line 3706 in save_state',
+        '  File "repro.py", line 52 in save',
+    ]
+
+
+def test_every_report_tells_of_what_was_tried():
+    """Breaks when a report's cell is one on which nothing was tried."""
+    for failure in failures().values():
+        cell = reports.shown(failure)
+        assert cell is None or issue.tried(cells.place(cell)), failure.name
+
+
+def test_a_name_that_matches_no_failure_is_refused():
+    """Breaks when a slip of the pen ends as if every report had been written, and none was."""
+    with pytest.raises(UsageError, match="did you mean zero_double_reduction"):
+        reports.run("zero_double_reductoin")
+
+
+def test_the_index_lists_the_reports_that_are_there(tmp_path, monkeypatch):
+    """Breaks when the index names a report that was not written, or leaves one out."""
+    monkeypatch.setattr(reports, "FOLDER", tmp_path)
+    (tmp_path / "zero_double_reduction.md").touch()
+    [line] = [line for line in reports.index().splitlines() if "](" in line]
+    assert line.startswith("| [zero_double_reduction](zero_double_reduction.md) |")
+    assert f"`{reports.shown(failures()['zero_double_reduction']).name}`" in line

@@ -1,0 +1,40 @@
+"""What cells cost is measured on cells that can be run outside of the matrix as well."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from faultline.base.paths import REPROS
+from faultline.catalogue import loading
+from faultline.cells.cell import Cell
+from faultline.maintain import bench
+from faultline.runs import runner
+from faultline.runs.supervisor import RankServer
+
+
+@pytest.mark.parametrize("strategy", bench.STRATEGIES)
+def test_the_cells_that_are_timed_train_and_save_nothing(strategy):
+    """Breaks when a cell is timed that asks for a folder which only the matrix gives: torchrun's ranks end at once."""
+    cells = bench.healthy(strategy)
+    assert len(cells) == bench.REPEATS == len({*cells})
+    for cell in cells:
+        assert not hasattr(loading.load_module(REPROS / cell.failure), "save")
+        assert not loading.failures()[cell.failure].variant(cell.variant).trainer
+
+
+@pytest.mark.slow
+def test_a_cell_through_accelerate_can_be_timed_in_ranks_that_have_run_it():
+    """Breaks when `make bench` ends in an error, or times a second run under another strategy than the first."""
+    with RankServer(sys.executable) as ranks:
+        references = runner.References(ranks.folder)
+        for strategy in bench.STRATEGIES:
+            cell = Cell("fsdp_reference_model", "helper", strategy)
+            reference = references.file(ranks, cell)
+            assert not reference.problem
+            job = {"cell": cell.id, "reference": str(reference.file)}
+            once, again = ([end.report for end in ranks.run({**job, "times": times}, 2).ranks] for times in (1, 2))
+            assert [report.error for report in again] == [None, None]
+            for key in ("digests", "evidence"):
+                assert [getattr(report, key) for report in again] == [getattr(report, key) for report in once], key

@@ -1,0 +1,334 @@
+"""Blessing: rules that give back what was observed, few of them, and nothing lost that somebody noted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline import strategies
+from faultline.base import packages
+from faultline.base.errors import UsageError
+from faultline.base.paths import REPROS
+from faultline.catalogue import Failure, Variant
+from faultline.catalogue.loading import failures
+from faultline.cells import selection
+from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
+from faultline.cells.expected import HEADER, Rule, expect, holds, load, to_toml, verdict
+from faultline.maintain.bless import bless, difference, refuse
+from tests.support import entries
+
+VARIANTS = ("broken", "repaired", "grpo-broken")
+STRATEGIES = ("ddp", "zero2", "zero3", "zero3-offload", "fsdp2")
+RESULTS = (("trains", ""), ("raises", "a"), ("raises", "b"), ("hangs", "no-progress"), ("impossible", ""))
+FAILURE = Failure(
+    "", (), "", "", {"a": "a", "b": "b"}, tuple(map(Variant, (*VARIANTS, "grpo-repaired"))), {}, name="example"
+)
+CELLS = [
+    Cell("example", variant, strategy, mode)
+    for variant in VARIANTS
+    for strategy in STRATEGIES
+    for mode in CHECKPOINTING
+]
+WIDE = [
+    replace(cell, precision=precision, world_size=world, device=device)
+    for cell in CELLS
+    for precision in PRECISIONS
+    for world in WORLD_SIZES
+    for device in DEVICES
+]
+OLD, NEW = {"trl": "0.19.1"}, {"trl": "1.2.0"}
+SINCE, BEFORE = (("trl", ">=1.0"),), (("trl", "<1.0"),)
+
+
+def some(*values):
+    return st.lists(st.sampled_from(values), max_size=2, unique=True).map(tuple)
+
+
+def rule_lists(versions, devices=()):
+    failing = st.sampled_from([("raises", ("a",)), ("raises", ("a", "b")), ("hangs", ()), ("trains", ())])
+    return st.lists(
+        st.builds(
+            lambda found, **others: Rule(outcome=found[0], signatures=found[1], **others),
+            failing,
+            variant=some(*VARIANTS, "*broken"),
+            strategy=some(*STRATEGIES, "zero3*"),
+            checkpointing=some(*CHECKPOINTING),
+            device=some(*devices) if devices else st.just(()),
+            versions=st.sampled_from(versions),
+            record=st.sampled_from(["", "https://example.org/1"]),
+            reason=st.sampled_from(["", 'a "reason" \U0001f600']),
+        ),
+        max_size=5,
+    )
+
+
+OBSERVED = st.dictionaries(st.sampled_from(CELLS), st.sampled_from(RESULTS), max_size=len(CELLS))
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        file = tmp_path / "expected.toml"
+        file.write_text(text, encoding="utf-8")
+        return load(file)
+
+    return read
+
+
+def rules_from(observed):
+    """The rules of a failure that had none, after a run of all its cells."""
+    return bless(FAILURE, observed, {}, (), observed)
+
+
+def said(rules, cell):
+    expectation = expect(rules, cell, {})
+    return expectation.outcome, expectation.signatures
+
+
+def exact(observed):
+    return {cell: (outcome, (signature,) if signature else ()) for cell, (outcome, signature) in observed.items()}
+
+
+@given(st.dictionaries(st.sampled_from(WIDE), st.sampled_from(RESULTS), max_size=24))
+@settings(deadline=None, max_examples=40)
+@pytest.mark.slow
+def test_law_rules_give_back_exactly_what_was_observed(observed):
+    rules = rules_from(observed)
+    assert {cell: said(rules, cell) for cell in observed} == exact(observed)
+    assert len(rules) <= len(observed), "more rules than cells"
+
+
+def painted(strokes):
+    """Every cell, with the result of the last stroke that is about it: the kind of overlap that failures show."""
+    rules = [replace(rule, outcome=outcome, signatures=(signature,)) for rule, (outcome, signature) in strokes]
+    found = {cell: expect(reversed(rules), cell, {}) for cell in CELLS}
+    return {cell: (told.outcome, "".join(told.signatures)) for cell, told in found.items()}
+
+
+STROKE = st.builds(Rule, variant=some(*VARIANTS), strategy=some(*STRATEGIES), checkpointing=some(*CHECKPOINTING))
+
+
+@given(st.lists(st.tuples(STROKE, st.sampled_from(RESULTS)), min_size=3, max_size=9).map(painted))
+@settings(deadline=None)
+def test_law_no_rule_could_be_dropped(observed):
+    rules = rules_from(observed)
+    assert {cell: said(rules, cell) for cell in observed} == exact(observed)
+    for i in range(len(rules)):
+        fewer = rules[:i] + rules[i + 1 :]
+        assert {cell: said(fewer, cell) for cell in observed} != exact(observed), f"rule {i + 1} says nothing"
+
+
+@given(OBSERVED)
+@settings(deadline=None, max_examples=30)
+def test_the_order_of_the_results_does_not_matter(observed):
+    assert rules_from(observed) == rules_from(dict(reversed(observed.items())))
+
+
+@given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES))
+@settings(deadline=None)
+def test_law_blessing_twice_changes_nothing(observed, rules):
+    once = bless(FAILURE, observed, NEW, rules, CELLS)
+    assert bless(FAILURE, observed, NEW, once, CELLS) == once
+
+
+@given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES), st.sampled_from(DEVICES))
+@settings(deadline=None)
+@pytest.mark.slow
+def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(observed, rules, device):
+    observed = {replace(cell, device=device): result for cell, result in observed.items()}
+    blessed = bless(FAILURE, observed, NEW, rules, CELLS)
+    for cell, result in observed.items():
+        assert verdict(expect(blessed, cell, NEW), *result) == "expected", f"blessing does not bless {cell.id}"
+    apart = device != "cpu" or any(rule.device for rule in rules)
+    for cell in [replace(cell, device=known) for cell in CELLS for known in (DEVICES if apart else ["cpu"])]:
+        if cell not in observed:
+            assert expect(blessed, cell, NEW) == expect(rules, cell, NEW), f"{cell.id} was not run and changed"
+
+
+@given(OBSERVED, rule_lists([(), SINCE]))
+@settings(deadline=None)
+def test_law_a_stack_where_fewer_rules_hold_keeps_its_expectations(observed, rules):
+    blessed = bless(FAILURE, observed, NEW, rules, CELLS)
+    for cell in CELLS:
+        if cell not in observed or verdict(expect(rules, cell, NEW), *observed[cell]) == "expected":
+            assert expect(blessed, cell, OLD) == expect(rules, cell, OLD), f"{cell.id} changed in the older stack"
+
+
+def full(result):
+    """All strategies and modes of three variants, at the default world size."""
+    cells = [Cell("example", v, s, m) for v in VARIANTS for s in strategies.names() for m in CHECKPOINTING]
+    return {cell: result(cell) for cell in cells}
+
+
+def test_an_axis_that_does_not_matter_is_left_out_and_families_are_patterns():
+    def result(cell):
+        if cell.variant == "repaired":
+            return "trains", ""
+        if cell.strategy.startswith("zero3") and cell.checkpointing == "reentrant":
+            return "raises", "a"
+        return ("hangs", "no-progress") if cell.strategy in ("ddp", "fsdp2") else ("trains", "")
+
+    assert set(rules_from(full(result))) == {
+        Rule(
+            variant=("broken", "grpo-broken"),
+            strategy=("zero3*",),
+            checkpointing=("reentrant",),
+            outcome="raises",
+            signatures=("a",),
+        ),
+        Rule(
+            variant=("broken", "grpo-broken"), strategy=("ddp", "fsdp2"), outcome="hangs", signatures=("no-progress",)
+        ),
+    }
+
+
+def test_a_pattern_never_takes_in_a_cell_that_trains():
+    fails = ("zero3", "zero3-offload", "zero3-offload-param")
+    (rule,) = rules_from(full(lambda cell: ("raises", "a") if cell.strategy in fails else ("trains", "")))
+    assert rule.strategy == ("zero3", "zero3-offload*")
+
+
+def test_all_strategies_but_one_are_few_patterns():
+    broken = full(lambda cell: ("raises", "a") if cell.strategy != "zero2" else ("trains", ""))
+    (rule,) = rules_from(broken)
+    assert rule == Rule(strategy=rule.strategy, outcome="raises", signatures=("a",))
+    assert len(rule.strategy) <= 8
+
+
+@pytest.mark.slow
+def test_rules_made_anew_say_the_same_and_are_hardly_more():
+    """Breaks when expected.toml, made from a whole run of the matrix, is longer than somebody likes to read."""
+    stack, number, before = packages.versions(), 0, 0
+    for name, failure in failures().items():
+        rules = load(REPROS / name / "expected.toml")
+        cells = selection.select(failures(), selection.Selection(failure=(name,)))
+        expected = {cell: expect(rules, cell, stack) for cell in cells}
+        observed = {cell: (told.outcome, (*told.signatures, "")[0]) for cell, told in expected.items()}
+        assert bless(failure, observed, stack, rules, cells) == rules
+        made = bless(failure, observed, stack, (), cells)
+        assert {cell: said(made, cell) for cell in cells} == exact(observed), name
+        number, before = number + len(made), before + sum(holds(rule, stack) for rule in rules)
+    assert number <= 1.2 * before, f"{number} rules instead of {before}"
+
+
+def test_four_hundred_cells_take_less_than_two_seconds():
+    observed = {
+        Cell("example", f"{trainer}{variant}", strategy, mode, precision): RESULTS[
+            (len(strategy) + len(variant) * (mode == "off") + 3 * (strategy[:4] == "zero")) % 5
+        ]
+        for trainer in ("", "grpo-")
+        for variant in ("broken", "repaired")
+        for strategy in strategies.names()
+        for mode in CHECKPOINTING
+        for precision in PRECISIONS
+    }
+    assert len(observed) > 400
+    start = time.process_time()
+    rules = rules_from(observed)
+    assert time.process_time() - start < 2
+    assert {cell: said(rules, cell) for cell in observed} == exact(observed)
+
+
+def test_rules_that_expect_what_was_observed_stay_as_somebody_wrote_them(read):
+    text = f'{HEADER}\n# by hand\n[[rule]]\n  variant = ["broken"]   # really\n  outcome = "raises"\n'
+    observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken"}
+    assert to_toml(bless(FAILURE, observed, NEW, read(text), CELLS), text) == text
+
+
+def test_only_what_the_run_concerns_is_made_anew(read):
+    """Breaks when one cell that changed costs the other rules their order, wording and comments."""
+    others = [
+        '# one\n[[rule]]\nvariant = ["broken"]   # really\nstrategy = "zero*"\noutcome = "raises"\nsignature = "a"',
+        "# two, of a mode that was not run\n[[rule]]\nprecision = 'bf16'\noutcome = 'impossible'\nreason = 'why'",
+    ]
+    wrong = '# three\n[[rule]]\nstrategy = "ddp"\noutcome = "hangs"\nsignature = "no-progress"'
+    before = "\n".join([HEADER, *(f"{text}\n" for text in (others[0], wrong, others[1]))])
+    observed = {cell: ("raises", "b") for cell in CELLS if cell.strategy == "ddp"}
+    new = '[[rule]]\nstrategy = "ddp"\noutcome = "raises"\nsignature = "b"'
+    text = to_toml(bless(FAILURE, observed, NEW, read(before), CELLS), before)
+    assert text == "\n".join([HEADER, *(f"{text}\n" for text in (*others, new))])
+
+
+def test_notes_follow_a_result_and_other_versions_stay_word_by_word(read):
+    other = '# of old\n[[rule]]\nversions = { trl = "<1.0" }   # TRL\'s\noutcome = "hangs"'
+    before = (
+        f"{other}\n\n[[rule]]\nvariant = 'broken'\nstrategy = 'ddp'\nversions = {{ trl = '>=1.0' }}\n"
+        "outcome = 'raises'\nsignature = 'a'\nrecord = 'https://example.org/1'\nreason = 'why'\n"
+    )
+    rules = read(before)
+    observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken" and cell.strategy != "fsdp2"}
+    (old, *made) = blessed = bless(FAILURE, observed, NEW, rules, CELLS)
+    text = to_toml(blessed, before)
+    assert text.startswith(f"{HEADER}\n{other}\n\n[[rule]]\n"), "a rule about other versions was touched"
+    assert old == rules[0]
+    assert [replace(rule, strategy=()) for rule in made] == [replace(rules[1], strategy=())], "a note got lost"
+
+
+def test_an_exception_never_hides_what_rules_without_versions_say():
+    rules = (
+        Rule(strategy=("zero2",), outcome="hangs", signatures=("no-progress",)),
+        Rule(versions=SINCE, outcome="raises", signatures=("a",)),
+    )
+    cells = list(full(lambda cell: ("", "")))
+    blessed = bless(FAILURE, {cells[0]: ("raises", "b")}, NEW, rules, cells)
+    for stack in (OLD, NEW):
+        assert expect(blessed, Cell("example", "broken", "zero2"), stack).outcome == "hangs"
+
+
+def test_the_header_is_not_taken_for_a_comment_on_the_first_rule(read):
+    text = to_toml([Rule(outcome="raises")])
+    close = text.replace("\n\n", "\n")
+    assert to_toml(read(close), close) == text
+
+
+def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(read):
+    rules = read(
+        "[[rule]]\nstrategy='zero3'\nversions={trl='>=1.0'}\noutcome='trains'\n"
+        "[[rule]]\nstrategy='zero3'\noutcome='raises'\nsignature='a'\n"
+    )
+    blessed = bless(FAILURE, {Cell("example", "broken", "ddp"): ("hangs", "no-progress")}, NEW, rules, CELLS)
+    zero3 = Cell("example", "broken", "zero3")
+    assert expect(blessed, zero3, NEW).outcome == "trains"
+    assert expect(blessed, zero3, OLD).outcome == "raises"
+
+
+def test_a_run_on_one_device_leaves_the_other_alone():
+    rules = (Rule(strategy=("zero3",), outcome="raises", signatures=("a",)),)
+    on_cpu = Cell("example", "broken", "zero3")
+    on_cuda = replace(on_cpu, device="cuda")
+    blessed = bless(FAILURE, {on_cuda: ("trains", "")}, NEW, rules, CELLS)
+    assert expect(blessed, on_cuda, NEW).outcome == "trains"
+    assert expect(blessed, on_cpu, NEW).outcome == "raises"
+
+
+def test_cells_of_other_failures_are_passed_over():
+    assert bless(FAILURE, {Cell("another", "broken", "ddp"): ("raises", "a")}, NEW, (), CELLS) == ()
+
+
+def test_an_interrupted_run_and_cells_without_evidence_are_refused():
+    results = [entries.entry(Cell("example", "broken", "ddp", world_size=n), "invalid") for n in range(5)]
+    with pytest.raises(UsageError, match="interrupted"):
+        refuse([], finished=False)
+    with pytest.raises(UsageError, match=r"invalid cells: .*w0/cpu, .*w1/cpu, .*w2/cpu and 2 more$"):
+        refuse(results, finished=True)
+    raised = replace(results[0], outcome="raises", signature="other", detail="A: it")
+    refuse([replace(raised, signature="a")], finished=True)
+    with pytest.raises(UsageError, match=r"w0/cpu raised an error that no signature .* names: A: it"):
+        refuse([raised], finished=True)
+    another = "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED"
+    with pytest.raises(
+        UsageError, match=r"'static-graph-no-sync' of ddp_static_graph_no_sync: put that into `elsewhere`"
+    ):
+        refuse([replace(raised, detail=another)], finished=True)
+
+
+def test_the_difference_names_the_file_and_is_empty_without_one():
+    old, new = to_toml([Rule(outcome="raises")]), to_toml([Rule(outcome="hangs")])
+    text = difference(old, new, "repros/example/expected.toml")
+    assert text.startswith("--- repros/example/expected.toml\n+++ repros/example/expected.toml (blessed)\n@@")
+    assert '-outcome = "raises"\n+outcome = "hangs"\n' in text
+    assert difference(old, old, "any") == ""

@@ -1,0 +1,109 @@
+"""The catalogue's table and the README's figures: whole, up to date, and right about what helps first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from faultline.base.errors import UsageError
+from faultline.catalogue import REMEDIES, Claim
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.maintain import overview
+from faultline.observations import measured, verdicts
+
+
+def between(file, markers):
+    """What stands between two markers of a file."""
+    begin, end = markers
+    return file.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
+
+
+def test_the_catalogue_has_a_line_for_every_failure():
+    """Breaks when a failure was added and `faultline maintain readmes` was not run."""
+    lines = between(overview.CATALOGUE, overview.FAILURES).splitlines()
+    assert [line.split("](")[0][3:] for line in lines if line.startswith("| [")] == list(failures())
+
+
+def test_the_catalogue_and_the_readme_say_what_the_rules_say():
+    assert between(overview.CATALOGUE, overview.FAILURES) == overview.table(), "faultline maintain readmes"
+    assert between(overview.README, overview.COUNTS) == overview.counts(), "faultline maintain readmes"
+
+
+def test_a_line_fits_on_a_screen():
+    """Breaks when the table becomes one that nobody can read."""
+    assert max(map(len, overview.table().splitlines())) <= 420
+
+
+def test_the_counts_add_up():
+    """Breaks when a verdict is left out of the sentence."""
+    numbers = [int(word) for word in overview.counts().replace(":", "").split() if word.isdigit()]
+    assert numbers[0] == len(failures()) and numbers[1] == sum(numbers[2:]) > 100
+
+
+def test_a_line_has_the_places_the_fix_and_the_first_remedy():
+    """Breaks when a silent failure looks like an error, or a refuted remedy like one that helps."""
+    lines = {row.split("](")[0][3:]: row.strip("| ").split(" | ") for row in overview.table().splitlines()[2:]}
+    _, _, where, fixed, helps = lines["zero12_manual_ga_keeps_last_microbatch"]
+    assert (where, fixed) == ("silent: `zero1*`, `zero2*`", "not fixed")
+    assert helps.startswith("`engine.set_gradient_accumulation_boundary(last)`")
+    assert lines["grpo_lora_no_grad"][3] == "trl 0.16.0"
+    assert lines["rank0_only_save"][4] == "in some places: save on all ranks"
+
+
+@pytest.mark.parametrize("name", list(failures()))
+def test_the_first_remedy_is_a_verified_one_if_there_is_one(name):
+    """Breaks when the table recommends what was refuted, or what helps only in places before what always helps."""
+    failure = failures()[name]
+    remedies = [claim for claim in failure.claims.values() if claim.kind in REMEDIES]
+    words = {claim.text: verdicts.by_rules(failure, claim).word for claim in remedies}
+    first = overview._line(failure)[-1]
+    if "verified" in words.values():
+        assert words[first] == "verified"
+    elif "conditional" in words.values():
+        assert words[first.removeprefix("in some places: ")] == "conditional" and first not in words
+    else:
+        assert first == ""
+
+
+def test_what_the_broken_cell_has_already_does_not_help(monkeypatch):
+    """Breaks when a useless remedy, or a claim that is no remedy, counts as help."""
+    failure = replace(
+        failures()["zero2_ga_wrong_gradient"],
+        claims={
+            "a": Claim("wear a hat", kind="present"),
+            "b": Claim("it fails", kind="fails"),
+            "c": Claim("it trains under DDP", kind="trains", where={"strategy": "ddp"}),
+        },
+    )
+    shown = {Cell(failure.name, "broken", "zero2"): ("diverges", "differs")}
+    trains = {Cell(failure.name, "broken", "ddp"): ("trains", "")}
+    monkeypatch.setattr(measured, "outcomes", lambda failure, stack="today": shown | trains)
+    assert overview._line(failure)[-1] == ""
+    monkeypatch.setattr(overview, "failures", lambda: {failure.name: failure})
+    assert overview.counts() == "1 failures and 3 claims: 1 verified, 1 refuted, 1 conditional."
+
+
+def test_a_record_that_does_not_reproduce_stays_and_says_so(monkeypatch):
+    """Breaks when such an entry leaves the table, or looks like one that was fixed."""
+    name = "zero2_ga_wrong_gradient"  # which today's stack doesn't show
+    doubted = replace(failures()[name], not_reproduced="two | releases were tried")
+    monkeypatch.setattr(overview, "failures", lambda: {name: doubted})
+    [line] = [row for row in overview.table().splitlines() if row.startswith(f"| [{name}")]
+    assert r"not reproduced: two \| releases were tried" in line
+
+
+def test_an_entry_that_shows_nowhere_is_marked_so():
+    """Breaks when a record that no stack here shows is listed like the others."""
+    for failure in failures().values():
+        shows = verdicts.endings(failure) or failure.reported
+        assert bool(shows) != bool(failure.not_reproduced), failure.name
+
+
+def test_a_readme_without_its_markers_is_refused(tmp_path, monkeypatch):
+    for name, markers in (("README", "counts"), ("CATALOGUE", "failures")):
+        monkeypatch.setattr(overview, name, tmp_path / f"{name}.md")
+        (tmp_path / f"{name}.md").write_text("# nothing")
+        with pytest.raises(UsageError, match=f"{markers}: begin"):
+            overview.rewrite()

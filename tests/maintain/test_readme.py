@@ -1,0 +1,326 @@
+"""The README and the pages of docs/: short, linked, and right about what the code has and prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from faultline import strategies
+from faultline.base import paths
+from faultline.base.packages import versions
+from faultline.catalogue import loading
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import expected as cells_expected
+from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
+from faultline.cells.expected import Expectation
+from faultline.cells.selection import Selection, select
+from faultline.cli import app
+from faultline.cli.app import main
+from faultline.maintain import overview, screenshots
+from faultline.observations import verdicts
+from faultline.ranks.report import Report
+from faultline.runs.oracle import Judgement
+from faultline.runs.results import RankError, result
+from faultline.runs.supervisor import Ended, RankEnd
+
+ROOT = paths.ROOT
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
+README = PAGES["README.md"]
+# All pages that a reader meets.
+MARKDOWN = [
+    *FILES,
+    *(f for name in ("repros", "stacks", "observations", "fixtures", "bench") for f in ROOT.glob(f"{name}/**/*.md")),
+]
+TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+
+
+def section(page, title):
+    return PAGES[page].split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text):
+    """The rows of the first table in a text, without its head, as lists of columns."""
+    lines = text[text.index("\n|") :].strip().split("\n\n")[0].splitlines()[2:]
+    return [[column.strip() for column in line.strip("|").split(" | ")] for line in lines]
+
+
+def code(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+def blocks(text):
+    return re.findall(r"^```\w*\n(.*?)^```$", text, re.S | re.M)
+
+
+def without_blocks(text):
+    return re.sub(r"^```\w*\n.*?^```$", "", text, flags=re.S | re.M)
+
+
+def commands(text):
+    """Each `faultline` command line in a page's code, as words after the program's name."""
+    lines = text.replace("\\\n", " ").splitlines()
+    for line in [*map(str.strip, lines), *code(without_blocks(text))]:
+        if line.removeprefix("$ ").startswith("faultline "):
+            yield tuple(shlex.split(line.removeprefix("$ "), comments=True)[1:])
+
+
+def verb(words):
+    return words[:2] if words[0] == "maintain" else words[:1]
+
+
+COMMANDS = sorted(
+    {
+        words
+        for file in MARKDOWN
+        for words in commands(file.read_text(encoding="utf-8"))
+        if words[1:] or words[0] != "maintain"
+    }
+)
+
+
+def test_the_readme_takes_two_minutes():
+    """Breaks when the README grows into a manual; the rest has a page in docs/."""
+    assert len(README.splitlines()) <= 150
+    assert max(map(len, README.splitlines())) <= 200, "a table of the README is too wide"
+
+
+def test_every_page_is_in_the_index():
+    """Breaks when nobody can find a page."""
+    linked = set(re.findall(r"\]\((\w[\w.-]*\.md)\)", PAGES["docs/README.md"]))
+    assert linked == {file.name for file in FILES if file.parent.name == "docs"} - {"README.md"}
+    assert "docs/README.md" in README and "CONTRIBUTING.md" in README
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(text), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("file", MARKDOWN, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_headings(file):
+    """Breaks when a page or a heading is renamed and a link to it isn't."""
+    text = re.sub(r"`[^`\n]*`", "", without_blocks(file.read_text(encoding="utf-8")))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:", target):
+            path, _, anchor = target.partition("#")
+            there = (file.parent / path).resolve() if path else file
+            assert there.exists(), f"{target} doesn't exist"
+            assert not anchor or anchor in anchors(there.read_text(encoding="utf-8")), f"{target} has no such heading"
+
+
+def test_the_table_of_outcomes_is_the_oracles():
+    for page, title in (("docs/outcomes.md", "Outcomes"), ("docs/glossary.md", "outcome")):
+        names = [code(row[0])[0] for row in rows(section(page, title))]
+        assert names == [*Outcome], "a page has an outcome that there isn't, or the other way round"
+
+
+def test_the_outcomes_docstring_names_them_all():
+    assert [line.split()[0] for line in Outcome.__doc__.splitlines()[2:] if line.strip()] == list(Outcome)
+
+
+def test_the_glossary_has_every_term():
+    """Breaks when a term of the pages has no definition, or a definition no example."""
+    terms = "cell failure variant remedy claim strategy stack reference outcome signature observation mechanism".split()
+    headings = re.findall(r"^## (.+)$", PAGES["docs/glossary.md"], re.M)
+    assert {*terms, "verdict", "certain", "likely"} <= {*headings}
+    assert [code(row[0])[0] for row in rows(section("docs/glossary.md", "verdict"))] == [*overview.VERDICTS]
+    for term in headings:
+        text = section("docs/glossary.md", term)
+        assert re.search("example", text, re.I) or '"' in text or "Its id" in text, f"{term} has no example"
+
+
+def test_the_table_of_keys_is_a_results():
+    entry = result(
+        Cell("f", "v", "s"), Judgement(Outcome.TRAINS), Ended([RankEnd(Report())]), "", Expectation(), "expected"
+    ).as_json()
+    table = rows(section("docs/formats.md", "cells.jsonl"))
+    assert [key for keys, _ in table for key in code(keys)] == [*entry], "whoever reads cells.jsonl is misled"
+    values = {keys: code(text) for keys, text in table}
+    error = {field.name for field in fields(RankError)}
+    assert error < set(values["`ranks`"]) and set(values["`ranks`"]) - error == set(entry["ranks"][0])
+    assert re.findall(r"\w+", values["`expected`"][0]) == [*entry["expected"]]
+
+
+def test_the_table_of_axes_is_the_matrixs():
+    table = dict(rows(section("docs/matrix.md", "Axes")))
+    assert code(table["checkpointing"]) == [*CHECKPOINTING]
+    assert code(table["precision"]) == [*PRECISIONS]
+    assert tuple(map(int, re.findall(r"\d", table["world size"].replace("(default)", "")))) == WORLD_SIZES
+    assert code(table["device"]) == [*DEVICES]
+    named = table["strategy"].replace("`zero0` to `zero3`", "`zero0`, `zero1`, `zero2`, `zero3`")
+    named = named.replace("`-small`", ", ".join(f"`zero{stage}-small`" for stage in range(4)))
+    assert set(code(named)) == set(strategies.names())
+
+
+def test_the_rule_that_is_shown_is_true(tmp_path):
+    """Breaks when the rule on the page says of any cell what the failure's rules don't."""
+    file = tmp_path / "expected.toml"
+    file.write_text(blocks(section("docs/outcomes.md", "Expectations"))[0])
+    [rule] = cells_expected.load(file)
+    failure = loading.failures()["zero_double_reduction"]
+    known, stack = cells_expected.rules(failure), versions()
+    about = [cell for cell in select({failure.name: failure}, Selection()) if cells_expected.first([rule], cell, stack)]
+    assert about, "the rule is about no cell, or about other versions than are pinned"
+    for cell in about:
+        expected = cells_expected.expect(known, cell, stack)
+        assert (expected.outcome, expected.signatures) == (rule.outcome, rule.signatures), f"{cell.id} differs"
+    assert rule.record in failure.records
+    names = {field.name.replace("signatures", "signature") for field in fields(rule)}
+    assert set(cells_expected.KEYS) == names - {"place", "text"}
+
+
+def test_the_verdicts_of_cells_are_the_runs():
+    """Breaks when a page explains a verdict that no cell gets, or lacks one."""
+    table = [code(row[0])[0] for row in rows(section("docs/outcomes.md", "Expectations"))]
+    fails = Expectation(Outcome.RAISES, ("torn",))
+    done = [(fails, "raises", "torn"), (Expectation(), "hangs", ""), (fails, "trains", ""), (fails, "raises", "other")]
+    assert table == [cells_expected.verdict(*each) for each in done]
+
+
+def test_commands_are_read_from_the_pages():
+    """Breaks when the tests of commands below look at none."""
+    assert {"diagnose", "check", "audit", "export", "is-safe", "bisect", "reproduce", "timeline", "run", "list", "show",
+            "report", "maintain"} == {words[0] for words in COMMANDS}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:4]))
+def test_commands_that_are_shown_exist_with_their_options(words, capsys, monkeypatch):
+    """Breaks when a page shows a command or an option that there isn't."""
+    monkeypatch.setenv("COLUMNS", "300")
+    try:
+        code = main([*verb(words), "--help"])
+    except SystemExit as leaving:
+        code = leaving.code
+    help_text = capsys.readouterr().out
+    assert not code, f"there is no {' '.join(verb(words))}"
+    options = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert options <= {*re.findall(r"--[a-z][\w-]*", help_text), "--help"}
+
+
+def test_targets_and_variables_that_are_shown_exist():
+    """Breaks when a page shows `make` something that the Makefile doesn't have."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    shown = [line for text in PAGES.values() for block in blocks(text) for line in block.splitlines()]
+    shown += [each for text in PAGES.values() for each in code(without_blocks(text))]
+    lines = [shlex.split(line, comments=True) for line in shown if line.startswith("make ")]
+    assert len(lines) > 10
+    for _, target, *variables in lines:
+        assert target in TARGETS, f"there is no make {target}"
+        for variable in variables:
+            name = variable.partition("=")[0]
+            assert f",{name})" in makefile or f"$({name})" in makefile, f"make takes no {name}"
+
+
+def test_cells_that_are_shown_exist():
+    text = "".join(PAGES.values())
+    shown = re.findall(r"(?:CELL=|export )(\w+/\S+)", text)
+    inside = re.findall(r"repros/(\w+)/failure.py::([^\"]+)", text)
+    ids = dict.fromkeys([*shown, *(f"{failure}/{name}" for failure, name in inside)])
+    assert len(ids) > 2 and [cell.id for cell in select(loading.failures(), Selection(cells=tuple(ids)))] == [*ids]
+
+
+def test_what_trains_wrongly_without_an_error_does_so():
+    """Breaks when the README's examples name a failure that raises by now, or that is fixed."""
+    table = rows(section("README.md", "What it found"))
+    assert len(table) == 6
+    for title, places in table:
+        name = re.search(r"\(repros/(\w+)/README.md\)", title)[1]
+        assert verdicts.endings(loading.failures()[name]) == [f"silent: {places}"]
+
+
+def test_the_upgrade_that_is_shown_is_a_known_one():
+    """Breaks when the README shows an upgrade that changes nothing, or whose answer is another."""
+    [words] = [words for words in commands(README) if words[0] == "is-safe"]
+    options = dict(zip(words[2::2], words[3::2], strict=True))
+    bumps = tomllib.loads((ROOT / "stacks" / "bumps.toml").read_text(encoding="utf-8"))
+    [bump] = [b for b in bumps["bump"] if (b["base"], b["requirements"]) == (options["--base"], words[1])]
+    assert f"This upgrade is {bump['verdict']}." in README
+    assert bump.get("cells", bumps["cells"])["failure"] == [options["--failure"]]
+
+
+def shows(lines, printed):
+    """Whether lines are what is printed; dots stand for what is left out."""
+    parts = [re.escape(part.rstrip()) for part in "\n".join(line.strip() for line in lines).split("...")]
+    stripped = "\n".join(line.strip() for line in printed.splitlines()).strip()
+    return re.search(r"\A" + r"[^\0]*?".join(parts) + r"\s*\Z", stripped)
+
+
+def example(page, command):
+    """The command line of a page's example, and the lines that it prints."""
+    [block] = [block for block in blocks(PAGES[page]) if block.startswith(f"$ faultline {command}")]
+    first, *lines = block.strip().splitlines()
+    return shlex.split(first)[2:], lines
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/diagnose.md"])
+def test_the_diagnosis_that_is_shown_is_what_is_printed(page, monkeypatch, asked, tmp_path):
+    """Breaks when a reader is shown an answer that the command doesn't give; dots stand for what is left out."""
+    (tmp_path / "faultline").symlink_to(ROOT / "bin" / "faultline")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "300")
+    words, lines = example(page, "diagnose")
+    code, printed, _ = asked(*words)
+    assert code == 0
+    assert shows(lines, printed), f"{page} shows what diagnose doesn't print"
+
+
+def masked(text):
+    """A text without how far something is off, and on which rank: rounding may be another on another processor."""
+    return re.sub(r"off by [\d.e+-]*\d|(gradients|weights)(, | off in )step \d|on rank \d|, rank \d", "@", text)
+
+
+@pytest.mark.slow
+def test_the_check_that_is_shown_is_what_is_printed():
+    """Breaks when the page shows for a model what the command doesn't print."""
+    words, lines = example("docs/check.md", "check")
+    words = [sys.executable, "-m", "faultline", *words]
+    environment = {**os.environ, "COLUMNS": "100"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert shows(masked("\n".join(lines)).splitlines(), masked(done.stdout)), done.stdout
+
+
+def test_the_readme_shows_lines_of_that_check():
+    """Breaks when the first example of the README isn't what `check` prints."""
+    _, lines = example("docs/check.md", "check")
+    first = blocks(README)[0].splitlines()
+    assert first[0].startswith("≠ diverges") and {*first} <= {*lines}
+
+
+def test_pictures_are_there_small_and_ask_nobody():
+    """Breaks when a page shows a picture that isn't there, or one that loads a font from a stranger."""
+    pattern = r'(?:(?:src|srcset)="|!\[[^]]*\]\()(?:\.\./)?(screenshots/[^")]+)'
+    shown = {name for text in PAGES.values() for name in re.findall(pattern, text)}
+    assert shown == {f"screenshots/{file.name}" for file in screenshots.FOLDER.iterdir()}
+    for name in shown:
+        content = (ROOT / name).read_bytes()
+        assert len(content) < 200_000, f"{name} is too large"
+        if name.endswith(".svg"):
+            assert not re.search(rb"url\(.?http|@import|<script|<image|<foreignObject", content), name
+
+
+def test_the_terminals_pictures_show_what_is_printed():
+    """Breaks when a picture loses a text, takes one for markup, or asks for a font from the network."""
+    drawn = screenshots.terminal("python -m x '<b>'", "\x1b[31mraises\x1b[0m [red] <script>alert(1)</script> ✗\n")
+    root = ET.fromstring(drawn)
+    text = "".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "$ python -m x '<b>'" in text.replace("\xa0", " ")
+    assert "raises [red] <script>alert(1)</script> ✗" in text.replace("\xa0", " ")
+    assert "url(http" not in drawn and "font-face" not in drawn
+
+
+@pytest.mark.parametrize("command", screenshots.COMMANDS.values())
+def test_what_is_pictured_can_be_asked(command):
+    _, bound, _ = app.app().parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+    assert select(loading.failures(), bound.arguments["axes"].selection()), "no cell is all of that"

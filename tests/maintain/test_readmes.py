@@ -1,0 +1,187 @@
+"""READMEs: the measured part is made from a run, and nothing else is touched."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from faultline import strategies
+from faultline.base import markdown
+from faultline.base.errors import UsageError
+from faultline.catalogue import Claim, Failure, Variant
+from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell
+from faultline.maintain import readmes
+from faultline.runs.results import Deviation, Rounding
+from tests.support import entries
+
+FAILURE = Failure(
+    title="A failure for these tests",
+    records=(),
+    since="",
+    until="",
+    errors={"torn": "torn"},
+    variants=(Variant("broken"), Variant("mended"), Variant("broken", trainer="sft", strategies=("ddp",))),
+    claims={"a": Claim("mend it with `a | b`", swap={"remedy": "mended"}), "b": Claim("pray", kind="trains")},
+    name="example",
+)
+ZERO3 = [name for name in strategies.names() if name.startswith("zero3")]
+
+
+def result(variant, strategy, mode, outcome="trains", signature="", precision="fp32", world=0, device="cpu", **changes):
+    world = world or (1 if strategy == "single" else 2)
+    cell = Cell("example", variant, strategy, mode, precision, world, device)
+    return entries.entry(cell, outcome, signature, **changes)
+
+
+NOTHING_ROUNDED = Rounding()
+
+
+def run():
+    """ZeRO-3 tears with reentrant checkpointing; mending helps, but not under zero3-offload."""
+    results = [result("sft-broken", "ddp", mode) for mode in CHECKPOINTING]
+    for strategy in strategies.names():
+        for mode in CHECKPOINTING:
+            torn = strategy in ZERO3 and mode == "reentrant"
+            told = ("raises", "torn") if torn else ("trains", "")
+            results.append(result("broken", strategy, mode, *told))
+            results.append(result("mended", strategy, mode, *(told if strategy == "zero3-offload" else ("trains", ""))))
+    return results
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        file = tmp_path / "README.md"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+PAGE = f"# Title\n\nbefore ✓\n\n{markdown.BEGIN}\nold\n{markdown.END}\n\nafter\n"
+
+
+def test_only_what_stands_between_the_markers_changes(write):
+    file = write(PAGE)
+    assert readmes.rewrite(file, FAILURE, run()) == f"{file}: rewritten"
+    text = file.read_text(encoding="utf-8")
+    before, after = text.split(markdown.BEGIN)[0], text.split(markdown.END)[1]
+    assert (before, after) == ("# Title\n\nbefore ✓\n\n", "\n\nafter\n")
+    assert "old" not in text
+    assert readmes.rewrite(file, FAILURE, run()) == f"{file}: unchanged"
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_a_text_may_speak_of_the_markers(write):
+    """Breaks when a README that explains its lines can't be rewritten."""
+    said = f"Write `{markdown.BEGIN}` and `{markdown.END}`.\n\n"
+    file = write(said + PAGE)
+    assert readmes.rewrite(file, FAILURE, run()).endswith("rewritten")
+    assert file.read_text(encoding="utf-8").startswith(said) and "old" not in file.read_text(encoding="utf-8")
+
+
+def test_the_order_of_results_changes_nothing(write):
+    file, results = write(PAGE), run()
+    readmes.rewrite(file, FAILURE, results)
+    for seed in range(3):
+        random.Random(seed).shuffle(results)
+        assert readmes.rewrite(file, FAILURE, results).endswith("unchanged"), "the README depends on who came first"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", markdown.BEGIN, markdown.END, f"{markdown.END}{markdown.BEGIN}", PAGE + markdown.END, PAGE + PAGE],
+)
+def test_without_its_two_markers_a_readme_is_left_alone(write, text):
+    file = write(text)
+    with pytest.raises(UsageError, match="measured: begin"):
+        readmes.rewrite(file, FAILURE, run())
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_a_missing_readme_and_a_run_of_something_else_are_usage_errors(tmp_path, write):
+    with pytest.raises(UsageError, match="can't be read"):
+        readmes.rewrite(tmp_path / "README.md", FAILURE, run())
+    with pytest.raises(UsageError, match="no cell of example"):
+        readmes.rewrite(write(PAGE), FAILURE, [])
+
+
+def test_strategies_that_do_the_same_share_a_line():
+    lines = readmes.measured_part(FAILURE, run()).splitlines()
+    others = "single, `ddp*`, `zero0*`, `zero1*`, `zero2*`, `fsdp*`"
+    assert lines[0] == "Measured with torch 2.13.0, on the CPU with gloo, in fp32 on 2 ranks (`single`: one process)."
+    assert lines[2:8] == [
+        "| variant | strategies | checkpointing | outcome |",
+        "| --- | --- | --- | --- |",
+        f"| `broken` | {others} | any | trains |",
+        "| `broken` | `zero3*` | off, non-reentrant | trains |",
+        "| `broken` | `zero3*` | reentrant | raises `torn` |",
+        "| `sft-broken` | ddp | any | trains |",
+    ]
+
+
+@pytest.mark.parametrize("modes", [("off",), ("off", "reentrant")], ids=", ".join)
+def test_modes_that_were_not_run_are_not_any(modes):
+    """Breaks when a variant that runs in some modes only is said to do the same in all of them."""
+    ran = [each for each in run() if each.cell.variant == "broken" or each.cell.checkpointing in modes]
+    lines = readmes.measured_part(FAILURE, ran).splitlines()
+    assert f"| `sft-broken` | ddp | {', '.join(modes)} | trains |" in lines
+    assert sum("| any |" in line for line in lines) == 1, "what ran in all modes isn't told so any more"
+
+
+def test_claims_are_told_with_counts_and_with_where_they_fail():
+    text = readmes.measured_part(FAILURE, run())
+    few = len(ZERO3) - 1
+    assert (
+        rf"| a | mend it with `a \| b` | conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
+        in text
+    )
+    assert f"raises (torn) under {'`zero3*`'} (reentrant) in broken |" in text
+
+
+def test_a_claim_that_no_cell_can_tell_is_untested():
+    text = readmes.measured_part(FAILURE, [result("mended", "ddp", "off")])
+    assert "| b | pray | untested | no cell could tell |" in text
+
+
+def test_other_precisions_and_world_sizes_are_a_line_of_their_own():
+    same = [result("broken", "ddp", "off", precision="bf16"), result("broken", "ddp", "off", world=4)]
+    assert "The same outcomes with 4 ranks or bf16, wherever" in readmes.measured_part(FAILURE, run() + same)
+    differs = [result("broken", "zero3", "off", "diverges", "nan", precision="bf16")]
+    text = readmes.measured_part(FAILURE, run() + same + differs)
+    assert "Different outside of that table: with bf16, zero3: diverges `nan` rather than trains." in text
+    assert "4 ranks" not in text
+    assert "Different" not in readmes.measured_part(FAILURE, run()) and "same" not in readmes.measured_part(
+        FAILURE, run()
+    )
+
+
+def test_what_the_tolerances_rest_on_comes_from_the_run():
+    """Breaks when a number of that table is not the run's, or errors that rounding excuses pass for small ones."""
+
+    def off(error, rounding=NOTHING_ROUNDED, **changes):
+        return result("broken", "ddp", "off", relative_error=error, rounding=rounding, **changes)
+
+    noisy = [Rounding(n, Deviation("b", "weights", 1, 0, size), n) for n, size in ((2, 1.5), (3, "inf"))]
+    sick = off("inf", replace(noisy[1], count=50), outcome="diverges")
+    lines = readmes.noise([off(1e-6), off(3e-5, noisy[0]), off(2e-5, noisy[1]), sick, off(None, outcome="raises")])
+    tolerance, margin = TOLERANCE["fp32"], MARGIN["fp32"]
+    assert lines.splitlines()[2:] == [
+        f"| fp32 | 3 | 2.0e-05 | 3.0e-05 | {tolerance:g} | inf | 5 | inf | 3.0 | {margin:g} |"
+    ]
+    quiet = readmes.noise([off(0.01, precision="bf16")]).splitlines()[2]
+    assert quiet.startswith("| bf16 | 1 | 1.0e-02 |") and "| none | 0 | none | none |" in quiet
+
+
+def test_a_gpu_next_to_the_cpu_does_not_mix_with_it():
+    on_gpu = [result("broken", "ddp", mode, "hangs", "no-progress", device="cuda") for mode in CHECKPOINTING]
+    assert "hangs" not in readmes.measured_part(FAILURE, run() + on_gpu)
+    assert "on a GPU" in readmes.measured_part(FAILURE, on_gpu)
+
+
+def test_hostile_text_stays_in_its_table_cell():
+    hostile = result("broken", "ddp", "off", "raises", "x | y\n| <img> \x1b[31m| z")
+    lines = readmes.measured_part(FAILURE, [hostile]).splitlines()
+    assert r"| `broken` | ddp | off | raises `x \| y \| <img> \| z` |" in lines

@@ -1,0 +1,246 @@
+"""What runs did is recorded: every error once, and what ended without one where that tells another story."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base import packages
+from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
+from faultline.catalogue import loading
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.cells.expected import Expectation
+from faultline.maintain import record
+from faultline.observations import history, measured, recording, store, timeline
+from faultline.observations.store import Observations, Stack
+from faultline.observations.timeline import Timeline
+from faultline.ranks.report import ErrorReport, Report
+from faultline.runs.oracle import Judgement
+from faultline.runs.results import result
+from faultline.runs.storage import RunFolder
+from faultline.runs.supervisor import Ended, RankEnd
+from faultline.stacks import requests
+
+FAILURES = loading.failures()
+
+
+def entry(failure, cell, message, stack="trl 1.0.0", outcome=Outcome.RAISES):
+    error = ErrorReport("RuntimeError", message, f'  File "/home/me/x/site-packages/a.py"\n{message}')
+    ended = Ended([RankEnd(Report(error=error))])
+    judged = Judgement(outcome, "other" if message else "", f"RuntimeError: {message}", 0)
+    return result(Cell(failure, "broken", cell), judged, ended, stack, Expectation(), "changed")
+
+
+NOTHING = Observations()
+
+
+def merged(before, *results):
+    return record.merged(before, results)
+
+
+def stacks_of(observations, error):
+    """The versions of each stack on which cells ended with an error, in one line, with the cells."""
+    found = {}
+    for cell, rows in observations.rows.items():
+        for row in rows:
+            if row.error == error.id:
+                line = packages.stack_name(observations.stacks[row.stack].versions)
+                found.setdefault(line, []).append(cell.id)
+    return found
+
+
+def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
+    """Breaks when the same error fills the file, an old stack's is lost, or a path tells who ran it."""
+    same = [
+        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", f"trl {n}")
+        for n in (1, 2)
+    ]
+    other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
+    trains = entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)
+    found = merged(NOTHING, *same, other, trains)
+    reduced, gone = sorted(found.errors.values(), key=lambda error: error.signature, reverse=True)
+    assert (gone.signature, reduced.signature) == ("other", "reduced-twice")
+    assert stacks_of(found, reduced) == {"trl 1": [same[0].cell.id], "trl 2": [same[1].cell.id]}
+    assert merged(found, *same, other) == found
+    assert "/home" not in repr(found)
+    committed = (store.FOLDER / store.ERRORS).read_text()
+    assert "/home/" not in committed and "/root/" not in committed
+
+
+def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_with():
+    """Breaks when a cell whose file was changed stays the proof of an error that it doesn't show any more."""
+    raised = [entry("zero_double_reduction", place, "already been reduced") for place in ("zero1", "zero2")]
+    trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
+    elsewhere = entry("zero_double_reduction", "zero1", "", stack="trl 2.0.0", outcome=Outcome.TRAINS)
+    left = merged(merged(NOTHING, *raised), trains, elsewhere)
+    [error] = left.errors.values()
+    assert stacks_of(left, error) == {"trl 1.0.0": [raised[0].cell.id]}
+    assert not merged(left, entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)).errors
+    assert merged(NOTHING, trains, raised[1]).errors, "the last run of a cell counts"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "observations")
+    store.forget()
+    yield tmp_path / "observations"
+    store.forget()
+
+
+def test_record_reads_all_in_a_folder_but_chaos(asked, tmp_path, folder):
+    for kind in ("part", "chaos"):
+        run = RunFolder(tmp_path / "runs" / kind)
+        run.path.mkdir(parents=True)
+        run.describe(kind=kind)
+        run.cells.write_text(
+            json.dumps(entry("zero_double_reduction", "zero2", f"an error of {kind}").as_json()) + "\n"
+        )
+    assert asked("maintain", "record", str(tmp_path / "runs"))[0] == 0
+    text = (folder / store.ERRORS).read_text()
+    assert "an error of part" in text and "chaos" not in text
+    assert asked("maintain", "record", str(folder))[0] == 2
+    assert {row.outcome for rows in store.everything().rows.values() for row in rows} == {"raises"}
+
+
+def test_observations_are_read_back_as_they_were(folder):
+    """Breaks when what is written is not what is read."""
+    everything = merged(NOTHING, *(ran(*each) for each in RUNS))
+    store.write(everything)
+    assert store.everything() == everything
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '["a/zero3/off/fp32/w2/cpu"]', '{"stack": 1}', "[1, 2, 3]"])
+def test_another_file_is_refused_in_a_line(folder, content):
+    """Breaks when a cut or foreign file ends in a traceback."""
+    (folder / store.CELLS).mkdir(parents=True)
+    (folder / store.CELLS / "zero_double_reduction.jsonl").write_text(content)
+    with pytest.raises(UsageError, match="does not hold observations"):
+        store.rows("zero_double_reduction")
+
+
+RUNS = [
+    (stack, strategy, message)
+    for strategy in ("zero2", "zero2-offload")
+    for stack, message in (("trl-1.0.0", "already reduced"), ("trl-1.0.0", ""), ("trl-1.7.0", ""), ("none", "broken"))
+]
+
+
+def ran(stack, strategy, message):
+    pins = measured.pins(stack) if stack in requests.named() else {"trl": "1"}
+    text = ", ".join(f"{name} {version}" for name, version in pins.items())
+    return entry("zero_double_reduction", strategy, message, text, Outcome.RAISES if message else Outcome.TRAINS)
+
+
+@given(st.lists(st.sampled_from(RUNS), max_size=8), st.data())
+def test_what_is_recorded_in_parts_is_what_is_recorded_at_once(runs, data):
+    """Breaks when a run that is recorded again changes anything, or a cell that ran again counts as it did before."""
+    results = [ran(*each) for each in runs]
+    whole = merged(NOTHING, *results)
+    assert merged(whole, *results) == whole
+    at = data.draw(st.integers(0, len(results)))
+    assert merged(merged(NOTHING, *results[:at]), *results[at:]) == whole
+    last_rows = {(row.stack, cell.strategy): row.words for cell, rows in whole.rows.items() for row in rows}
+    last = {(stack, strategy): "raises other" if message else "trains" for stack, strategy, message in runs}
+    named = {place: did for place, did in last_rows.items() if not place[0].startswith(store.OTHER)}
+    assert named == {place: did for place, did in last.items() if place[0] != "none"}
+
+
+def test_a_timeline_becomes_the_recorded_one(folder):
+    """Breaks when the months that a run wrote are not those that are read, or what else was recorded is lost."""
+    before = merged(NOTHING, *(ran(*each) for each in RUNS))
+    days = ("2026-03-01", "2026-04-01", "2026-05-01")
+    stacks = [Stack(days[0], {"trl": "0.9"}, days[0]), Stack(days[1], measured.pins("trl-1.0.0"), days[1])]
+    cell = Cell("zero_double_reduction", "broken", "ddp").id
+    did = Timeline(
+        [*stacks, Stack(days[2], {}, days[2], "no wheel")], {cell: ["diverges nan", "trains", "uninstallable"]}
+    )
+    after = recording.with_timeline(before, did)
+    store.write(after)
+    read = timeline.committed()
+    assert [stack.month for stack in read.stacks] == [*days] and read.cells == did.cells
+    assert read.stacks[1].name == "trl-1.0.0", "a stack is kept once"
+    assert {*before.errors} == {*after.errors} and before.rows.items() <= after.rows.items()
+    assert recording.with_timeline(after, did) == after
+
+
+def test_what_is_recorded_has_the_names_that_there_are():
+    """Breaks when a stack's pins, a cell's name or a failure's patterns change, and the old name stays."""
+    everything = store.everything()
+    assert recording.named(everything) == everything
+
+
+@pytest.mark.parametrize("name", sorted({*requests.named()} - {packages.TODAY}))
+def test_every_stack_in_stacks_has_runs(name):
+    """Breaks when a run on a stack can't be told from one on any other releases."""
+    assert store.stacks()[name].versions == measured.pins(name)
+
+
+def test_every_row_has_its_stack_and_its_error():
+    """Breaks when the files disagree: a row of no stack, or an error under another signature than its rows."""
+    referred = set()
+    for cell, rows in store.everything().rows.items():
+        for row in rows:
+            assert row.stack in store.stacks(), cell.id
+            if row.error:
+                error = store.errors()[row.error]
+                assert (error.failure, error.outcome, error.signature) == (cell.failure, row.outcome, row.signature)
+                referred.add(row.error)
+    assert referred == {*store.errors()}
+
+
+def recorded_on(versions):
+    """Failure, signature and cell of every error that is recorded of stacks with these versions."""
+    return {
+        (error.failure, error.signature, cell)
+        for error in store.errors().values()
+        for cell, row in measured.runs(error)
+        if versions.items() <= store.stacks()[row.stack].versions.items()
+    }
+
+
+def test_every_recorded_error_has_a_cell_of_the_catalogue():
+    for failure, _, cell in recorded_on({}):
+        assert cell.failure == failure in FAILURES and cell.checkpointing in CHECKPOINTING
+
+
+# Cells in which a package takes part: on a stack that is today's but for this one, the others do what they do today.
+PARTS = {
+    "deepspeed": lambda cell: cell.strategy.startswith("zero"),
+    "trl": lambda cell: FAILURES[cell.failure].variant(cell.variant).trainer,
+}
+
+
+@pytest.mark.parametrize("name", requests.named())
+def test_every_stack_has_its_errors_recorded(name):
+    """Breaks when a stack is added to stacks/ and what its cells end with isn't recorded: faultline maintain record.
+
+    Which of them raise, and with which of the failures' errors, is known of today, of stacks that the timeline has, and
+    of those that a failure names.
+    """
+    pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in requests.read(name).requirements if "==" in pin}
+    versions = measured.pinned() if name == packages.TODAY else {p: v for p, v in pins.items() if p in STACK}
+    found = recorded_on(versions)
+    differs = [package for package, version in versions.items() if measured.pinned()[package] != version]
+    assert len(differs) == 1 or {cell.precision for *_, cell in found} == {"fp32", "bf16"}
+    takes_part = PARTS.get(" ".join(differs), lambda cell: True)
+    raised = {
+        (cell.failure, signature)
+        for failure in FAILURES.values()
+        for cell, (outcome, signature) in measured.outcomes(failure, name).items()
+        if cell.broken and outcome == "raises" and takes_part(cell)
+        if name in (packages.TODAY, *history.pinned(failure, cell))
+    }
+    month = next(
+        (n for n, m in enumerate(measured.months()) if m.versions and versions.items() <= m.versions.items()), None
+    )
+    for failure in FAILURES.values() if month is not None else ():
+        for cell, rows in measured.monthly(failure.name).items():
+            row = rows[month]
+            if row and row.outcome == "raises" and cell.broken and row.signature in failure.errors:
+                raised.add((failure.name, row.signature))
+    assert raised <= {(failure, signature) for failure, signature, _ in found}

@@ -1,0 +1,138 @@
+"""Timelines: what cells did over time, as data that can be read back, and as pictures of it."""
+
+import datetime
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from faultline.base.errors import UsageError
+from faultline.cells.cell import Cell
+from faultline.observations import timeline
+from faultline.observations.store import Stack
+from faultline.observations.timeline import UNINSTALLABLE, Timeline
+from faultline.releases import timeline as releases_timeline
+from faultline.releases import timeline_view
+from faultline.runs import campaigns
+from tests.support.entries import entry
+
+CELL = Cell("grpo_lora_no_grad", "grpo-broken", "ddp").id
+OTHER = Cell("grpo_lora_no_grad", "grpo-broken", "zero2").id
+HOSTILE = '</title><script>alert("x")</script>\x1b[31m'
+
+DAYS = st.dates(datetime.date(2024, 1, 1), datetime.date(2030, 1, 1))
+OUTCOMES = st.sampled_from(["trains", "raises no-grad-fn", "raises other", "diverges differs", UNINSTALLABLE])
+TEXTS = st.text(max_size=30)
+
+
+@st.composite
+def timelines(draw):
+    stacks = draw(
+        st.lists(st.builds(Stack, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), TEXTS, TEXTS), max_size=5)
+    )
+    one = st.lists(OUTCOMES, min_size=len(stacks), max_size=len(stacks))
+    return Timeline(stacks, {cell: draw(one) for cell in (CELL, OTHER)})
+
+
+@given(DAYS, DAYS)
+def test_months_are_their_first_days(first, last):
+    """Breaks when a month is left out or comes twice, or a date lies outside of what was asked for."""
+    days = list(releases_timeline.months(first, last))
+    assert all(day.day == 1 and first <= day <= last for day in days)
+    assert len(set(days)) == len(days)
+    between = {(first + datetime.timedelta(n)).replace(day=1) for n in range((last - first).days + 1)}
+    assert set(days) == {day for day in between if day >= first}
+
+
+@given(timelines())
+def test_a_timeline_is_read_back_as_it_was(tmp_path_factory, told):
+    """Breaks when committed data draws another chart than the run did."""
+    file = tmp_path_factory.mktemp("timeline") / "timeline.json"
+    timeline.write(file, told)
+    assert timeline.read(file) == told
+    json.loads(file.read_text())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"stacks": []}',
+        '{"stacks": [], "cells": {"x": []}}',
+        f'{{"stacks": [], "cells": {{"{CELL}": ["trains"]}}}}',
+        f'{{"stacks": [{{"name": "2025-03-01"}}], "cells": {{"{CELL}": [""]}}}}',
+        f'{{"stacks": [{{"name": "2025-03-01"}}], "cells": {{"{CELL}": [3]}}}}',
+        f'{{"stacks": [{{"name": "2025-03-01", "versions": ["trl"]}}], "cells": {{"{CELL}": ["trains"]}}}}',
+    ],
+)
+def test_another_file_is_refused_in_a_line(tmp_path, content):
+    """Breaks when a cut or foreign file is drawn, or ends in a traceback."""
+    file = tmp_path / "timeline.json"
+    file.write_text(content)
+    with pytest.raises(UsageError, match="is not a timeline"):
+        timeline.read(file)
+
+
+def measured(name, outcome="trains", unusable=""):
+    one = entry(Cell.parse(CELL), outcome)
+    return campaigns.Measured(name, "", [] if unusable else [one], unusable, {"trl": "1.0+cpu"})
+
+
+def test_what_can_not_be_installed_is_said_and_no_gap():
+    """Breaks when a month without a stack vanishes from the line of time, or looks like one in which all is well."""
+    told = releases_timeline.gather(
+        [measured("2025-03-01", "raises"), measured("2025-04-01", unusable="no wheel")], [CELL]
+    )
+    assert told.cells[CELL] == ["raises", UNINSTALLABLE]
+    assert told.stacks[0].versions == {"trl": "1.0"} and told.stacks[1].unusable == "no wheel"
+
+
+@given(timelines())
+def test_every_cell_is_in_the_row_of_its_variant(told):
+    """Breaks when a square shows fewer cells than it stands for."""
+    (row,) = timeline.series(told)
+    assert (row.failure, row.variant) == ("grpo_lora_no_grad", "grpo-broken")
+    assert [point.total() for point in row.points] == [2] * len(told.stacks)
+
+
+def test_no_text_gets_into_a_picture_or_page_as_it_is(tmp_path):
+    """Breaks when a version or a resolver's words can close an element of the page."""
+    told = Timeline([Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)], {CELL: ["trains"]})
+    file = tmp_path / "timeline.html"
+    timeline_view.page(file, told)
+    for text in (timeline_view.picture(told), file.read_text()):
+        assert "<script" not in text and "\x1b" not in text and "alert(" in text
+
+
+def test_a_square_is_filled_by_what_its_cells_did():
+    """Breaks when one bad cell of many can't be seen."""
+    told = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: ["trains"], OTHER: ["diverges differs"]})
+    picture = timeline_view.picture(told)
+    assert picture.count("<rect") == 2 + 2, "the legend doesn't have just the outcomes that there are"
+    assert "trains 1, diverges 1" in picture
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "mark"),
+    [
+        (("trains", "trains"), "✓"),
+        (("trains", "raises other"), "✗1"),
+        (("diverges differs", "diverges unmoved"), "≠2"),
+        (("impossible", "trains"), "✓"),
+        (("impossible", "impossible"), "–"),  # noqa: RUF001 - the report's dash
+        ((UNINSTALLABLE, UNINSTALLABLE), "·"),
+    ],
+)
+def test_the_terminal_shows_what_does_not_train(outcomes, mark):
+    """Breaks when a silent failure looks like an uneventful month."""
+    out = io.StringIO()
+    told = Timeline(
+        [Stack("2025-03-01", {}, "2025-03-01")], dict(zip((CELL, OTHER), ([each] for each in outcomes), strict=True))
+    )
+    timeline_view.terminal(Console(file=out, width=100), told)
+    line = next(line for line in out.getvalue().splitlines() if "grpo-broken" in line)
+    assert line.split()[-1] == mark

@@ -1,0 +1,124 @@
+"""Error texts: one error is known again whatever its numbers, addresses, paths and names, and no other for it."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.observations.wording import normalised, same_error, searchable
+
+NUMBERS = st.one_of(st.integers(0, 10**9).map(str), st.floats(0, 1e9, allow_nan=False).map(repr))
+PATHS = st.lists(st.from_regex(r"[a-z][\w-]{0,8}", fullmatch=True), min_size=2, max_size=5).map(
+    lambda parts: "/" + "/".join(parts) + ".py"
+)
+NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), min_size=2, max_size=5).map(".".join)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_twice_is_once(text):
+    """Breaks when a text's form depends on how often it went through."""
+    assert normalised(normalised(text)) == normalised(text)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab1./\\-_x#<>e+, "))
+def test_twice_is_once_for_what_looks_like_names_and_numbers(text):
+    """Breaks when a replacement makes something that the next pass replaces."""
+    assert normalised(normalised(text)) == normalised(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (NUMBERS, "The parameter {} has already been reduced"),
+        (st.integers(0, 2**48).map(hex), "<object at {}> is gone"),
+        (PATHS, 'File "{}", line 7'),
+        (NAMES, "parameter {} is off"),
+        (st.lists(st.integers(0, 99).map(str), min_size=1).map(" ".join), "indices without gradient: {}"),
+        (st.lists(st.integers(0, 99).map(str), min_size=1).map(", ".join), "sizes [{}] differ"),
+    ],
+)
+def test_what_differs_from_run_to_run_makes_no_difference(values, text):
+    """Breaks when the same error of another parameter, file or process is taken for another one."""
+
+    @settings(deadline=None)
+    @given(values, values)
+    def same(one, other):
+        assert normalised(text.format(one)) == normalised(text.format(other))
+        assert re.sub(r"\W", "", text.split("{")[0]) in re.sub(r"\W", "", normalised(text.format(one)))
+
+    same()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            "RuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, need to convert all",
+            'RuntimeError "got mixed torch.Tensor and DTensor, need to convert all"',
+        ),
+        ("RuntimeError: 'weight' must be 2-D", "RuntimeError \"'weight' must be 2-D\""),
+        (
+            "RuntimeError: The size of tensor a (0) must match the size of tensor b (64) at dimension 1",
+            'RuntimeError "The size of tensor a" "must match the size of tensor b"',
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/a/b'",
+            'FileNotFoundError "No such file or directory',
+        ),
+        ("KeyError: 'lr'", "KeyError \"'lr'\""),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_words_to_search_for_stand_in_the_message(error, words):
+    """Breaks when somebody is told to search for signs in place of numbers and names, which no page has."""
+    found = searchable(error)
+    assert found.startswith(words)
+    assert all(stretch in error for stretch in re.findall('"([^"]+)"', found))
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_words_to_search_for_are_the_messages_own_whatever_it_is(text):
+    from faultline.base.text import one_line
+
+    kind, *stretches = searchable(f"E: {text}").split(' "')
+    assert kind.startswith("E") and all(stretch.removesuffix('"') in one_line(text) for stretch in stretches)
+
+
+REDUCED = "AssertionError: The parameter 657 has already been reduced. Gradient computed twice for this partition. "
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (REDUCED + "Multiple gradient reduction is currently not supported", REDUCED + "This is not supported"),
+        ("RuntimeError: Output 0 of Split is a view", "RuntimeError: Output 12 of Split is a view"),
+        (
+            "ValueError: FSDP expects uniform original parameter dtype but got {bfloat16}",
+            "ValueError: FSDP expects a uniform parameter dtype but got {float32}",
+        ),
+    ],
+)
+def test_wordings_of_one_error_are_alike(one, other):
+    """Breaks when a reworded message is taken for a changed behaviour."""
+    assert same_error(one, other) and same_error(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            "RuntimeError: Function SumBackward0 returned an invalid gradient at index 0 - got [0]",
+            "RuntimeError: The size of tensor a (0) must match the size of tensor b (8) at dimension 1",
+        ),
+        ("AssertionError: loss must be a scalar tensor", "RuntimeError: loss must be a scalar tensor"),
+        ("ImportError: cannot import name 'A' from 'x'", "ImportError: attempted relative import beyond top-level"),
+        ("a.B: the same words", "c.D: the same words"),
+    ],
+)
+def test_other_errors_are_not(one, other):
+    """Breaks when a new failure hides behind the old one because both are, say, RuntimeErrors."""
+    assert not same_error(one, other)

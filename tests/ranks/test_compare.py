@@ -1,0 +1,281 @@
+"""The oracle's arithmetic: what differs is named and nothing else is, down to the last step and the last bit."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.cells.cell import MARGIN, PRECISIONS, STEPS, TOLERANCE
+from faultline.ranks import compare
+from faultline.ranks.compare import Trace
+
+SHAPES = {"a.weight": (3, 4), "a.bias": (4,), "b.scale": (), "b.weight": (2, 3, 2)}
+KINDS = ("gradients", "weights")
+NAMES = sorted(SHAPES)
+CLOSE = {"deadline": None, "max_examples": 60}
+
+seeds = st.integers(0, 2**32 - 1)
+precisions = st.sampled_from(PRECISIONS)
+places = st.tuples(st.sampled_from(KINDS), st.sampled_from(NAMES), st.integers(0, STEPS - 1))
+
+
+def tensors(generator, size=1.0):
+    """Values of either sign between half of `size` and one and a half of it: none is lost in another's rounding."""
+    parts = {name: torch.rand(shape, generator=generator) * 2 - 1 for name, shape in SHAPES.items()}
+    return {name: size * (part + part.sign() / 2) for name, part in parts.items()}
+
+
+def a_run(seed, size=0.1):
+    """Initial weights, and gradients and movements of about `size` after each step."""
+    generator = torch.Generator().manual_seed(seed)
+    initial = tensors(generator)
+    steps = [(tensors(generator, size), tensors(generator, size)) for _ in range(STEPS)]
+    weights = [{name: initial[name] + move[name] for name in SHAPES} for _, move in steps]
+    return Trace(initial, [gradients for gradients, _ in steps], weights)
+
+
+def changed(run, place, change):
+    """The run with ``change(gradient or movement since the start)`` in one place."""
+    kind, name, step = place
+    start = run.initial[name] if kind == "weights" else torch.zeros(())
+    parts = [dict(part) for part in getattr(run, kind)]
+    parts[step][name] = start + change(parts[step][name] - start)
+    return dataclasses.replace(run, **{kind: parts})
+
+
+def noisy(run, seed, size):
+    """The run with every gradient and movement off by `size` of its norm, each in a direction of its own."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def off(value):
+        direction = torch.randn(value.shape, generator=generator)
+        return value + size * value.norm() * direction / direction.norm()
+
+    for place in ((kind, name, step) for kind in KINDS for name in NAMES for step in range(STEPS)):
+        run = changed(run, place, off)
+    return run
+
+
+def found(key, *args):
+    """What `compare` lists under a key, as (kind or "", name, step)."""
+    steps = compare.compare(*args)
+    return {(*entry.rpartition(":")[::2], number) for number, step in enumerate(steps) for entry in getattr(step, key)}
+
+
+@given(seeds, seeds, precisions)
+@settings(**CLOSE)
+def test_law_a_run_does_not_differ_from_itself(seed, other, precision):
+    """Breaks when anything but a difference is called one."""
+    run = a_run(seed)
+    for step in compare.compare(run, run, noisy(run, other, 1e-6), precision):
+        assert not step.bad and not step.unmoved and not step.nan and not step.rounding
+        assert {*step.gradients.values(), *step.weights.values()} == {0.0}
+        assert set(step.gradients) == set(step.weights) == set(NAMES)
+
+
+@given(seeds, places, st.sampled_from([1, -1]), precisions)
+@settings(**CLOSE)
+def test_law_one_scaled_tensor_is_found_and_nothing_else(seed, place, sign, precision):
+    """Breaks when a step, a kind or a parameter is left out, or when only what is too large counts."""
+    run = a_run(seed)
+    bad = changed(run, place, lambda value: value * (1 + sign * 10 * TOLERANCE[precision]))
+    assert found("bad", bad, run, run, precision) == {place}
+    kind, name, step = place
+    steps = compare.compare(bad, run, run, precision)
+    assert steps[step].errors(kind)[name] == pytest.approx(10 * TOLERANCE[precision], rel=0.05)
+
+
+@given(seeds, places, st.sampled_from([0.5, -0.5]), precisions)
+@settings(**CLOSE)
+def test_law_what_is_below_the_tolerance_passes_with_its_error(seed, place, part, precision):
+    """Breaks when runs without measured noise have to agree to the bit, or when small errors are not reported."""
+    run = a_run(seed)
+    near = changed(run, place, lambda value: value * (1 + part * TOLERANCE[precision]))
+    assert not found("bad", near, run, run, precision)
+    kind, name, step = place
+    reported = compare.compare(near, run, run, precision)[step].errors(kind)[name]
+    assert reported == pytest.approx(0.5 * TOLERANCE[precision], rel=0.05)
+
+
+@given(seeds, seeds, places, st.sampled_from([0.5, 2.0]), precisions)
+@settings(**CLOSE)
+def test_law_noise_explains_its_margin_and_no_more(seed, other, place, times, precision):
+    """Breaks when noise explains everything, nothing, or the noise of another parameter."""
+    run, size = a_run(seed), 2 * TOLERANCE[precision]
+    noise = noisy(run, other, size)
+    near = changed(run, place, lambda value: value * (1 + times * MARGIN[precision] * size))
+    assert found("bad", near, run, noise, precision) == ({place} if times > 1 else set())
+    kind, name, step = place
+    told = compare.compare(near, run, noise, precision)[step]
+    assert told.errors(kind)[name] > TOLERANCE[precision], "an error that rounding explains is not told"
+    excused = {} if times > 1 else {f"{kind}:{name}": pytest.approx(times * MARGIN[precision], rel=0.05)}
+    assert told.rounding == excused
+    only_here = changed(run, place, lambda value: value * (1 + size))
+    others = {(kind, name, step) for kind in KINDS for name in NAMES for step in range(STEPS)} - {place}
+    assert found("bad", noisy(run, seed, size), run, only_here, precision) == others
+
+
+@pytest.mark.parametrize(("precision", "noise"), [("fp32", 1e-4), ("bf16", 0.03)])
+@given(seed=seeds)
+@settings(**CLOSE)
+def test_a_lost_rank_of_four_is_found_in_a_noisy_model(precision, noise, seed):
+    """Breaks when the margin grows so large that noise, as it was measured, would hide a whole rank's rows."""
+    run = a_run(seed)
+    lost = noisy(changed(run, ("gradients", "a.weight", STEPS - 1), lambda value: value * 0.75), seed, noise)
+    assert found("bad", lost, run, noisy(run, seed + 1, noise), precision) == {("gradients", "a.weight", STEPS - 1)}
+
+
+@given(seeds, st.sampled_from(NAMES), precisions)
+@settings(**CLOSE)
+def test_a_weight_that_stays_where_it_was_is_named(seed, name, precision):
+    """Breaks when a frozen parameter is not told from one that went astray."""
+    run = a_run(seed)
+    frozen = changed(run, ("weights", name, STEPS - 1), torch.zeros_like)
+    astray = changed(run, ("weights", name, STEPS - 1), torch.neg)
+    no_gradient = changed(run, ("gradients", name, STEPS - 1), torch.zeros_like)
+    assert found("unmoved", frozen, run, run, precision) == {("", name, STEPS - 1)}
+    assert found("bad", frozen, run, run, precision) == {("weights", name, STEPS - 1)}
+    assert found("bad", no_gradient, run, run, precision) == {("gradients", name, STEPS - 1)}
+    assert not found("unmoved", astray, run, run, precision)
+    assert not found("unmoved", no_gradient, run, run, precision)
+
+
+def test_a_weight_that_is_all_noise_is_not_called_frozen():
+    """Breaks when `unmoved` is said of k_proj's bias, whose true gradient is zero, because another fault shook it."""
+    place = ("weights", "a.bias", 0)
+    run = changed(a_run(1), place, lambda value: torch.full_like(value, 1e-4))
+    noise = changed(run, place, lambda value: value * 1.25)
+    shaken = changed(run, place, lambda value: -value)
+    assert found("bad", shaken, run, noise, "bf16") == {place}
+    assert not found("unmoved", shaken, run, noise, "bf16")
+
+
+@given(seeds, places.filter(lambda place: "weight" in place[1]))  # one number's noise can be zero by chance
+@settings(**CLOSE)
+def test_a_parameter_whose_true_gradient_is_zero_may_be_any_rounding_noise(seed, place):
+    """Breaks when k_proj's bias, which softmax cancels out, is an alarm; or when a fault can hide in it."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(value):
+        direction = torch.randn(value.shape, generator=generator)
+        return 1e-6 * direction / direction.norm()
+
+    run, rounding, mine = (changed(a_run(seed), place, noise) for _ in range(3))
+    kind, name, step = place
+    assert not found("bad", mine, run, rounding, "fp32")
+    told = compare.compare(mine, run, rounding, "fp32")[step]
+    assert told.errors(kind)[name] > TOLERANCE["fp32"] and [*told.rounding] == [f"{kind}:{name}"]
+    moved = changed(a_run(seed), place, lambda value: 1e-3 * value / value.norm())
+    assert found("bad", moved, run, rounding, "fp32") == {place}
+
+
+def test_a_movement_below_the_last_place_of_a_weight_is_rounding():
+    """Breaks when a gradient of 1e-9 is an alarm because one run's weights could not show it and another's did."""
+    place = ("weights", "a.weight", 1)
+    still = changed(a_run(1), place, torch.zeros_like)
+    shaken = changed(still, place, lambda value: torch.full_like(value, 6e-8))
+    assert not found("bad", shaken, still, still, "fp32")
+    moved = changed(still, place, lambda value: torch.full_like(value, 6e-6))
+    assert found("bad", moved, still, still, "fp32") == {place}
+
+
+def test_no_gradient_is_a_gradient_of_zeros():
+    """Breaks when engines that leave None and engines that fill in zeros can't both agree with the reference."""
+    place = ("gradients", "a.bias", 1)
+    zeros = changed(a_run(1), place, torch.zeros_like)
+    nothing = Trace(zeros.initial, [], [])
+    for gradients, weights in zip(zeros.gradients, zeros.weights, strict=True):
+        nothing.add({name: value if value.any() else None for name, value in gradients.items()}, weights)
+    assert "a.bias" not in nothing.gradients[1]
+    for mine, theirs in ((zeros, nothing), (nothing, zeros), (nothing, nothing)):
+        assert not found("bad", mine, theirs, theirs, "fp32")
+    assert found("bad", nothing, a_run(1), a_run(1), "fp32") == {place}
+    assert found("bad", a_run(1), nothing, nothing, "fp32") == {place}
+
+
+def test_an_engine_that_leaves_no_gradients_is_judged_by_its_weights():
+    """Breaks when such a run has no gradients to compare and so all are bad, or its weights pass with them."""
+    run = a_run(1)
+    mine = Trace(run.initial, [], [])
+    for weights in run.weights:
+        mine.add(None, weights)
+    assert not found("bad", mine, run, run, "fp32")
+    place = ("weights", "b.weight", STEPS - 1)
+    assert found("bad", changed(mine, place, torch.neg), run, run, "fp32") == {place}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@given(place=places, precision=precisions)
+@settings(**CLOSE)
+def test_what_is_not_a_number_is_found_wherever_it_is(value, place, precision):
+    """Breaks when NaN, which no comparison holds for, passes as agreement; in the reference it would excuse all."""
+    run = a_run(1)
+    spoilt = changed(
+        run, place, lambda tensor: tensor.reshape(-1).index_fill(0, torch.tensor([0]), value).view_as(tensor)
+    )
+    for args in ((spoilt, run, run), (run, spoilt, run), (run, run, spoilt), (spoilt, spoilt, spoilt)):
+        assert found("nan", *args, precision) == {place}
+        assert not found("bad", *args, precision)
+
+
+def test_weights_that_one_run_lacks_differ():
+    """Breaks when a parameter that was not read is not compared."""
+    run = a_run(1)
+    less = Trace(*([{k: v for k, v in part.items() if k != "a.bias"} for part in parts] for parts in parts_of(run)))
+    less = dataclasses.replace(less, initial=less.initial[0])
+    wanted = {(kind, "a.bias", step) for kind in KINDS for step in range(STEPS)}
+    assert found("bad", less, run, run, "fp32") == found("bad", run, less, less, "fp32") == wanted
+
+
+def parts_of(run):
+    return [run.initial], run.gradients, run.weights
+
+
+def test_what_was_read_does_not_change_later():
+    """Breaks when a trace holds the live tensors, which the next step moves: every step would look like the last."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    trace = Trace(compare.copy({"w": weight}), [], [])
+    trace.add({"w": weight.grad}, {"w": weight})
+    with torch.no_grad():
+        weight.add_(1)
+        weight.grad.zero_()
+    assert all(part["w"].eq(1).all() and not part["w"].requires_grad for parts in parts_of(trace) for part in parts)
+    assert compare.copy({"w": weight.bfloat16()})["w"].dtype == torch.float32
+    assert compare.copy({"zeros": torch.zeros(2), "nothing": None}).keys() == {"zeros"}
+
+
+@given(seeds, st.sampled_from(["full", "no gradients", "some gradients"]))
+@settings(**CLOSE)
+def test_law_a_saved_run_comes_back_bit_by_bit(tmp_path_factory, seed, gradients):
+    """Breaks when a reference on disk is not the run that was recorded."""
+    run = a_run(seed)
+    if gradients != "full":
+        kept = () if gradients == "no gradients" else NAMES[1:2]
+        run = dataclasses.replace(run, gradients=[{name: part[name] for name in kept} for part in run.gradients])
+    run.weights[0]["a.bias"][:2] = torch.tensor([-0.0, float("nan")])
+    file = tmp_path_factory.mktemp("saved") / "reference.pt"
+    compare.save({"reference": run, "noise": a_run(seed + 1)}, file)
+    loaded = compare.load(file)
+    assert [[compare.digest(part) for part in parts] for parts in parts_of(loaded["reference"])] == [
+        [compare.digest(part) for part in parts] for parts in parts_of(run)
+    ]
+    assert [{k: v.shape for k, v in part.items()} for part in loaded["reference"].weights] == [
+        {k: v.shape for k, v in part.items()} for part in run.weights
+    ]
+    assert compare.digest(loaded["noise"].initial) == compare.digest(a_run(seed + 1).initial)
+
+
+def test_a_run_that_is_a_multiple_of_its_reference_says_of_what():
+    """Breaks when half of every gradient is told as any error of a half, or one that is no multiple as one."""
+    theirs = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[-3.0]])}
+
+    def of(**mine):
+        return compare.factor({name: torch.tensor(values) for name, values in mine.items()}, theirs, 1e-3)
+
+    assert of(a=[0.5, 1.0], b=[[-1.5]]) == pytest.approx(0.5)
+    assert of(a=[-2.0, -4.0], b=[[6.0]]) == pytest.approx(-2)
+    assert of(a=[0.5, 1.0], b=[[-3.0]]) is None and of(a=[1.5, 1.0], b=[[-1.5]]) is None
+    assert of(a=[0.0, 0.0], b=[[0.0]]) is None

@@ -1,0 +1,225 @@
+"""Batches and losses: what ranks share out adds up to the global batch, bit for bit where it must."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from faultline.cells.cell import STEPS, WORLD_SIZES
+from faultline.scenario import my_rows, next_token_loss, sgd, share_dropout, to, token_batch
+from tiny_models import data
+from tiny_models.gemma3 import processor
+from tiny_models.qwen2 import add_lora, qwen2
+from tiny_models.tokenizer import SPECIAL
+
+IMAGE = SPECIAL.index("<image>")
+IMAGES = ("none", "first half", "dummy")
+worlds = pytest.mark.parametrize("world", WORLD_SIZES)
+
+ids = st.integers(min_value=1, max_value=10)
+ROWS = st.lists(st.lists(ids, min_size=1, max_size=9), min_size=4, max_size=4)
+
+
+def bigram_logits(table, batch):
+    """Logits [B, T, vocabulary] of a model that looks only at the token itself."""
+    return table[batch["input_ids"]]
+
+
+@given(ROWS, st.integers(min_value=0, max_value=2**32 - 1))
+@settings(deadline=None)
+def test_law_the_mean_of_the_ranks_losses_is_the_loss_of_the_global_batch(rows, seed):
+    """And so is the mean of their gradients, which is what every strategy computes."""
+    tokens = sum(len(row) - 1 for row in rows)
+    assume(tokens)
+    table = torch.randn(11, 11, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+    pairs = [(a, b) for row in rows for a, b in pairwise(row)]
+    by_hand = -sum(table.log_softmax(-1)[a, b] for a, b in pairs) / tokens
+    wanted = torch.autograd.grad(by_hand, table)[0]
+    for world in WORLD_SIZES:
+        batches = [token_batch(rows, rank, world) for rank in range(world)]
+        mean = sum(next_token_loss(bigram_logits(table, batch), batch) for batch in batches) / world
+        torch.testing.assert_close(mean, by_hand, msg=lambda m, w=world: f"{w} ranks train on another loss: {m}")
+        torch.testing.assert_close(torch.autograd.grad(mean, table)[0], wanted)
+
+
+@given(ROWS, st.integers(min_value=0, max_value=10))
+@settings(deadline=None)
+def test_law_padding_is_never_trained_on(rows, pad):
+    assume(sum(len(row) - 1 for row in rows))
+    table = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))
+    plain, padded = token_batch(rows, 0, 1), token_batch(rows, 0, 1, pad)
+    assert torch.equal(plain["labels"], padded["labels"]), "the padding token became a label"
+    assert torch.equal(padded["attention_mask"].sum(1), torch.tensor([len(row) for row in rows]))
+    losses = [next_token_loss(bigram_logits(table, batch), batch) for batch in (plain, padded)]
+    assert torch.equal(*losses), "what stands in the padding changes the loss"
+
+
+@given(ROWS)
+@settings(deadline=None)
+def test_law_every_rank_pads_to_the_same_width(rows):
+    assume(sum(len(row) - 1 for row in rows))
+    for world in WORLD_SIZES:
+        batches = [token_batch(rows, rank, world)["input_ids"] for rank in range(world)]
+        assert torch.equal(torch.cat(batches), token_batch(rows, 0, 1)["input_ids"]), "rows are lost or out of order"
+
+
+@given(st.sampled_from(WORLD_SIZES), st.integers(min_value=0, max_value=5), st.data())
+def test_law_the_ranks_rows_are_a_partition(world, share, draw):
+    values = draw.draw(st.lists(st.integers(), min_size=share * world, max_size=share * world))
+    parts = [my_rows(values, rank, world) for rank in range(world)]
+    assert [value for part in parts for value in part] == values, "a row is lost, doubled or out of order"
+    assert {len(part) for part in parts} == {share}, "ranks have unequal shares"
+
+
+def dropped(modules, seed):
+    """A model of dropout modules whose masks are shared, as ranks see it, with another global state each time."""
+    model = torch.nn.ModuleList(modules).train()
+    share_dropout(model)
+    torch.manual_seed(seed)
+    return model
+
+
+@given(
+    st.integers(min_value=1, max_value=4),
+    st.integers(min_value=1, max_value=6),
+    st.integers(min_value=1, max_value=33),
+    st.sampled_from([0.05, 0.5, 0.9]),
+    st.integers(min_value=0, max_value=2**32 - 1),
+)
+@settings(deadline=None)
+def test_law_shared_dropout_knows_neither_rows_nor_padding(rows, tokens, channels, rate, seed):
+    x = torch.randn(rows, tokens, channels, generator=torch.Generator().manual_seed(seed))
+    whole = dropped([torch.nn.Dropout(rate)], seed)[0](x)
+    again = dropped([torch.nn.Dropout(rate)], seed + 1)[0]
+    assert torch.equal(torch.cat([again(row[None]) for row in x]), whole), "a row's mask depends on its batch"
+    padded = torch.nn.functional.pad(x, (0, 0, 0, 3))
+    assert torch.equal(again(padded)[:, :tokens], whole), "a token's mask depends on the padding"
+    assert torch.equal(again(x), whole), "a second forward pass draws another mask: checkpointing would recompute it"
+    flat = again(x.flatten(0, 1)).reshape(x.shape)
+    assert torch.equal(flat, whole), "a token's mask depends on how the batch is laid out"
+
+
+def test_shared_dropout_is_dropout():
+    x = torch.ones(2, 3, 20_000)
+    first, second, none = dropped([torch.nn.Dropout(0.3), torch.nn.Dropout(0.3), torch.nn.Dropout(0.0)], 0)
+    kept = first(x) != 0
+    assert abs(kept.float().mean() - 0.7) < 0.02, "it drops another share than its rate"
+    torch.testing.assert_close(first(x)[kept], torch.full_like(x, 1 / 0.7)[kept])
+    assert not torch.equal(first(x), second(x)), "every module has the same mask"
+    assert torch.equal(none(x), x)
+    first.eval()
+    assert torch.equal(first(x), x), "dropout is in force in evaluation"
+    assert first(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("world", WORLD_SIZES[1:])
+def test_lora_with_dropout_gives_each_row_the_same_logits_on_every_rank(world):
+    model = add_lora(qwen2())
+    share_dropout(model)
+    rows = data.text_rows(0)
+    with torch.no_grad():
+        whole = model(input_ids=token_batch(rows, 0, 1)["input_ids"]).logits
+        parts = [model(input_ids=token_batch(rows, rank, world)["input_ids"]).logits for rank in range(world)]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_the_optimizer_is_sgd_with_momentum_on_what_is_trained():
+    model = torch.nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    [group] = sgd(model).param_groups
+    assert group["params"] == [model.weight], "a frozen parameter is given to the optimizer"
+    assert (type(sgd(model)), group["momentum"]) == (torch.optim.SGD, 0.9)
+
+
+def test_every_step_has_other_rows_of_unequal_length():
+    batches = [data.text_rows(step) for step in range(STEPS)]
+    assert [len(rows) for rows in batches] == [data.ROWS] * STEPS
+    assert len({str(rows) for rows in batches}) == STEPS, "a stale batch would not be noticed"
+    assert all(len({len(row) for row in rows}) > 1 for rows in batches), "nothing is ever padded"
+
+
+@pytest.mark.parametrize("world", WORLD_SIZES[1:])
+def test_ranks_have_unequal_token_counts(world):
+    counts = [
+        {sum(len(row) - 1 for row in my_rows(data.text_rows(step), rank, world)) for rank in range(world)}
+        for step in range(STEPS)
+    ]
+    assert any(len(shares) > 1 for shares in counts), "a loss that is scaled by each rank's own count looks right"
+
+
+@worlds
+@pytest.mark.parametrize("images", IMAGES)
+@pytest.mark.parametrize("step", range(STEPS))
+def test_rows_with_images_put_together_are_the_global_batch(world, images, step):
+    whole = data.image_text_batch(step, 0, 1, images)
+    parts = [data.image_text_batch(step, rank, world, images) for rank in range(world)]
+    for name, tensor in whole["inputs"].items():
+        own = [part["inputs"][name] for part in parts if name in part["inputs"]]
+        assert torch.equal(torch.cat(own), tensor), f"{name} of the ranks isn't that of the global batch"
+    assert torch.equal(torch.cat([part["labels"] for part in parts]), whole["labels"])
+    for part in parts:
+        assert (part["inputs"]["input_ids"] == IMAGE).sum() == 4 * len(part["inputs"].get("pixel_values", ())), (
+            "a rank has other images than its rows have room for"
+        )
+
+
+@worlds
+@pytest.mark.parametrize("images", IMAGES)
+def test_the_scales_of_rows_with_images_make_the_global_mean(world, images):
+    parts = [data.image_text_batch(0, rank, world, images) for rank in range(world)]
+    weights = [int((part["labels"][:, 1:] != -100).sum()) * part["scale"] / world for part in parts]
+    assert sum(weights) == pytest.approx(1), "the mean of the ranks' losses is not the token mean of the global batch"
+
+
+def test_each_row_has_its_own_picture():
+    batch = data.image_text_batch(0, 0, 1, "dummy")
+    for row, record in enumerate(data.records("image_text")[: data.ROWS]):
+        picture = processor()(text="<boi>", images=[data.picture(record["colour"])], return_tensors="pt")
+        assert torch.equal(batch["inputs"]["pixel_values"][row], picture["pixel_values"][0]), (
+            f"row {row} shows another row's picture"
+        )
+
+
+def test_marks_and_images_are_not_trained_on():
+    batch = data.image_text_batch(0, 0, 1, "dummy")
+    trained = set(batch["labels"][batch["labels"] != -100].tolist())
+    marks = {SPECIAL.index(mark) for mark in ("<pad>", "<boi>", "<image>", "<eoi>")}
+    assert trained and not trained & marks, "the model learns to write marks"
+
+
+def test_a_dummy_image_adds_nothing_to_what_is_trained_on():
+    dummy, plain = (data.image_text_batch(0, 0, 1, images)["labels"] for images in ("dummy", "none"))
+    for with_image, without in zip(dummy, plain, strict=True):
+        assert with_image[with_image != -100].tolist() == without[without != -100].tolist()
+
+
+@worlds
+@given(step=st.integers(min_value=0, max_value=20), slices=st.integers(min_value=1, max_value=3))
+@settings(deadline=None, max_examples=10)
+def test_law_slices_follow_their_rows(world, step, slices):
+    whole = data.sliced_image_batch(step, 0, 1, rows=4, slices=slices)
+    parts = [data.sliced_image_batch(step, rank, world, rows=4, slices=slices) for rank in range(world)]
+    for name in ("input_ids", "labels", "slices"):
+        assert torch.equal(torch.cat([part[name] for part in parts]), whole[name]), f"{name} is shared out otherwise"
+    assert whole["slices"].shape == (4, slices, 3, 8, 8)
+    assert {part["scale"] for part in parts} == {whole["scale"] * world}
+
+
+def test_the_reward_tells_completions_apart():
+    texts = [record["text"] for record in data.records("text")]
+    assert len(set(data.letter_score(texts))) > len(texts) // 2, "equal rewards make advantages of zero"
+
+
+def test_a_batch_stays_what_it_is_on_a_device_and_only_numbers_with_fractions_change_their_type():
+    """Breaks when bf16 makes other tokens of ids, or a tuple comes back as a list."""
+    batch = {"ids": torch.tensor([300, 1]), "rest": [(torch.tensor([0.5]), "text"), torch.tensor([True])]}
+    moved = to(batch, torch.device("cpu"), torch.bfloat16)
+    assert moved["ids"].equal(batch["ids"]) and moved["ids"].dtype == torch.int64
+    (numbers, text), mask = moved["rest"]
+    assert (numbers.dtype, text, mask.dtype) == (torch.bfloat16, "text", torch.bool)
+    assert isinstance(moved["rest"][0], tuple)
+    assert to(batch, torch.device("cpu"))["rest"][0][0].dtype == torch.float32

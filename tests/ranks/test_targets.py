@@ -1,0 +1,382 @@
+"""A user's model in a rank: configs made small, batches made up and shared, and what is seen of its modules."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import BatchEncoding
+
+from faultline.base.errors import Impossible
+from faultline.ranks import compare, observer
+from faultline.ranks.own_model import batch as own_model_batch
+from faultline.ranks.own_model import shrink, target
+from faultline.strategies.shared import units
+from tests.support import own_models
+
+# As they lie in the folders of the models' makers, without what makes no difference here.
+QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "vocab_size": 151936,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+    "rope_theta": 1e6,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "attention_dropout": 0.1,
+}
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "mm_tokens_per_image": 256,
+    "boi_token_index": 255999,
+    "eoi_token_index": 256000,
+    "eos_token_id": [1, 106],
+    "image_token_index": 262144,
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 1152,
+        "image_size": 896,
+        "patch_size": 14,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "intermediate_size": 4304,
+        "vision_use_head": False,
+    },
+}
+QWEN2_VL = {
+    **QWEN2,
+    "architectures": ["Qwen2VLForConditionalGeneration"],
+    "model_type": "qwen2_vl",
+    "image_token_id": 151655,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+    "video_token_id": 151656,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 896, "num_heads": 16, "patch_size": 14},
+}
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "tie_word_embeddings": False,
+}
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 256,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "num_hidden_layers": 61,
+}
+QWEN2_AUDIO = {
+    "architectures": ["Qwen2AudioForConditionalGeneration"],
+    "model_type": "qwen2_audio",
+    "audio_token_index": 151646,
+    "audio_config": {"model_type": "qwen2_audio_encoder", "d_model": 1280},
+    "text_config": {"model_type": "qwen2", "hidden_size": 4096, "num_hidden_layers": 32},
+}
+WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 512}
+BERT = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "hidden_dropout_prob": 0.1}
+T5 = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 512, "decoder_start_token_id": 0}
+VIT = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
+CONFIGS = [QWEN2, GEMMA3, QWEN2_VL, MIXTRAL, DEEPSEEK_V3, QWEN2_AUDIO, WHISPER, BERT, T5, VIT]
+
+
+def made(tmp_path, config):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    return target.tiny(file)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["model_type"])
+def test_a_config_gives_a_small_model_of_its_class_that_learns(tmp_path, config):
+    """Every part takes part: layers, experts, towers; else a check would say nothing of them."""
+    model = made(tmp_path, config)
+    assert type(model).__name__ == config["architectures"][0]
+    assert sum(parameter.numel() for parameter in model.parameters()) < 400_000
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    batch, without = own_model_batch.of(model)
+    assert not without, "a part of the model was left out of the batch"
+    own_model_batch.loss(model, batch).backward()
+    idle = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
+    assert not idle, "parameters of a whole model have no gradient"
+    tied = config.get("tie_word_embeddings", config["model_type"] in ("gemma3", "whisper", "t5"))
+    assert bool(observer.tied(model)) == tied, "tying is part of a model's structure"
+
+
+def test_the_batch_of_a_model_with_eyes_has_pictures(tmp_path):
+    batch, _ = own_model_batch.of(made(tmp_path, GEMMA3))
+    assert batch["pixel_values"].shape == (4, 3, shrink.IMAGE, shrink.IMAGE)
+
+
+def test_the_batch_of_a_model_with_ears_has_sound(tmp_path):
+    batch, _ = own_model_batch.of(made(tmp_path, QWEN2_AUDIO))
+    assert batch["input_features"].ndim == 3
+
+
+def test_two_builds_are_one_model(tmp_path):
+    """Ranks that began with other weights would differ for no fault of a strategy."""
+    one, other = (compare.copy(dict(made(tmp_path, QWEN2).named_parameters())) for _ in range(2))
+    assert compare.digest(one) == compare.digest(other)
+
+
+def test_structure_is_kept():
+    small = shrink.shrunk(QWEN2)
+    assert small["num_attention_heads"] // small["num_key_value_heads"] > 1, "grouped queries stay grouped"
+    assert small["tie_word_embeddings"] and small["bos_token_id"] != small["eos_token_id"]
+    assert small["attention_dropout"] == 0.0 and small["use_cache"] is False
+
+
+KINDS = st.lists(st.sampled_from(["full_attention", "sliding_attention", "linear_attention"]), min_size=2, max_size=40)
+
+
+@given(KINDS)
+def test_every_kind_of_layer_is_kept_in_its_order(kinds):
+    """A layer of each kind is enough, and all are needed: a fault may be in one kind alone."""
+    small = shrink.shrunk({"layer_types": kinds, "num_hidden_layers": len(kinds)})
+    kept = small["layer_types"]
+    assert set(kept) == set(kinds) and small["num_hidden_layers"] == len(kept) <= max(2, len(set(kinds)))
+    assert list(dict.fromkeys(kept)) == list(dict.fromkeys(kinds))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["bos_token_id", "eos_token_id", "pad_token_id", "image_token_index"]), st.integers(0, 300_000)
+    )
+)
+def test_special_tokens_stay_apart_and_fit_the_vocabulary(ids):
+    small = shrink.shrunk(ids)
+    assert all(number < 32 for number in small.values())
+    assert all((small[a] == small[b]) == (ids[a] == ids[b]) for a in ids for b in ids)
+
+
+def test_a_config_without_a_class_of_transformers_is_refused(tmp_path):
+    for changes, words in (
+        ({"model_type": "my_own"}, "has no 'my_own'"),
+        ({"architectures": ["Mine"]}, "no class 'Mine'"),
+    ):
+        with pytest.raises(target.Refused, match=words):
+            made(tmp_path, QWEN2 | changes)
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 2, 4]))
+def test_shares_are_the_whole_batch(times, world):
+    """A row that no rank gets, or two get, makes every comparison wrong."""
+    batch = {"x": torch.arange(4 * times), "rest": [torch.arange(4), "text"], "n": 3}
+    parts = [target.share(batch, rank, world) for rank in range(world)]
+    assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
+    assert torch.equal(torch.cat([part["rest"][0] for part in parts]), batch["rest"][0])
+    assert all(part["n"] == 3 and part["rest"][1] == "text" for part in parts)
+
+
+class Named(NamedTuple):
+    x: torch.Tensor
+    kind: str
+
+
+@dataclass(frozen=True)
+class Record:
+    x: torch.Tensor
+    kind: str
+
+
+@pytest.mark.parametrize("kind", [Named, Record, lambda x, kind: BatchEncoding({"x": x})])
+def test_a_share_is_of_the_batch_own_kind(kind):
+    """A loss asks its batch for what it gave it."""
+    part = target.share(kind(torch.arange(4), "text"), 1, 2)
+    assert type(part) is type(kind(torch.arange(4), "text")) and torch.equal(part.x, torch.tensor([2, 3]))
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(target.Refused, match=r"\[3, 8\], which 2 ranks can't share"):
+        target.share({"x": torch.zeros(3, 8)}, 0, 2)
+
+
+def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
+    """FSDP would hold the whole model in one unit, which proves nothing."""
+    model = nn.Module()
+    model.layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
+    target.name_blocks(model)
+    assert model._no_split_modules == ["Sequential"]
+
+
+def test_what_shares_a_parameter_is_no_unit():
+    """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own."""
+    model = own_models.TiedBlocks()
+    target.keep_together(model)
+    target.name_blocks(model)
+    assert model._no_split_modules == ["Linear"] and units(model) == [*model.layers]
+
+
+def test_a_parameter_that_is_shared_within_a_block_is_its_own():
+    """The near miss: breaks when a block is left to the root though nothing outside of it has its parameters."""
+    model = own_models.Model()
+    for layer in model.layers:
+        layer.append(nn.Linear(8, 8))
+        layer[2].weight = layer[0].weight
+    model.again = model.layers[0]  # one block by two names
+    target.keep_together(model)
+    target.name_blocks(model)
+    assert units(model) == [*model.layers]
+
+
+def test_blocks_that_all_share_leave_the_other_parts_as_units():
+    model = own_models.Repeated()
+    target.keep_together(model)
+    target.name_blocks(model)
+    assert units(model) == [model.head]
+    del model.head
+    target.name_blocks(model)
+    with pytest.raises(Impossible, match="no part of the model"):
+        units(model)
+
+
+def test_checkpointing_that_a_model_lacks_is_impossible_and_no_error():
+    with pytest.raises(Impossible, match="no gradient_checkpointing_enable"):
+        target.checkpoint(nn.Linear(1, 1), "reentrant")
+
+
+def test_processes_that_a_script_starts_are_refused():
+    with target.alone(), pytest.raises(target.Refused, match="processes of its own"):
+        torch.multiprocessing.get_context("spawn").Process(target=print).start()
+
+
+@pytest.mark.parametrize("loss", [torch.zeros(2), None, 0.5])
+def test_a_loss_is_one_number_with_a_graph(loss):
+    with pytest.raises(target.Refused, match="not a tensor with one number"):
+        target.scalar(loss)
+
+
+class Twice(nn.Module):
+    """Runs one layer twice, has one that never runs and one that runs for positive rows only; tied to its head."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.idle, self.some, self.head = (nn.Linear(2, 2) for _ in range(4))
+        self.head.weight = self.layer.weight
+
+    def forward(self, x):
+        x = self.layer(self.layer(x))
+        return self.head(self.some(x) if (x > 0).all() else x)
+
+
+def seen(rows):
+    model = Twice()
+    with torch.no_grad():
+        model.layer.weight.copy_(torch.eye(2))
+        model.layer.bias.zero_()
+    watched = observer.Observer(model)
+    with watched.step():
+        for watched.share, row in enumerate(rows):
+            model(row).sum().backward()
+    return model, watched
+
+
+def test_what_modules_do_is_seen():
+    _, watched = seen([torch.ones(1, 2), -torch.ones(1, 2)])
+    facts = watched.facts()
+    assert facts.several_calls == ("layer",) and facts.unequal == ("some",)
+    assert facts.no_gradient == ("idle.weight", "idle.bias")
+    assert facts.tied == (("layer.weight", "head.weight"),) and facts.apart == ()
+    assert [name for name in watched.outputs if name.startswith("0")] == [
+        *("0 layer#1", "0 layer#2", "0 some#1", "0 head#1", "0 #1")
+    ]
+
+
+def test_ranks_that_use_the_same_are_not_told_apart():
+    assert seen([torch.ones(1, 2)] * 2)[1].facts().unequal == ()
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_frozen_inputs_of_checkpointed_layers_are_seen(tmp_path, mended):
+    """With an adapter on a frozen model, reentrant checkpointing has no graph to run backward on."""
+    base = made(tmp_path, QWEN2)
+    if mended:
+        base.enable_input_require_grads()
+    model = target.add_lora(base, {"r": 2, "target_modules": "all-linear"})
+    watched = observer.Observer(model)
+    with watched.step():
+        own_model_batch.loss(model, own_model_batch.of(model)[0]).backward()
+    frozen = watched.facts().frozen_input
+    assert frozen == (() if mended else ("base_model.model.model.layers.0",))
+
+
+def test_weights_that_are_no_longer_one_are_apart():
+    """Training one of the two alone changes the model without an error."""
+    model, watched = seen([torch.ones(1, 2)])
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    assert watched.facts().apart == (("layer.weight", "head.weight"),)
+
+
+def test_an_output_that_differs_is_bad_and_rounding_is_not():
+    """The first module of a forward pass that is off is where a fault is; one unit in the last place is none."""
+    right = {"a": torch.ones(3), "b": torch.ones(3)}
+    noisy = {name: tensor * (1 + 2.0**-23) for name, tensor in right.items()}
+
+    def run(outputs):
+        return compare.Trace({"w": torch.ones(1)}, [{"w": torch.ones(1)}], [{"w": torch.zeros(1)}], [outputs])
+
+    def bad(outputs):
+        return compare.compare(run(outputs), run(right), run(noisy), "fp32")[0].outputs
+
+    assert bad(noisy) == {}
+    assert bad(right | {"b": torch.full((3,), 2.0)}) == {"b": 1.0}
+    assert bad({"b": torch.ones(2)}) == {"b": float("inf")}, "another shape is another output"
+    assert list(bad({"a": torch.full((3,), float("nan"))})) == ["a"]
+
+
+class Careful(nn.Module):
+    """Takes care of its part's first error."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 3)
+
+    def forward(self, x, again):
+        with contextlib.suppress(RuntimeError):
+            self.part(x)
+        return self.part(x) if again else x
+
+
+def test_the_module_that_an_error_ended_is_seen():
+    """Breaks when an error is placed in a module that had ended, or whose error the model took care of."""
+    model = Careful()
+    watched = observer.Observer(model)
+    with watched.step():
+        model(torch.ones(1, 2), False)
+        assert watched.facts().inside is None
+        with pytest.raises(RuntimeError):
+            model(torch.ones(1, 2), True)
+    assert watched.facts().inside == "part"
+
+
+def test_two_runs_that_agree_are_no_distance_apart():
+    one = {"a": torch.ones(2), "b": torch.zeros(2)}
+    assert compare.distance(one, one) == 0.0 == compare.distance({}, {})
+    assert compare.distance(one, {"a": -torch.ones(2)}) == pytest.approx(2.0)

@@ -1,0 +1,236 @@
+"""is-safe and the replay as commands: what runs on which stack, how often, and what the exit code says."""
+
+import json
+
+import pytest
+from packaging.requirements import Requirement
+
+from faultline.base import packages
+from faultline.base.errors import EXIT_UNDECIDED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import selection
+from faultline.cells.expected import Expectation
+from faultline.cells.selection import Selection
+from faultline.maintain import replay
+from faultline.ranks.report import Report
+from faultline.releases import is_safe
+from faultline.releases.changes import Safety
+from faultline.runs import campaigns, folders, results, storage
+from faultline.runs.oracle import Judgement
+from faultline.runs.supervisor import Ended, NeverReady, RankEnd
+from faultline.stacks import requests
+from faultline.stacks.environments import Environment, Uninstallable
+
+BASE = "torch==2.13.0+cpu\ntransformers==5.23.0\ntrl==1.16.0\n"
+NARROW = ("--failure", "grpo_lora_no_grad", "--strategy", "zero2", "--precision", "fp32", "--world", "2")
+TRAINS, RAISES = Judgement(Outcome.TRAINS), Judgement(Outcome.RAISES, "other", "RuntimeError: Output 0 of Split", 0)
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """Stacks without environments: `does` maps trl's version to what cells do, in turn; gives the cells run on each."""
+    root = tmp_path / "results"
+    monkeypatch.setattr(storage.new_run, "__defaults__", (root,))
+    monkeypatch.setattr(storage.latest_run, "__defaults__", (root,))
+    monkeypatch.setattr(storage.runs, "__defaults__", (root,))
+    done = []
+    does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS]}
+
+    def ready(stack, lock=""):
+        if any("99" in text for text in stack.requirements):
+            raise Uninstallable("No solution found: there is no trl==99.0")
+        wanted = next((text for text in stack.requirements if text.startswith("trl==")), "trl==1.16.0")
+        made = lock or BASE.replace("trl==1.16.0", wanted)
+        return Environment(made.split("trl==")[1].split()[0], made)
+
+    def measure(cells, workers, folder, known=(), python=""):
+        told = does[python]
+        if told is NeverReady:
+            raise NeverReady("ImportError: no such name")
+        done.append((python, len(cells)))
+        judged = told[min(sum(name == python for name, _ in done), len(told)) - 1]
+        writer = storage.Writer(folder)
+        for cell in cells:
+            ended = Ended([RankEnd(Report())])
+            writer.add(results.result(cell, judged, ended, "stack", Expectation(), "expected"))
+        writer.close()
+        folder.describe(stack="stack")
+
+    monkeypatch.setattr(campaigns, "ready", ready)
+    monkeypatch.setattr(folders, "measure", measure)
+    return root, does, done
+
+
+def answer_in(root):
+    [file] = root.glob("is-safe-*/verdict.json")
+    return json.loads(file.read_text())
+
+
+def test_a_safe_candidate(lab, asked):
+    """Breaks when a harmless release is reported, or measured more than once."""
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
+    assert code == 0 and out.startswith("SAFE: trl==1.12.0 on today")
+    root, _, done = lab
+    told = answer_in(root)
+    assert told["verdict"] == "SAFE" and told["packages"] == [{"name": "trl", "before": "1.16.0", "after": "1.12.0"}]
+    assert done == [("1.16.0", told["cells"]), ("1.12.0", told["cells"])] and told["compared"] == told["cells"] > 0
+    assert {file.name for file in root.glob("is-safe-*/*.*")} >= {"summary.md", "verdict.json", "report.html"}
+
+
+def test_a_bad_candidate_is_measured_again(lab, asked):
+    """Breaks when a regression isn't confirmed on both stacks, or all of its cells run again."""
+    root, does, done = lab
+    does["1.12.0"] = [RAISES]
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
+    assert code == EXIT_UNEXPECTED and out.startswith("NOT SAFE") and "Output 0 of Split" in out
+    told = answer_in(root)
+    assert done == [(name, count) for count in (told["cells"], 3) for name in ("1.16.0", "1.12.0")]
+    [group] = told["groups"]
+    assert group["kind"] == "regressed" and len(group["cells"]) == told["cells"]
+    assert group["repeat"].endswith("STACK='trl==1.12.0'")
+
+
+def test_a_flake_is_unknown(lab, asked):
+    """Breaks when what happened once is told as a change of the candidate."""
+    lab[1]["1.12.0"] = [RAISES, TRAINS]
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
+    assert code == EXIT_UNDECIDED and out.startswith("UNKNOWN") and "not the same when repeated" in out
+
+
+@pytest.mark.parametrize(
+    ("requirements", "trl", "said"),
+    [("trl==99.0", None, "there is no trl==99.0"), ("trl==1.12.0", NeverReady, "ImportError: no such name")],
+)
+def test_a_stack_that_cannot_be_had_is_unknown(lab, asked, requirements, trl, said):
+    """Breaks when an unknown version is a crash, a mistake in the question, or found out after minutes of cells."""
+    root, does, done = lab
+    does["1.12.0"] = trl
+    code, out, _ = asked("is-safe", requirements, *NARROW)
+    assert code == EXIT_UNDECIDED and said in out and out.startswith("UNKNOWN")
+    assert said in answer_in(root)["unusable"]
+    assert trl or not done, "cells ran although there was nothing to compare them with"
+
+
+def test_what_is_installed_already_is_safe_at_once(lab, asked):
+    """Breaks when a candidate that changes nothing takes minutes, or is UNKNOWN."""
+    code, out, _ = asked("is-safe", "trl==1.16.0", *NARROW)
+    assert code == 0 and "changes no package" in out and not lab[2]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["trl=1.0"],
+        [""],
+        ["trl==1.12.0 TRL==1.11.0"],
+        ["trl==1.12.0", "--base", "trl=1"],
+        ["trl==1.12.0", "--failure", "none"],
+        ["trl==1.12.0", "--workers", "0"],
+        ["trl==1.12.0", "--resume"],
+    ],
+)
+def test_mistakes_are_one_line(lab, asked, argv):
+    """Breaks when a typo is a traceback, or is told after a run has begun."""
+    code, out, errors = asked("is-safe", *argv)
+    assert code == EXIT_USAGE and len(errors) == 1 and not out
+    assert not list(lab[0].glob("is-safe-*"))
+
+
+def test_a_bump_of_everything_has_a_folder():
+    """Breaks when the name of a grouped bump is longer than a file's may be, or two of them share a folder."""
+    bump = " ".join(f"{name}==10.20.30" for name in (*packages.NEEDED, *packages.NEEDED))
+    names = {campaigns.file_name(f"{bump} on {base} again 1") for base in ("today", "trl-0.15.2")}
+    assert len(names) == 2 and all(len(name) <= 100 for name in names)
+    assert campaigns.file_name("trl==1.16.0 on today") == "trl==1.16.0-on-today"
+
+
+def test_two_do_not_go_on_with_the_same_campaign(lab):
+    """Breaks when two RESUME=1 at once write into the same files."""
+    first = campaigns.begin("is-safe", {"of": 1}, 1)
+    with pytest.raises(UsageError, match="in another process"):
+        campaigns.begin("is-safe", {"of": 1}, 1, resume=True)
+    other = campaigns.begin("is-safe", {"of": 2}, 1)
+    first.lock.release()
+    again = campaigns.begin("is-safe", {"of": 1}, 1, resume=True)
+    assert again.folder == first.folder != other.folder, "an older question can't go on once another was asked"
+
+
+def test_an_interrupted_comparison_goes_on(lab, asked):
+    """Breaks when a resumed run measures anew, or goes on with the answer to another question."""
+    lab[1]["1.12.0"] = [RAISES]
+    asked("is-safe", "trl==1.12.0", *NARROW)
+    before = list(lab[2])
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--resume")
+    assert code == EXIT_UNEXPECTED and lab[2] == before and out.startswith("NOT SAFE")
+    assert asked("is-safe", "trl==1.11.0", *NARROW, "--resume")[0] == EXIT_USAGE
+
+
+def test_a_stack_that_could_not_start_is_tried_again(lab, asked):
+    """Breaks when a busy machine leaves an UNKNOWN behind that no resumed run can answer."""
+    lab[1]["1.12.0"] = NeverReady
+    assert asked("is-safe", "trl==1.12.0", *NARROW)[0] == EXIT_UNDECIDED
+    lab[1]["1.12.0"] = [TRAINS]
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--resume")
+    assert code == 0 and out.startswith("SAFE"), "what was measured of the baseline, or the second try, is lost"
+
+
+def test_cells_by_default_are_trainers_and_mechanisms():
+    """Breaks when is-safe measures remedies of mechanisms, or leaves a trainer out."""
+    cells = selection.select(failures(), Selection())
+    chosen = is_safe.default(cells)
+    known = {cell: failures()[cell.failure].variant(cell.variant) for cell in cells}
+    assert set(chosen) == {cell for cell, v in known.items() if v.trainer or v.name == "broken"}
+    assert {v.trainer for v in map(known.get, chosen)} >= {"", "grpo", "sft"}
+
+
+def test_on_another_baseline_the_rest_stays():
+    """Breaks when a candidate is resolved next to today's versions, or newer ones, instead of the baseline's."""
+    base = requests.parse("2026-06-01")
+    stack = is_safe.on(base, "trl==1.5.0\ntorch==2.13.0+cpu\nnumpy==2.0", "trl==1.6.0")
+    assert stack.requirements[0] == "trl==1.6.0" and stack.asof == "2026-06-01"
+    assert stack.base == ("torch==2.13.0+cpu", "numpy==2.0")
+    assert {Requirement(text).name for text in stack.requirements} == set(packages.NEEDED)
+    assert is_safe.on(base, "trl==1.5.0", "2026-07-01") == requests.parse("2026-07-01")
+    measured = campaigns.Measured("x", BASE + "numpy==2.0\n")
+    assert is_safe.repeatable(base, "trl==1.16.0", measured) == "torch==2.13.0 transformers==5.23.0 trl==1.16.0"
+    assert is_safe.repeatable(requests.parse("today"), "trl==1.6.0", measured) == "trl==1.6.0"
+
+
+def test_the_replayed_bumps_are_enough_to_tell():
+    """Breaks when the table has too few bumps of either kind, or one that asks about no cell or nothing known."""
+    bumps = replay.read()
+    verdicts = [bump.verdict for bump in bumps.values()]
+    assert len(bumps) >= 8 and verdicts.count(Safety.SAFE) >= 3 and verdicts.count(Safety.NOT_SAFE) >= 4
+    for bump in bumps.values():
+        assert replay.chosen(bump) and bump.why
+        is_safe.on(requests.parse(bump.base), "", bump.requirements)
+        assert all("==" in word for word in bump.requirements.split()), "another release every day"
+    text = replay.README.read_text(encoding="utf-8")
+    assert all(f"`{bump.requirements}`" in text for bump in bumps.values()), "run `faultline maintain replay`"
+
+
+def test_a_stack_of_several_bumps_is_measured_once(lab, tmp_path, monkeypatch):
+    """Breaks when a replay measures the same packages again under another bump's name."""
+    campaign = campaigns.begin("replay", {}, 1)
+    cells = selection.select(failures(), Selection(failure=("grpo_lora_no_grad",), strategy=("zero2",)))
+    lab[1]["1.12.0"] = [RAISES]
+    for base in ("today", "trl==1.16.0"):
+        found = is_safe.ask(campaign, "trl==1.12.0", requests.parse(base), cells)
+        assert found.comparison.verdict is Safety.NOT_SAFE
+    assert [count for _, count in lab[2]] == [len(cells)] * 2 + [3] * 2
+
+
+def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
+    """Breaks when the replay passes although is-safe called a bad bump safe, or doesn't say which."""
+    entry = '[[bump]]\nname = "{}"\nbase = "today"\nrequirements = "trl==1.12.0"\nverdict = "{}"\nwhy = "a"\n'
+    cells = 'cells = {failure = ["grpo_lora_no_grad"], strategy = ["zero2"]}\n'
+    (tmp_path / "bumps.toml").write_text(entry.format("good", "SAFE") + cells + entry.format("bad", "NOT SAFE") + cells)
+    (tmp_path / "README.md").write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
+    monkeypatch.setattr(replay, "FILE", tmp_path / "bumps.toml")
+    monkeypatch.setattr(replay, "README", tmp_path / "README.md")
+    code, out, _ = asked("maintain", "replay")
+    assert code == EXIT_UNEXPECTED and "1 of 2 bumps answered as known, not as known: bad" in out
+    assert "**SAFE**" in (tmp_path / "README.md").read_text()
+    assert asked("maintain", "replay", "good")[0] == 0
+    assert asked("maintain", "replay", "goood")[0] == EXIT_USAGE

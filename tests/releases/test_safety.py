@@ -1,0 +1,228 @@
+"""is-safe's judgement: each kind of change is caught, near misses pass, and no change is lost or told twice."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.releases import changes
+from faultline.releases.changes import Comparison, Kind, Safety
+from tests.support.changes import cells, compared
+
+TOLD = st.sampled_from(
+    [
+        "trains",
+        "raises:no-grad-fn:RuntimeError: element 0 of tensors",
+        "raises:other:RuntimeError: Output 0 of Split is a view",
+        "raises:other:RuntimeError: Output 7 of Split is a view",
+        "raises:other:ValueError: mixed",
+        "diverges:differs:w is off by 0.5",
+        "diverges:unmoved:w is off by 1",
+        "misplaced:reference-model:rank 0 holds all 12 bytes",
+        "hangs:no-progress:asleep",
+        "crashes:SIGABRT:rank 1 was killed",
+        "impossible::needs a GPU",
+        "invalid:evidence:no evidence",
+        "invalid:evidence+error:the model is not wrapped; ValueError: mixed",
+        "invalid:reference:ValueError: mixed (in one process: there is no reference)",
+    ]
+)
+RUNS = st.lists(st.tuples(TOLD, TOLD), min_size=1, max_size=30)
+SAFE, NOT_SAFE, UNKNOWN = Safety.SAFE, Safety.NOT_SAFE, Safety.UNKNOWN
+OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been reduced. Gradient computed twice"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "verdict"),
+    [
+        ("trains", "raises:other:E: x", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "hangs:no-progress:asleep", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "crashes:SIGSEGV:gone", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "misplaced:reference-model:whole", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
+        ("raises:other:E: x", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
+        ("misplaced:reference-model:whole", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
+        ("hangs:no-progress:asleep", "misplaced:reference-model:whole", Kind.REGRESSED, NOT_SAFE),
+        ("raises:other:E: x", "trains", Kind.FIXED, SAFE),
+        ("diverges:differs:off", "trains", Kind.FIXED, SAFE),
+        ("diverges:differs:off", "raises:other:E: x", Kind.OTHER, SAFE),
+        ("diverges:differs:off", "diverges:unmoved:off", Kind.OTHER, SAFE),
+        ("raises:reduced-twice:E: x", "raises:bucketed-twice:E: x", Kind.OTHER, SAFE),
+        ("raises:no-grad-fn:E: x y z", "hangs:no-progress:asleep", Kind.OTHER, SAFE),
+        (OLD, "raises:other:RuntimeError: something else entirely", Kind.OTHER, SAFE),
+        (OLD, "raises:other:AssertionError: mat1 and mat2 must have the same dtype", Kind.OTHER, SAFE),
+        (OLD, OLD.replace("reduced-twice", "other").replace("Gradient computed", "It was"), Kind.WORDING, SAFE),
+        (OLD.replace("reduced-twice", "other"), OLD.replace("Gradient", "A gradient"), Kind.WORDING, SAFE),
+        ("raises:other:E: the old words of it", "raises:other:E: the new words of it", Kind.WORDING, SAFE),
+        ("raises:other:E: one thing", "raises:other:E: a quite different matter", Kind.OTHER, SAFE),
+        ("trains", "impossible::lacks it", Kind.IMPOSSIBLE, UNKNOWN),
+        ("raises:other:E: x", "impossible::lacks it", Kind.IMPOSSIBLE, SAFE),
+        ("impossible::lacks it", "trains", Kind.POSSIBLE, SAFE),
+        ("impossible::lacks it", "raises:other:E: x", Kind.POSSIBLE, SAFE),
+        ("impossible::lacks it", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
+        ("trains", "invalid:evidence:none", Kind.INFRA, UNKNOWN),
+        ("invalid:server:died", "trains", Kind.INFRA, UNKNOWN),
+        ("trains", "invalid:reference-died:no reference run", Kind.INFRA, UNKNOWN),
+        ("trains", "invalid:reference:E: x (in one process)", Kind.REGRESSED, NOT_SAFE),
+        ("trains", "invalid:evidence+error:not DeepSpeedEngine; E: x", Kind.REGRESSED, NOT_SAFE),
+        ("raises:other:E: y", "invalid:evidence+error:not DeepSpeedEngine; F: x", Kind.OTHER, SAFE),
+        ("invalid:reference:E: x (in one process)", "trains", Kind.FIXED, SAFE),
+        ("invalid:reference:E: x (in one process)", "diverges:differs:off", Kind.DIVERGES, NOT_SAFE),
+        ("raises:no-grad-fn:F: y", "invalid:reference:E: x (in one process)", Kind.OTHER, SAFE),
+        ("trains", None, Kind.INFRA, UNKNOWN),
+        (None, "trains", Kind.INFRA, UNKNOWN),
+    ],
+)
+def test_each_kind_of_change_is_known(before, after, kind, verdict):
+    """Breaks when a seeded change gets another name or another verdict; a cell beside it trains on both stacks."""
+    found = compared(["trains", before], ["trains", after])
+    assert [(change.kind, change.cell) for change in found.changes] == [(kind, cells(2)[1])]
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("trains", "trains"),
+        ("trains::1e-6", "trains::2e-6"),
+        ("raises:reduced-twice:the parameter 3", "raises:reduced-twice:parameter visual.x is done"),
+        ("raises:other:E: Output 0 of Split at /a/b.py:3", "raises:other:E: Output 9 of Split at /c/d.py:4"),
+        ("diverges:differs:a is off by 0.5", "diverges:differs:b is off by 0.7"),
+        ("crashes:SIGABRT:rank 0 was killed", "crashes:SIGABRT:rank 1 was killed"),
+        ("impossible::needs a GPU", "impossible::needs two"),
+        ("invalid:evidence:a", "invalid:server:b"),
+        ("invalid:evidence+error:no engine; E: 3", "invalid:evidence+error:no engine; E: 4"),
+        ("invalid:reference:E: x at /a/b.py:3", "invalid:reference:E: x at /c/d.py:4"),
+    ],
+)
+def test_near_misses_are_no_changes(before, after):
+    """Breaks when numbers, paths or the rank that was first make a harmless release look different."""
+    found = compared(["trains", before], ["trains", after])
+    assert not found.changes and found.verdict is SAFE
+
+
+def test_without_proof_the_reason_is_told_alone():
+    """Breaks when the error of the stack that did prove something stands for the other one's."""
+    [change] = compared(["trains", "raises:other:E: x"], ["trains", "invalid:evidence:no proof: y"]).changes
+    assert change.error == "no proof on the candidate: no proof: y"
+
+
+def test_what_proves_nothing_is_not_safe():
+    """Breaks when a run in which nothing could be measured passes for a safe one."""
+    for said in ("invalid:server:died", "impossible::needs a GPU"):
+        assert compared([said] * 3, [said] * 3).verdict is UNKNOWN
+    assert Comparison(unusable="no such release").verdict is UNKNOWN
+    assert compared([], []).verdict is UNKNOWN
+    assert Comparison(identical=True).verdict is SAFE
+
+
+def test_little_proof_is_not_safe():
+    """Breaks when one cell that trains stands for a hundred that proved nothing; half of them are enough."""
+    nothing = ["invalid:evidence:none"]
+    assert compared([*nothing * 99, "trains"], [*nothing * 99, "trains"]).verdict is UNKNOWN
+    assert compared([*nothing * 5, *["trains"] * 5], [*nothing * 5, *["trains"] * 5]).verdict is SAFE
+
+
+def test_exit_codes_tell_the_verdicts_apart():
+    """Breaks when a workflow can't tell unsafe from unknown, or takes either for a mistake in the question."""
+    assert [word.exit_code for word in (SAFE, NOT_SAFE, UNKNOWN)] == [0, 1, 3]
+
+
+@settings(deadline=None)
+@given(st.lists(TOLD, min_size=1, max_size=30))
+def test_identical_runs_are_safe(told):
+    """Breaks when a stack differs from itself."""
+    told = [*["trains"] * len(told), *told]
+    found = compared(told, told)
+    assert found.verdict is SAFE and not found.groups
+
+
+@settings(deadline=None)
+@given(RUNS, st.sampled_from(["raises:other:E: x", "diverges:differs:off", "hangs:no-progress:asleep"]))
+def test_nothing_outweighs_a_regression(runs, broken):
+    """Breaks when fixes, or doubts about other cells, hide a cell that trained and doesn't now."""
+    before, after = zip(*runs, strict=True)
+    assert compared([*before, "trains"], [*after, broken]).verdict is NOT_SAFE
+
+
+@settings(deadline=None)
+@given(RUNS)
+def test_every_change_is_in_one_group(runs):
+    """Breaks when grouping loses a cell, tells one twice, or puts two kinds together."""
+    found = compared(*zip(*runs, strict=True))
+    grouped = [change.cell for group in found.groups for change in group.changes]
+    assert sorted(cell.id for cell in grouped) == sorted(change.cell.id for change in found.changes)
+    assert all({change.kind for change in group.changes} == {group.kind} for group in found.groups)
+    order = [list(Kind).index(group.kind) for group in found.groups]
+    assert order == sorted(order), "a grave change is told after a lesser one"
+
+
+def test_one_cause_is_told_once():
+    """Breaks when every failure and strategy has a group of its own for one error."""
+    after = [f"raises:other:RuntimeError: Output {n} of Split is a view of /tmp/{n}/x.py" for n in range(40)]
+    [group] = compared(["trains"] * 40, after).groups
+    assert len(group.changes) == 40 and len({change.cell.failure for change in group.changes}) == 2
+    two = compared(["trains"] * 4, [*after[:2], *["raises:other:RuntimeError: no such thing"] * 2])
+    assert len(two.groups) == 2, "two causes are told as one"
+    assert len(compared(["trains", "raises:no-grad-fn:E: x"], after[:2]).groups) == 2, "what was before is lost"
+
+
+BROKEN = "raises:other:E: x"
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "kind", "verdict"),
+    [
+        (("trains", BROKEN), [("trains", BROKEN)], Kind.REGRESSED, NOT_SAFE),
+        (("trains", BROKEN), [("trains", "trains")], Kind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [("trains", BROKEN), ("trains", "trains")], Kind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [(BROKEN, BROKEN)], Kind.INFRA, UNKNOWN),  # once on the one, always on the other
+        (("trains", BROKEN), [(BROKEN, BROKEN), ("trains", BROKEN), ("trains", BROKEN)], Kind.INFRA, UNKNOWN),
+        (("trains", BROKEN), [(BROKEN, "trains")], Kind.INFRA, SAFE),
+        (("trains", "invalid:server:died"), [("trains", "trains")], Kind.INFRA, SAFE),
+        (("trains", "invalid:server:died"), [("trains", BROKEN)], Kind.REGRESSED, NOT_SAFE),
+        (("trains", "invalid:server:died"), [("trains", "invalid:server:died")], Kind.INFRA, UNKNOWN),
+        (("trains", "diverges:differs:a is off"), [("trains", "diverges:differs:b is off")], Kind.DIVERGES, NOT_SAFE),
+    ],
+)
+def test_a_change_must_repeat(first, again, kind, verdict):
+    """Breaks when a flake is told as a change, or a change is excused as a flake."""
+    before, after = first
+    found = compared(["trains", before], ["trains", after], [(1, *both) for both in again])
+    assert [change.kind for change in found.changes] == [kind] and found.verdict is verdict
+
+
+def test_what_is_repeated_is_enough_and_not_more():
+    """Breaks when sixty cells of one cause run again, or a doubtful cause isn't looked at as a whole."""
+    before, after = ["trains"] * 20, [BROKEN] * 20
+    found = compared(before, after)
+    first = changes.pending(found, {})
+    assert len(first) == changes.SAMPLE
+    once = {cell.id: 1 for cell in first}
+    steady = [(number, "trains", BROKEN) for number in range(20) if cells(20)[number] in first]
+    assert not changes.pending(compared(before, after, steady), once)
+    flaky = [(number, "trains", "trains") for number, *_ in steady[:1]] + steady[1:]
+    doubtful = changes.pending(compared(before, after, flaky), once)
+    assert len(doubtful) == 20 - len(first) + 1, "the rest of the cause, and the flaky cell once more"
+    often = {cell.id: changes.REPEATS for cell in cells(20)}
+    assert not changes.pending(compared(before, after, flaky), often), "repeats have no end"
+
+
+@settings(deadline=None)
+@given(RUNS)
+def test_what_is_pending_comes_to_an_end(runs):
+    """Breaks when some mixture of outcomes is measured for ever."""
+    repeated, again = {}, []
+    own = cells(len(runs))
+    for _ in range(changes.REPEATS + 2):
+        found = compared(*zip(*runs, strict=True), again)
+        wanted = changes.pending(found, repeated)
+        again += [(own.index(cell), *reversed(runs[own.index(cell)])) for cell in wanted]
+        repeated = {cell.id: repeated.get(cell.id, 0) + (cell in wanted) for cell in own}
+    assert not wanted
+
+
+def test_packages_that_differ_are_all_told():
+    """Breaks when a dependency that moved with the candidate goes unmentioned."""
+    before, after = {"a": "1", "b": "1", "gone": "2"}, {"a": "2", "b": "1", "new": "3"}
+    assert changes.packages(before, after) == [("a", "1", "2"), ("gone", "2", ""), ("new", "", "3")]
+    assert changes.packages(before, after, removed=False) == [("a", "1", "2"), ("new", "", "3")]

@@ -1,0 +1,153 @@
+"""What is-safe shows: the verdict first, nothing lost, and no text of others that is more than text."""
+
+import io
+import json
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from faultline.base.paths import ROOT
+from faultline.releases import is_safe_view
+from faultline.releases.changes import Answer, Comparison
+from tests.support.changes import cells, compared
+
+PIECES = [
+    *("`", "``", "```", "\n", "\n\n", "|", "\\", "\\|", "~~~", "<script>", "</pre>", "</details>", "<!--", "-->", " "),
+    *("@evil", "evil#1", "https://evil.example", "[evil](http://evil)", "![](evil)", "# evil", "- evil", "    evil"),
+    *("\x1b]0;evil\x07", "\x1b[2J", "\x00", "\u202eevil", "{{ evil }}", "&lt;", '" onload="evil', "$(evil)", "'"),
+]
+HOSTILE = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+def answer(before, after, **facts):
+    usual = {"candidate": "trl==1.12.0", "baseline": "today", "repeat": "trl==1.12.0"}
+    usual |= {"packages": [("trl", "1.16.0", "1.12.0")], "comparison": compared(before, after)}
+    return Answer(**usual | facts)
+
+
+def hostile(text):
+    """An answer in which all that isn't ours is the text."""
+    return answer(
+        ["trains", "trains", "raises:other:E: " + text],
+        ["raises:other:" + text, f"crashes:{text.replace(':', '')}:{text}", "trains"],
+        candidate=text,
+        baseline=text,
+        stack=text,
+        repeat=text,
+        packages=[(text, text, text), (text, "", "1")],
+    )
+
+
+def tokens(markdown):
+    """The tokens of a Markdown text, those within lines as well."""
+    found = MarkdownIt("commonmark").enable("table").parse(markdown)
+    return [*found, *(child for token in found for child in token.children or ())]
+
+
+@settings(max_examples=50, deadline=None)
+@example("```")
+@example("`")
+@given(HOSTILE)
+def test_in_the_comment_texts_of_others_are_code(text):
+    """Breaks when an error message can mention people, load pictures or write HTML into a pull request."""
+    for told in (hostile(text), answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])):
+        for token in tokens(is_safe_view.markdown(told)):
+            assert token.type not in ("html_inline", "html_block", "link_open", "image", "code_block", "hr")
+            if token.type == "text":
+                assert "evil" not in token.content and not {*"@<|`&"} & {*token.content}, token.content
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE)
+def test_the_comments_table_keeps_its_shape(text):
+    """Breaks when a text adds rows or columns, in which it could claim anything."""
+    found = [token.type for token in tokens(is_safe_view.markdown(hostile(text)))]
+    assert found.count("table_open") == 1 and found.count("th_open") == 5
+    assert found.count("tr_open") == 1 + 3 and found.count("td_open") == 5 * 3
+    assert found.count("heading_open") == 1
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, tuple(name for name, _ in attributes)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE)
+def test_on_the_page_texts_of_others_are_text(text):
+    """Breaks when an error message can bring an element or an attribute into the page."""
+    wanted, got = Tags(), Tags()
+    wanted.feed(is_safe_view.page(hostile("harmless '")))
+    got.feed(is_safe_view.page(hostile("harmless ' " + text + " harmless")))
+    assert got.found == wanted.found
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE)
+def test_on_the_terminal_texts_of_others_move_nothing(text):
+    """Breaks when an error message can set a title, clear the screen or start a line of its own."""
+    out = io.StringIO()
+    is_safe_view.terminal(Console(file=out, width=80), hostile(text))
+    assert out.getvalue().replace("\n", "").isprintable()
+    assert not any(line.startswith(("# evil", "- evil")) for line in out.getvalue().splitlines())
+
+
+def test_the_page_needs_nothing_else():
+    """Breaks when the page loads something, or has only one of light and dark."""
+    html = is_safe_view.page(answer(["trains"], ["raises:other:E: x"]))
+    assert "src=" not in html and "href=" not in html and "url(" not in html
+    assert "default-src 'none'" in html and "color-scheme: light dark" in html
+
+
+def test_the_verdict_comes_first():
+    """Breaks when the reader must look for the answer."""
+    told = answer(["trains", "trains"], ["raises:other:RuntimeError: Output 0 of Split", "trains"])
+    text = is_safe_view.markdown(told)
+    assert text.startswith("## NOT SAFE: `trl==1.12.0`\n")
+    assert "`trl 1.16.0 -> 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
+    assert f"make test-matrix CELL={cells(1)[0].id} STACK='trl==1.12.0'" in text
+    out = io.StringIO()
+    is_safe_view.terminal(Console(file=out, width=80), told)
+    assert out.getvalue().startswith("NOT SAFE: trl==1.12.0 on today\n")
+    assert "trl 1.16.0 -> 1.12.0" in out.getvalue() and "RuntimeError: Output 0 of Split" in out.getvalue()
+
+
+def test_a_comment_fits_however_much_changed():
+    """Breaks when a comment is refused for its length, or is cut within a block."""
+    many = [f"raises:other:{'E' * number}Error: {'words ' * 500}" for number in range(1, 101)]
+    told = answer(["trains"] * len(many), many, packages=[("p" * 900, "1" * 900, "2" * 900)] * 200)
+    text = is_safe_view.markdown(told)
+    assert len(text) <= is_safe_view.LONGEST
+    assert "more, which report.html has" in text and text.count("```") % 2 == 0
+    assert len(json.loads(json.dumps(is_safe_view.data(told)))["groups"]) == len(many), (
+        "the JSON lacks what the comment cut"
+    )
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("a", "`a`"), ("", "` `"), ("a`b", "`` a`b ``"), ("a|b", "`a\u00a6b`")])
+def test_code_spans(text, wanted):
+    """Breaks when a backtick ends a span, or a bar a column."""
+    assert is_safe_view.code(text) == wanted
+
+
+def test_places_are_told_in_few_words():
+    """Breaks when a cause that hits a family of strategies lists them all."""
+    where = dict(is_safe_view.places(cells(21)))
+    assert where["checkpointing"] == "any" and "zero1*" in where["strategies"]
+    assert where["failures"] == "zero3_dummy_loss (broken)" and "precision" not in where
+
+
+def test_the_page_has_the_keys():
+    """Breaks when whoever reads verdict.json is misled."""
+    found = is_safe_view.data(answer(["trains"], ["raises:other:E: x"]))
+    text = (ROOT / "docs" / "releases.md").read_text(encoding="utf-8").split("`verdict.json`")[1]
+    for key in (*found, *found["groups"][0]):
+        assert f"`{key}`" in text, f"{key} isn't told"

@@ -1,0 +1,455 @@
+"""Reports: what the terminal, the page and junit.xml show, and that nothing in a result is taken for more than text."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from faultline import strategies
+from faultline.base import text as base_text
+from faultline.base.paths import ROOT
+from faultline.base.text import plain
+from faultline.cells import words
+from faultline.cells.cell import Cell
+from faultline.observations import verdicts
+from faultline.report import claims, junit, listing, page, run
+from faultline.report import terminal as report_terminal
+from faultline.runs import progress
+from faultline.runs import results as runs_results
+from faultline.runs.results import Deviation, RankError
+from tests.support.entries import EVIL, FAILURE, RANK, broken, evil, result
+
+
+@pytest.fixture(autouse=True)
+def _catalogue(monkeypatch):
+    for module in (run, report_terminal, listing, page):
+        monkeypatch.setattr(module, "failures", lambda: {"example": FAILURE})
+
+
+def shown(function, *args, width=100, terminal=False):
+    """What a report prints; colours that the report chose itself are taken out."""
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=terminal, color_system="truecolor", highlight=False
+    )
+    function(console, *args)
+    return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+
+
+def embedded(html):
+    """The page's data, found as a browser finds it: up to the first end of a script."""
+    start = html.index('id="data">') + len('id="data">')
+    return json.loads(html[start : html.lower().index("</script", start)], parse_constant=pytest.fail)
+
+
+# Texts
+
+
+@given(st.text() | st.text(alphabet="\x1b[]m0;\x07\x9b\r\n<>abc\u2028\x00\ud800"))
+def test_law_a_plain_text_is_safe_for_a_terminal_and_for_xml(text):
+    safe = plain(text)
+    assert plain(safe) == safe, "making a text plain twice is not the same as once"
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\ud800-\udfff\ufffe\uffff]", safe)
+    assert ET.fromstring(f"<a>{safe.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')}</a>").text in (
+        safe,
+        None,
+    )
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126)))
+def test_law_ordinary_text_stays_as_it_is(text):
+    assert plain(text) == text
+
+
+@given(st.text(alphabet="ab `", max_size=60), st.integers(2, 40))
+def test_law_a_text_is_cut_at_a_word_and_says_so(text, most):
+    """Breaks when a reader can't see that there is more of an error, or reads half a word of it."""
+    line, shown = plain(text).split(), base_text.cut(text, most)
+    assert len(shown) <= most
+    if shown == " ".join(line):
+        return
+    kept = shown.removesuffix("…").split()
+    assert shown.endswith("…") and " ".join(line).startswith(shown[:-1])
+    assert kept == line[: len(kept)] or len(line[len(kept) - 1]) >= most // 2
+
+
+def test_an_escape_sequence_without_end_takes_no_more_than_its_line():
+    assert plain("a\x1b]0;title\nb") == "a\nb"
+    assert plain("\x1b[1;31mred\x1b[0m\r\nnext\rlast") == "red\nnext\nlast"
+
+
+def test_no_command_is_shown_for_an_id_that_a_shell_or_make_would_read_otherwise():
+    assert words.command(broken().cell.id) == "make test-matrix CELL=example/broken/ddp/off/fp32/w2/cpu"
+    for cell in ("a/$(shell rm)/x", "a;b", "a b", "a'b", "a\nb", ""):
+        assert words.command(cell) == ""
+
+
+def test_strategies_are_named_by_patterns_that_match_no_others():
+    names = strategies.names()
+    zero3 = [name for name in names if name.startswith("zero3")]
+    assert words.grouped(zero3, names) == "zero3*"
+    assert words.grouped(reversed(["single", *zero3]), names) == "single, zero3*"
+    assert words.grouped(["zero3", "zero3-small"], ["zero3", "zero3-small", "ddp"]) == "zero3, zero3-small"
+    assert words.grouped(names, names) == f"all {len(names)} strategies"
+    assert words.grouped(["ddp"], ["ddp"]) == "ddp"
+
+
+@given(st.sets(st.sampled_from(strategies.names()), min_size=1))
+def test_law_patterns_match_exactly_the_strategies_that_are_meant(chosen):
+    from faultline.base.text import matches
+
+    patterns = words.grouped(chosen, [*strategies.names(), "more"]).split(", ")
+    assert {name for name in strategies.names() if matches(name, tuple(patterns))} == chosen
+
+
+# Tables of a run
+
+
+def test_every_result_has_one_place_and_main_rows_come_first():
+    results = [
+        broken(precision="bf16"),
+        broken(world_size=4),
+        broken(checkpointing="reentrant"),
+        result(strategy="single"),
+        result(strategy="fsdp2", variant="mended"),
+        result(variant="gone"),
+        result(variant="sft-broken"),
+    ]
+    (table,) = run.tables(results)
+    assert [row.label for row in table.rows] == ["broken", "mended", "sft-broken", "gone", "broken bf16", "broken w4"]
+    assert table.strategies == ["single", "ddp", "fsdp2"]
+    assert sum(len(row.cells) for row in table.rows) == len(results), "two results share a place"
+
+
+def test_devices_are_named_only_where_there_are_several():
+    one, other = result(), result(device="cuda")
+    assert [row.label for row in run.tables([other])[0].rows] == ["broken"]
+    assert [row.label for row in run.tables([other, one])[0].rows] == ["broken", "broken cuda"]
+
+
+# Claims in words
+
+
+def told(results, key="a"):
+    return verdicts.where(FAILURE, claims.verdicts(FAILURE, results)[key], runs_results.outcomes(results))
+
+
+def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
+    results = [broken(strategy=s, checkpointing=c) for s in ("ddp", "zero2") for c in ("off", "reentrant")]
+    mended = {"variant": "mended", "verdict": "expected"}
+    results += [result(strategy="ddp", checkpointing=c, **mended) for c in ("off", "reentrant")]
+    results += [result(strategy="zero2", **mended)]
+    results += [result(strategy="zero2", checkpointing="reentrant", outcome="diverges", signature="nan", **mended)]
+    assert told(results) == ["diverges (nan) under zero2 (reentrant)"]
+    assert told([broken(), broken(variant="mended")]) == ["raises (torn)"], "the place is said though it is everywhere"
+    assert told([broken(), result(variant="mended")]) == []
+
+
+def test_another_world_size_is_named_only_for_what_the_default_does_not_show():
+    same = [entry(variant=v, world_size=w) for w in (2, 4) for entry, v in ((broken, "broken"), (broken, "mended"))]
+    differs = [broken(strategy="zero2", world_size=w) for w in (2, 4)]
+    differs += [result(variant="mended", strategy="zero2"), broken(variant="mended", strategy="zero2", world_size=4)]
+    assert told(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
+
+
+def test_results_of_variants_that_are_gone_do_not_stop_the_verdicts():
+    assert claims.verdicts(FAILURE, [result(variant="dpo-broken"), broken()])["b"].word == "refuted"
+
+
+# Terminal
+
+
+def test_a_table_of_all_strategies_fits_a_hundred_columns():
+    results = [
+        result(variant=variant, strategy=strategy, checkpointing=mode)
+        for variant in ("broken", "grpo-enable_input_require_grads", "x" * 60)
+        for strategy in strategies.names()
+        for mode in ("off", "reentrant", "non-reentrant")
+    ]
+    for shows_colour in (False, True):
+        lines = shown(report_terminal.tables, results, terminal=shows_colour).splitlines()
+        assert max(map(len, lines)) <= 100
+        assert any(line.split() == ["broken", *["✓✓✓"] * len(strategies.names())] for line in lines)
+    narrow = shown(report_terminal.tables, results, width=60, terminal=True)
+    assert narrow.count("✓") == len(results) + 1, "a narrow terminal loses cells"  # one is in the legend
+
+
+def test_symbols_stand_in_the_order_of_modes_and_the_mark_needs_no_colour():
+    entries = [result(), broken(checkpointing="reentrant"), result(strategy="zero2", checkpointing="non-reentrant")]
+    text = shown(report_terminal.tables, entries)
+    assert re.search(r"^broken ✓✗·!··✓$", text, re.M), "the symbols of a cell are not where they belong"
+    assert "3 cells: trains 2, raises 1; 1 not as expected" in text
+
+
+def test_what_each_failure_costs_is_counted():
+    text = shown(listing.costs, [("b", 1.0), ("a", 2.0), ("b", 4.5)])
+    assert [line.split() for line in text.splitlines() if line.strip(" ─")] == [
+        ["failure", "cells", "seconds"],
+        ["b", "2", "6"],
+        ["a", "1", "2"],
+        ["all,", "one", "after", "the", "other", "3", "8"],
+    ]
+
+
+def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
+    text = shown(report_terminal.unexpected, [result(), broken(strategy="zero2"), broken(detail="long " * 100)])
+    assert "expected trains, got raises (torn): Torn: apart" in text
+    assert "make test-matrix CELL=example/broken/zero2/off/fp32/w2/cpu\n" in text, (
+        "the command is not there in one piece"
+    )
+    assert max(map(len, text.splitlines())) <= 160
+    other = shown(lambda console, results: report_terminal.unexpected(console, results, "trl==1.12.0"), [broken()])
+    assert other.rstrip().splitlines()[-1].endswith(" STACK='trl==1.12.0'"), "the command repeats it on another stack"
+    assert not words.command("a/b", "x'; rm -rf ~"), "a stack's name gets to the shell as it is"
+    assert shown(report_terminal.unexpected, [result()]).strip().count("\n") == 0
+
+
+def test_the_list_of_what_was_not_expected_ends_with_a_count():
+    many = [broken(variant=f"v{i}") for i in range(45)]
+    text = shown(report_terminal.unexpected, many)
+    assert text.count("make test-matrix") == 40 and "and 5 more" in text
+
+
+def test_a_cell_without_evidence_is_never_as_expected():
+    entry = result(outcome="invalid", signature="evidence")
+    assert "1 not as expected" in shown(report_terminal.tables, [entry])
+    assert entry.cell.id in shown(report_terminal.unexpected, [entry])
+
+
+@pytest.mark.parametrize("function", [report_terminal.tables, report_terminal.unexpected])
+def test_hostile_text_does_not_steer_the_terminal(function):
+    text = shown(function, [evil()], terminal=True)
+    assert "[red]markup[/red]" in text, "rich took a text of a result for markup"
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202e]", text), "a control character got through"
+    assert "CELL=" not in text, "a command is shown that does more than repeat a cell"
+
+
+def test_progress_without_a_terminal_is_a_line_for_each_tenth():
+    console = Console(file=io.StringIO(), width=100)
+    known = [broken()] * 5
+    with progress.progress(console, 50, known) as advance:
+        for _ in range(45):
+            advance(evil())
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "50 cells, 5 of them known from before"
+    assert len(lines) == 10 and lines[-1].startswith("50/50 cells after 0:0") and "50 not as expected" in lines[-1]
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", console.file.getvalue())
+
+
+def test_progress_on_a_terminal_counts_what_was_not_expected():
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with progress.progress(console, 3, [broken()]) as advance:
+        advance(result())
+        advance(evil())
+    text = console.file.getvalue()
+    assert "3/3" in text and "2 not as expected" in text and "<img src=x" in text
+    assert "\x1b]" not in text and "\x1b[2J" not in text
+
+
+def test_progress_of_nothing_and_one_that_is_interrupted_end_quietly():
+    with progress.progress(Console(file=io.StringIO()), 0, []):
+        pass
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with pytest.raises(KeyboardInterrupt), progress.progress(console, 3, []):
+        raise KeyboardInterrupt
+    assert console.file.getvalue().endswith("\x1b[?25h"), "the cursor stays hidden"
+
+
+def test_the_overview_splits_cells_by_level_and_counts_each_rule():
+    cells = [Cell("example", "broken", "ddp"), Cell("example", "sft-broken", "ddp"), Cell("example", "mended", "ddp")]
+    text = shown(listing.overview, cells, {"[red] is left out": 12})
+    assert re.search(r"example +2 +1 +3 *\n", text) and re.search(r"all +2 +1 +3 *\n", text)
+    assert re.search(r"\[red\] is left out +12", text)
+
+
+def test_a_failure_is_shown_with_its_record_and_verdicts():
+    results = [broken(), result(variant="mended"), result(strategy="zero2")]
+    text = shown(listing.failure, FAILURE, claims.verdicts(FAILURE, results), "Verdicts from [somewhere]")
+    for part in ("https://example.org/1", "always", "torn: torn [a-z]+", "sft-broken (only ddp)"):
+        assert part in text
+    assert "\na: https://example.org/a\nb: https://example.org/b\n" in text, "nobody can look up who claims it"
+    assert text.endswith("\nVerdicts from [somewhere]\n")
+    assert re.search(r"a +mend `it` +verified +1 +0", text) and re.search(r"b +pray +conditional +1 +1", text)
+    unknown = shown(listing.failure, FAILURE, {}, "")
+    assert "pray" in unknown and "untested" not in unknown, "a claim is said to be untested where nothing was run"
+
+
+def test_the_environment_can_be_pasted():
+    facts = {
+        "python": "3.11",
+        "stack": {"torch": "2.13", "x": {"y": "z " * 80}},
+        "gpus": [],
+        "cores": 2,
+        "a": ["b", "c"],
+    }
+    text = shown(listing.environment, facts)
+    assert text == f"python: 3.11\nstack:\n  torch: 2.13\n  x:\n    y: {'z ' * 79}z\ngpus: none\ncores: 2\na: b, c\n"
+
+
+# junit.xml
+
+
+def test_junit_has_a_case_for_each_cell_and_a_failure_for_what_was_not_expected(tmp_path):
+    impossible = result(strategy="fsdp2", outcome="impossible", detail="not here")
+    invalid = result(strategy="zero1", outcome="invalid", signature="evidence")
+    junit.write(tmp_path / "junit.xml", [result(), broken(strategy="zero2"), impossible, invalid])
+    suite = ET.parse(tmp_path / "junit.xml").getroot()[0]
+    assert {k: suite.get(k) for k in ("tests", "failures", "skipped")} == {
+        "tests": "4",
+        "failures": "2",
+        "skipped": "1",
+    }
+    cases = {case.get("name"): case for case in suite}
+    failed = cases["broken/zero2/off/fp32/w2/cpu"]
+    assert failed.get("classname") == "example" and failed.get("time") == "0.250"
+    assert failed.find("failure").get("message") == "expected trains, got raises (torn)"
+    assert {p.get("name"): p.get("value") for p in failed.iter("property")} == {
+        "outcome": "raises",
+        "signature": "torn",
+        "verdict": "unexpected failure",
+    }
+    assert cases["broken/fsdp2/off/fp32/w2/cpu"].find("skipped").get("message") == "not here"
+    assert cases["broken/zero1/off/fp32/w2/cpu"].find("failure") is not None, "a cell without evidence passed"
+    assert cases["broken/ddp/off/fp32/w2/cpu"].find("failure") is None
+
+
+def test_hostile_text_leaves_junit_well_formed(tmp_path):
+    junit.write(tmp_path / "junit.xml", [evil()])
+    root = ET.parse(tmp_path / "junit.xml").getroot()
+    failure = root.find(".//failure")
+    assert "<img src=x onerror=alert(1)>" in failure.text and "\x1b" not in failure.text
+    assert [element.tag for element in root.iter()] == [
+        "testsuites", "testsuite", "testcase", "properties", "property", "property", "property", "failure",
+    ]  # fmt: skip
+
+
+# Page
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, as a browser would make them."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def written(tmp_path, results, **facts):
+    page.write(tmp_path / "report.html", results, facts)
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON | st.text(alphabet="</script>!-\u2028\u2029&\\u003c"))
+def test_law_what_is_embedded_is_what_the_browser_reads(value):
+    text = page.embed(value)
+    assert json.loads(text) == value
+    assert not set(text) & {*"<>&\u2028\u2029\n"}, "a sign that means something to HTML or JavaScript stayed"
+    assert embedded(f'<script type="application/json" id="data">{text}</script>') == value
+
+
+@settings(deadline=None)
+@given(st.floats() | st.lists(st.floats()) | st.dictionaries(st.text(), st.floats()))
+def test_law_any_number_can_be_embedded(value):
+    json.loads(page.embed(page.tidy(value)), parse_constant=pytest.fail)
+
+
+def test_the_page_holds_every_cell_as_it_was(tmp_path):
+    rank = replace(RANK, error=RankError("Torn", "apart", "Traceback: apart"), log="said", stack="at f")
+    off = Deviation("w", "gradients", 1, 0, 0.25)
+    entry = broken(relative_error=0.25, worst_parameter="w", errors=(off,), ranks=(rank,))
+    data = embedded(written(tmp_path, [entry, result(strategy="zero2", checkpointing="reentrant")], finished=True))
+    cells, shared = data["cells"], data["shared"]
+    (section,) = data["sections"]
+    (row,) = section["rows"]
+    assert row["cells"] == [0, -1, -1, -1, 1, -1] and section["strategies"] == ["ddp", "zero2"]
+    cell = cells[0]
+    assert (cell["id"], cell["run"], cell["ok"]) == (entry.cell.id, words.command(entry.cell.id), False)
+    assert [shared[cell[key]] for key in ("detail", "worst", "evidence")] == ["Torn: apart", "w", entry.evidence]
+    (error,) = shared[cell["errors"]]
+    assert [shared[error[0]], *error[1:]] == ["w", "gradients", 1, 0, "0.25"]
+    rank = cell["ranks"][0]
+    assert [shared[number] for number in rank[2:5]] == [asdict(entry.ranks[0].error), "at f", "said"]
+    assert [claim["word"] for claim in section["claims"]] == ["untested", "conditional"]
+
+
+def test_hostile_text_makes_no_element_of_the_page(tmp_path):
+    pages = []
+    for results in ([evil(), result()], [broken(), result()]):
+        parser = Elements()
+        parser.feed(written(tmp_path, results))
+        pages.append([(tag, attributes) for tag, attributes in parser.found])
+    assert pages[0] == pages[1], "a text of a result became an element or an attribute"
+    data = embedded(written(tmp_path, [evil()]))
+    assert data["shared"][data["cells"][0]["detail"]] == plain(EVIL), "the text was damaged on the way"
+    assert data["cells"][0]["off"] == "nan" and data["cells"][0]["run"] == ""
+
+
+def test_the_page_needs_nothing_from_outside_and_says_so(tmp_path):
+    html = written(tmp_path, [broken()])
+    parser = Elements()
+    parser.feed(html)
+    policy = next(a["content"] for tag, a in parser.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'")
+    for tag, attributes in parser.found:
+        assert not {"src", "href", "srcset"} & {*attributes}, f"{tag} loads something"
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", html)
+    script = html[html.rindex("<script>") :]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+
+
+def test_what_cells_have_in_common_is_kept_once(tmp_path):
+    log = "the same long log " * 500
+    results = [broken(variant=f"v{i}", ranks=(replace(RANK, log=log),)) for i in range(100)]
+    assert written(tmp_path, results).count("the same long log the same") < 500
+    assert (tmp_path / "report.html").stat().st_size < 200_000
+
+
+def test_the_page_of_a_run_without_results_and_of_an_unknown_failure(tmp_path):
+    assert embedded(written(tmp_path, []))["cells"] == []
+    entry = replace(result(), cell=Cell("gone", "broken", "ddp"))
+    assert embedded(written(tmp_path, [entry]))["sections"][0]["name"] == "gone"
+
+
+def test_the_same_run_makes_the_same_page(tmp_path):
+    results = [broken(), result(strategy="zero2"), result(variant="mended")]
+    assert written(tmp_path, results) == written(tmp_path, results)
+
+
+def test_torch_is_not_imported():
+    code = "import sys, faultline.maintain.readmes, faultline.report.page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_command_is_told_as_it_can_be_typed_where_one_is(tmp_path, monkeypatch):
+    """Breaks when somebody in the folder of their log is told to type what only works in the clone."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert base_text.here("faultline show x") == "bin/faultline show x"
+    monkeypatch.chdir(tmp_path)
+    assert base_text.here("faultline show x") == f"{ROOT}/bin/faultline show x"
+    (tmp_path / "faultline").symlink_to(ROOT / "bin" / "faultline")
+    assert base_text.here("faultline show x") == "faultline show x"
+    (tmp_path / "faultline").unlink()
+    assert base_text.here("make reproduce FAILURE=make") == f"make -C {ROOT} reproduce FAILURE=make"
+    monkeypatch.setattr(base_text, "ROOT", tmp_path / "a clone")
+    assert base_text.here("make list") == f"make -C '{tmp_path}/a clone' list"

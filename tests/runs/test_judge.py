@@ -1,0 +1,239 @@
+"""The oracle's judgement on reports made by hand: nothing is called by a name that its ranks did not prove."""
+
+from __future__ import annotations
+
+import math
+import signal
+from dataclasses import replace
+
+import pytest
+
+from faultline import strategies
+from faultline.base import traces
+from faultline.catalogue import Failure, outcomes
+from faultline.cells.cell import STEPS, Cell
+from faultline.ranks.report import Frame, Raised
+from faultline.runs import oracle
+from faultline.runs.oracle import judge
+from faultline.runs.supervisor import Ended, RankEnd
+from tests.support import reports
+
+CELL = Cell("example", "broken", "ddp", "reentrant")
+FAILURE = Failure("", (), "", "", {"torn": "Torn"}, (), {}, name="example")
+
+SHOWN = {
+    "at_fork": {"threads": 1, "cuda_initialised": False},
+    "world_size": 2,
+    "device": "cpu",
+    "checkpointing_set": "reentrant",
+    "wrapper": "DistributedDataParallel",
+    **strategies.options("ddp"),
+    "bytes_held": 4,
+    "bytes_whole": 4,
+    "gradients_remain": True,
+}
+EARLY = {key: SHOWN[key] for key in ("at_fork", "world_size", "device", "checkpointing_set")}
+SEEN = {**SHOWN, "checkpointing_seen": "reentrant"}
+
+# One fact that is not what the cell's name says.
+WRONG = {
+    "strategy": {"wrapper": "Linear"},
+    "option": {"static_graph": True},
+    "world size": {"world_size": 1},
+    "threads": {"at_fork": {"threads": 2, "cuda_initialised": False}},
+    "cuda": {"at_fork": {"threads": 1, "cuda_initialised": True}},
+}
+MODES = {"set": {"checkpointing_set": "off"}, "seen": {"checkpointing_seen": "non-reentrant"}}
+
+
+def report(rank, evidence=SEEN, error="", **changes):
+    step = {"gradients": {"w": 1e-6}, "weights": {"w": 2e-6}}
+    known = {"rank": rank, "evidence": evidence, "losses": [float(rank)] * STEPS, "digests": ["d"]}
+    if error:
+        known["error"] = reports.error("Torn", error, at=1.0)
+    return reports.report(**{**known, "steps": [step] * STEPS, "compared": ["gradients", "weights"], **changes})
+
+
+def trained(**changes):
+    return Ended([RankEnd(report(0)), RankEnd(report(1, **changes))])
+
+
+def raised(evidence=SHOWN, peer=SHOWN):
+    return Ended([RankEnd(shown=peer), RankEnd(report(1, evidence, "apart"))])
+
+
+def crashed(evidence=SHOWN, peer=SHOWN):
+    return Ended([RankEnd(shown=peer), RankEnd(exit=-signal.SIGABRT, shown=evidence)])
+
+
+def hung(evidence=SHOWN, peer=SHOWN):
+    return Ended([RankEnd(shown=peer), RankEnd(shown=evidence)], hang="all slept")
+
+
+ENDS = {"raises": (raised, "torn"), "crashes": (crashed, "SIGABRT"), "hangs": (hung, "no-progress")}
+every_end = pytest.mark.parametrize("outcome", ENDS)
+
+
+def told(ended, cell=CELL):
+    judged = judge(cell, FAILURE, ended)
+    return str(judged.outcome), judged.signature
+
+
+@every_end
+def test_a_bad_end_is_named_once_its_ranks_have_shown_what_they_ran(outcome):
+    """Breaks when a documented failure is called invalid although everything is proven."""
+    make, signature = ENDS[outcome]
+    assert told(make()) == (outcome, signature)
+    assert told(make({**SEEN, "checkpointing_set": "off"})) == (outcome, signature), "what was seen is proof enough"
+
+
+@every_end
+@pytest.mark.parametrize("wrong", [*WRONG, *MODES])
+def test_a_bad_end_of_something_else_is_invalid(outcome, wrong):
+    """Breaks when a failure of plain DDP, of one rank or of another mode counts as that of the cell."""
+    change = {**WRONG, **MODES}[wrong]
+    assert told(ENDS[outcome][0]({**SHOWN, **change})) == ("invalid", "evidence")
+
+
+@every_end
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_peer_that_runs_something_else_makes_it_invalid(outcome, wrong):
+    """Breaks when the strategy is proven on the rank that failed alone."""
+    assert told(ENDS[outcome][0](peer={**SHOWN, **WRONG[wrong]})) == ("invalid", "evidence")
+
+
+@every_end
+def test_a_rank_that_fails_before_its_strategy_is_in_force_proves_nothing(outcome):
+    """Breaks when a rank that is killed while it sets up passes for the failure that a rule expects."""
+    make, _ = ENDS[outcome]
+    assert told(make(EARLY)) == told(make({})) == ("invalid", "evidence")
+    # A peer may have been cut short by the end of the other; in a hang every rank is at fault.
+    assert told(make(peer=EARLY))[0] == ("invalid" if outcome == "hangs" else outcome)
+
+
+def test_an_engine_that_refuses_a_model_was_its_strategys():
+    refused = {**EARLY, "wrapping": CELL.strategy}
+    assert told(raised(refused, EARLY)) == ("raises", "torn")
+    for wrong in ({"wrapping": "zero2"}, {"checkpointing_set": "off"}, {"world_size": 1}):
+        assert told(raised({**refused, **wrong}, EARLY)) == ("invalid", "evidence"), wrong
+
+
+def test_an_error_that_nobody_knows_may_come_early():
+    """Breaks when an engine's own refusal to wrap a model is hidden behind `invalid`."""
+    unknown = Failure("", (), "", "", {}, (), {}, name="example")
+    ended = raised(EARLY, EARLY)
+    assert judge(CELL, unknown, ended).outcome == "raises" and judge(CELL, unknown, ended).signature == "other"
+    wrong = raised({**EARLY, "checkpointing_set": "off"}, EARLY)
+    assert judge(CELL, unknown, wrong).outcome == "invalid", "what it did show is not what the cell's name says"
+
+
+def test_a_death_is_named_by_its_signal_and_its_last_words():
+    """Breaks when the out-of-memory killer passes for gloo's abort, or the reason has to be looked up in a log."""
+    log = "UserWarning: old\nterminate called\n  what():  [enforce fail at pair.cc:456] 14 vs 10\n\nwarnings.warn(\n"
+    ended = Ended([RankEnd(shown=SHOWN), RankEnd(exit=-6, shown=SHOWN, log=log)])
+    judged = judge(CELL, FAILURE, ended)
+    assert judged.detail == "rank 1 was killed by SIGABRT: what():  [enforce fail at pair.cc:456] 14 vs 10"
+    assert told(Ended([RankEnd(shown=SHOWN), RankEnd(exit=-9, shown=SHOWN)])) == ("crashes", "SIGKILL")
+    assert told(Ended([RankEnd(shown=SHOWN), RankEnd(exit=7, shown=SHOWN)])) == ("crashes", "silent-exit")
+    assert traces.signal_name(signal.SIGRTMIN + 1) == f"signal {signal.SIGRTMIN + 1}", "it has no name"
+    assert traces.last_words("loading\nwarnings.warn(\n") == ""
+
+
+def test_a_cell_that_trained_has_to_prove_all_of_it():
+    """Breaks when a run passes without the evidence, the steps or the comparison that its name asks for."""
+    assert told(trained()) == ("trains", "")
+    for change in WRONG.values():
+        assert told(trained(evidence={**SEEN, **change})) == ("invalid", "evidence")
+    for mode in ("off", "non-reentrant"):
+        assert told(trained(evidence={**SEEN, "checkpointing_seen": mode})) == ("invalid", "evidence")
+    assert told(trained(steps=report(1).steps[1:])) == ("invalid", "evidence")
+
+
+def test_gradients_that_were_there_have_to_be_compared():
+    """Breaks when gradients are quietly left out; an engine that leaves none is judged by its weights."""
+    assert told(trained(compared=["weights"])) == ("invalid", "evidence")
+    assert told(trained(compared=["weights"], evidence={**SEEN, "gradients_remain": False})) == ("trains", "")
+    assert told(trained(compared=[], evidence={**SEEN, "gradients_remain": False})) == ("invalid", "evidence")
+
+
+def test_an_error_that_rounding_explains_is_not_the_worst():
+    """Breaks when a parameter that is all noise stands for how far a cell is off."""
+    noisy = report(1)
+    excused = {"gradients": {**noisy.steps[0].gradients, "bias": 1.5}, "rounding": {"gradients:bias": 1.2}}
+    noisy.steps[0] = replace(noisy.steps[0], **excused)
+    judged = judge(CELL, FAILURE, Ended([RankEnd(report(0)), RankEnd(noisy)]))
+    assert (judged.outcome, judged.worst_parameter) == ("trains", "w (weights, step 1, rank 0)")
+    assert judged.relative_error == 2e-6
+
+
+def test_losses_that_are_no_number_say_nothing_of_the_rows():
+    """Breaks when a model that trains into NaN on every rank is taken for two ranks with the same rows."""
+    step = {"gradients": {}, "weights": {}, "bad": ["w"], "unmoved": [], "nan": ["w"], "rounding": {}}
+    ranks = [RankEnd(report(rank, losses=[math.nan] * STEPS, steps=[step] * STEPS)) for rank in (0, 1)]
+    assert told(Ended(ranks)) == ("diverges", "nan")
+    same = [RankEnd(report(rank, losses=[1.0] * STEPS)) for rank in (0, 1)]
+    assert told(Ended(same)) == ("invalid", "evidence")
+
+
+def test_equal_losses_of_different_rows_are_a_mean_over_the_ranks():
+    """Breaks when a loss that is reduced before backward is taken for ranks with the same rows."""
+    for other, outcome in (("b", "trains"), ("a", "invalid")):
+        ranks = [RankEnd(report(n, {**SEEN, "rows": r}, losses=[1.0] * STEPS)) for n, r in enumerate(("a", other))]
+        assert told(Ended(ranks))[0] == outcome
+
+
+WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cpu"], "training": False}
+
+
+@pytest.mark.parametrize(
+    ("second", "device", "fault"),
+    [
+        (WHOLE, "cpu", "holds all 4 bytes of the second model"),
+        (WHOLE | {"bytes_held": 2}, "cpu", None),
+        (WHOLE | {"bytes_held": 2, "devices": ["cpu"]}, "cuda:0", "keeps the second model on"),
+    ],
+)
+def test_a_second_model_must_be_placed_as_the_trained_one_is(second, device, fault):
+    """Breaks when a teacher that is whole or on another device passes, or one that is sharded doesn't."""
+    shown = SEEN | {"second": second, "device": device, "bytes_held": 2}
+    faults = oracle.placement_faults([report(0, shown)])
+    assert len(faults) == bool(fault) and all(fault in told for told in faults)
+    assert not oracle.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), "nothing is sharded"
+
+
+def test_a_trainer_that_cannot_be_built_proves_its_strategy_by_what_accelerate_was_told():
+    """Breaks when an error of a trainer's constructor counts under any name, or under none."""
+    zero3 = Cell("example", "broken", "zero3", "off")
+    early = {key: value for key, value in EARLY.items() if key != "checkpointing_set"}
+    for stage, outcome in ((3, "raises"), (2, "invalid")):
+        evidence = {**early, "prepared": {"distributed_type": "DEEPSPEED", "zero_stage": stage}}
+        assert judge(zero3, FAILURE, raised(evidence, early)).outcome == outcome, stage
+    assert judge(zero3, FAILURE, raised({**early, "prepared": {}}, early)).outcome == "invalid"
+
+
+def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
+    """Breaks when a crash in the comparison is taken for an error that somebody's model raises."""
+    ended = raised()
+    failed = ended.ranks[1].report
+    failed.error = replace(failed.error, own="compare.py:95 in digest")
+    judged = judge(CELL, FAILURE, ended)
+    assert (judged.outcome, judged.signature) == ("invalid", outcomes.OWN)
+    assert judged.detail == "a fault of Faultline's own, not of the model: compare.py:95 in digest: Torn: apart"
+    failed.error = replace(failed.error, message="Connection closed by peer")
+    assert judge(CELL, FAILURE, ended).outcome == "raises", "a peer that is gone can meet anybody"
+
+
+def test_an_error_is_known_by_its_kind_and_not_by_the_name_of_its_class():
+    """Breaks when somebody's own `class Impossible(Exception)` counts as agreement, as a cell does that can't exist."""
+    for kind, outcome in (("impossible", "impossible"), ("error", "raises")):
+        ended = raised()
+        ended.ranks[1].report.error = reports.error("Impossible", "no such layer", kind=kind)
+        assert judge(CELL, FAILURE, ended).outcome == outcome
+
+
+def test_a_bare_assert_is_named_by_the_line_that_failed():
+    ended = raised()
+    frames = (Frame("train.py", 3, "build", "build()"), Frame("train.py", 7, "forward", "assert x.ndim == 2"))
+    chain = (Raised("error", "", "AssertionError\n", frames),)
+    ended.ranks[1].report.error = reports.error("AssertionError", "", chain=chain)
+    assert judge(CELL, FAILURE, ended).detail == "AssertionError: assert x.ndim == 2"

@@ -1,0 +1,109 @@
+"""References: made once, again when their rank dies, never again when the scenario fails; and interrupted runs."""
+
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from faultline.base.errors import DIED
+from faultline.cells.cell import Cell
+from faultline.runs import runner
+from faultline.runs.runner import TRIES, References
+from faultline.runs.supervisor import Ended, RankEnd, ServerDied
+from tests.support import entries, reports
+
+CELL = Cell("grpo_lora_no_grad", "broken", "ddp")
+KILLED = Ended([RankEnd(exit=-9)])
+FAILED = Ended([reports.end(error=reports.error("ValueError", "no such layer"))])
+
+
+class Server:
+    """Answers as a rank server would: ends in turn, and a file where an end is None."""
+
+    def __init__(self, *ends):
+        self.ends = [*ends]
+
+    def run(self, job, world_size):
+        end = self.ends.pop(0)
+        if end is None:
+            Path(job["reference"]).write_text("reference")
+        return end or Ended([reports.end()])
+
+
+def test_a_reference_whose_rank_was_killed_is_made_again(tmp_path):
+    """Breaks when one killed rank makes every later cell of its variant invalid."""
+    server = Server(KILLED, None)
+    reference = References(tmp_path).file(server, CELL)
+    assert reference.file.exists() and not reference.problem
+    assert References(tmp_path).file(server, CELL) == reference, "it is made once for all workers"
+
+
+def test_a_scenario_that_fails_is_not_tried_again(tmp_path):
+    """Breaks when every cell of a broken scenario pays for its reference anew."""
+    server = Server(FAILED)
+    for _ in range(2):
+        assert References(tmp_path).file(server, CELL).problem.message == "no such layer"
+
+
+def test_a_rank_that_always_dies_is_given_up(tmp_path):
+    """Breaks when a reference that can't be made is tried for ever."""
+    server = Server(*[KILLED] * TRIES)
+    assert References(tmp_path).file(server, CELL).problem.kind == DIED
+    assert not server.ends
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal: a test that runs in the background would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run keeps Ctrl-C to itself"
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_loses_no_result(interruptible, monkeypatch):
+    """Breaks when Ctrl-C drops the result in hand or those in the queue, or lets the cell that runs run on."""
+    cells = [replace(CELL, world_size=size) for size in (1, 2, 4, 8)]
+    begun, written = [], []
+    third = threading.Event()
+
+    def run_cell(server, references, cell):
+        begun.append(cell)
+        if cell == cells[2]:
+            third.set()
+            while not server.killed:
+                time.sleep(0.01)
+            raise ServerDied
+        return entries.entry(cell)
+
+    def done(entry):
+        if not written:
+            assert third.wait(60)
+            signal.raise_signal(signal.SIGINT)
+        written.append(entry.cell)
+
+    monkeypatch.setattr(runner, "run_cell", run_cell)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_all(cells, 1, done)
+    assert written == cells[:2] and begun == cells[:3]
+
+
+def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypatch):
+    """Breaks when one worker's exception waits for the others' cells, or throws away what they have finished."""
+    cells = [replace(CELL, world_size=size) for size in (1, 2)]
+    written = []
+
+    def run_cell(server, references, cell):
+        if cell == cells[0]:
+            raise ZeroDivisionError
+        while not server.killed:
+            time.sleep(0.01)
+        return entries.entry(cell)
+
+    monkeypatch.setattr(runner, "run_cell", run_cell)
+    with pytest.raises(ZeroDivisionError):
+        runner.run_all(cells, 2, lambda entry: written.append(entry.cell))
+    assert written == cells[1:]

@@ -1,0 +1,440 @@
+"""The supervisor and its rank server, on ranks without torch: what ends a cell, and that nothing of it is left."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultline import strategies
+from faultline.base import traces
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.maintain import reliability
+from faultline.runs import hangs, oracle, runner, supervisor
+from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
+from tests.support import light
+from tests.support.light import gone, survivors
+
+pytestmark = pytest.mark.slow
+
+CELL = Cell.parse("grpo_lora_no_grad/check_graph/ddp/off/fp32/w2/cpu")
+DEADLINE = 60.0  # far beyond what any of these cells takes, so that none may end by it
+
+
+@pytest.fixture
+def server(tmp_path):
+    with RankServer(light.command(tmp_path), DEADLINE) as server:
+        yield server
+        assert not survivors(server), "a process of a cell is still there after it"
+        if server._process:
+            assert not psutil.Process(server._process.pid).net_connections(), "the server keeps a rank's connection"
+        assert {file.name for file in server.folder.iterdir()} <= {"server.log"}, "a cell left files behind"
+    assert not server.folder.exists(), "closing the server leaves its folder behind"
+
+
+def run(server, deed, world_size=2):
+    strategy = {"wrapper": "DistributedDataParallel", **strategies.options(CELL.strategy)}
+    evidence = {**strategy, "world_size": world_size, "checkpointing_set": CELL.checkpointing}
+    return server.run({"inject": deed, "evidence": evidence}, world_size)
+
+
+def outcome(ended):
+    judged = oracle.judge(replace(CELL, world_size=len(ended.ranks)), failures()[CELL.failure], ended)
+    return str(judged.outcome), judged.signature, judged.detail
+
+
+def error(end):
+    return end.report and end.report.error and end.report.error.message
+
+
+# How a server starts.
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("time.sleep(600)", "slept for 2 s before it was ready"),
+        ("while True: pass", "worked for 1 s and was not ready"),
+        ("sys.exit('no torch here')", "the rank server ended: no torch here"),
+    ],
+)
+def test_a_server_that_never_gets_ready_is_given_up(tmp_path, monkeypatch, deed, said):
+    """Breaks when a stack that can't start holds a campaign up for ever."""
+    monkeypatch.setattr(supervisor, "START_LOOKS", 8)
+    monkeypatch.setattr(supervisor, "START_WORK", 1.0)
+    with RankServer(program(tmp_path, deed), DEADLINE) as server, pytest.raises(NeverReady, match=said):
+        server.start()
+
+
+def test_a_server_that_works_for_long_gets_ready(tmp_path, monkeypatch):
+    """Breaks when a busy machine makes a stack unusable."""
+    monkeypatch.setattr(supervisor, "START_LOOKS", 2)
+    deed = "while time.process_time() < 2: pass\nprint('{\"ready\": true}', flush=True)\nsys.stdin.read()"
+    with RankServer(program(tmp_path, deed), DEADLINE) as server:
+        server.start()
+        assert server.greeting == {"ready": True}
+
+
+def program(folder, deed):
+    """An executable that does something else than to serve ranks."""
+    file = folder / "program"
+    file.write_text(f"#!{sys.executable}\nimport sys, time\n{deed}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+# How ranks end.
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_silent_rank_crashes(server, monkeypatch, world_size):
+    monkeypatch.setenv("LIGHT_LAST", str(world_size - 1))
+    found = outcome(run(server, "silent", world_size))
+    assert found == ("crashes", "silent-exit", f"rank {world_size - 1} was left with exit code 0 and no report"), (
+        "a rank that ends without a word is not noticed, or not named"
+    )
+
+
+def test_a_rank_that_closes_its_pipe_is_heard_of_when_it_ends(server):
+    ended = run(server, "closes_its_pipe")
+    assert ended.ranks[1].exit == 70, "a rank without its pipe was lost, or held up the server"
+    assert "Bad file descriptor" in ended.ranks[1].log, "a rank that can't report leaves no reason in its log"
+
+
+def test_a_rank_that_closes_its_pipe_and_lives_hangs(server, monkeypatch):
+    monkeypatch.setattr(hangs, "QUIET", 4)
+    ended = run(server, "closes_its_pipe_and_waits")
+    assert outcome(ended)[0] == "hangs", "the end of a pipe was taken for the end of its rank"
+    assert "wait_for_ever" in ended.ranks[1].stack
+    assert "in reported" in ended.ranks[0].stack, "a rank that has reported looks like one that hangs"
+
+
+def test_a_rank_ends_with_its_process_though_a_fork_holds_its_pipe(server):
+    ended = run(server, "dies_but_its_fork_lives")
+    assert outcome(ended) == ("crashes", "silent-exit", "rank 1 was left with exit code 7 and no report"), (
+        "the death of a rank goes unnoticed while a process that it forked lives on"
+    )
+
+
+def test_a_report_may_be_longer_than_a_pipe(server):
+    ended = run(server, "long_report")
+    assert [len(end.report.evidence["found"]) for end in ended.ranks] == [5_000_000] * 2
+
+
+def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
+    ended = run(server, "reports_and_aborts")
+    assert [end.exit for end in ended.ranks] == [None, None], "an abort after the report hides the error in it"
+    assert "the cause" in outcome(ended)[2]
+
+
+@pytest.mark.parametrize(
+    ("deed", "ended"),
+    [
+        ("dies_after_its_peer", ("crashes", "SIGKILL", "rank 1 was killed by SIGKILL")),
+        ("fails_after_its_peer_died", ("crashes", "silent-exit", "rank 1 was left with exit code 3 and no report")),
+        ("aborts_after_its_peer_failed", ("raises", "other", "ValueError: the cause")),
+    ],
+)
+def test_what_came_first_is_the_cause(server, monkeypatch, deed, ended):
+    """Breaks when a rank that a failure brought down is named for it, because it died or has the lower number."""
+    monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
+    found = run(server, deed)
+    assert outcome(found) == ended
+    assert all(end.exit is not None or end.report.error for end in found.ranks), "the second end was not seen"
+
+
+def test_a_cause_is_waited_for_as_long_as_its_rank_works(server):
+    ended = run(server, "victim_before_cause")
+    assert [error(end) for end in ended.ranks] == ["Connection closed by peer", "the cause"], (
+        "a clock ended the cell while all that was known of its failure was that a peer is gone"
+    )
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
+
+
+def test_a_victim_of_a_rank_that_hangs_is_no_cause(server, monkeypatch):
+    monkeypatch.setattr(hangs, "QUIET", 4)
+    assert outcome(run(server, "victim_of_a_hang"))[0] == "hangs", "a victim's error was taken for the cause"
+
+
+def test_a_failure_waits_no_longer_when_its_peer_sleeps(server, monkeypatch):
+    monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
+    assert run(server, "last_waits_first_fails").seconds < DEADLINE, "each failed cell takes seconds for nothing"
+
+
+def test_a_failure_does_not_wait_for_a_peer_that_spins(server, monkeypatch):
+    """Breaks when a rank that spins, as one that waits in NCCL does, keeps a failed cell open beyond a second."""
+    looks = []  # each comes after a whole tick, so a machine that is busy makes them fewer
+    asleep = hangs.Progress.asleep
+    monkeypatch.setattr(hangs.Progress, "asleep", lambda *args: looks.append(args) or asleep(*args))
+    monkeypatch.setattr(hangs, "TICK", DEADLINE)  # no look before the failure
+    ended = run(server, "fails_beside_a_spinning_rank")
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
+    assert not ended.hang and 0 < len(looks) * supervisor.SETTLE_TICK < 1
+
+
+def test_an_error_that_follows_another_is_not_the_cause(server, monkeypatch):
+    """Breaks when the lowest rank, or the one that is heard of last, is named and not the one that failed first."""
+    monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
+    ended = run(server, "fails_after_its_peer")
+    assert [error(end) for end in ended.ranks] == ["the second error", "the cause"]
+    assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
+
+
+def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
+    """Breaks when a cell in a shell of torchrun's, of accelerate's or of a cluster's job is another one than elsewhere.
+
+    These are variables that torch, accelerate, transformers and deepspeed look at.
+    """
+    names = """
+        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE GROUP_RANK ROLE_RANK CROSS_RANK MASTER_ADDR MASTER_PORT
+        TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE ACCELERATE_USE_DEEPSPEED ACCELERATE_MIXED_PRECISION
+        ACCELERATE_USE_FSDP FSDP_VERSION FSDP_STATE_DICT_TYPE PARALLELISM_CONFIG_TP_SIZE DEEPSPEED_USE_HPU
+        DS_ALLOW_DEPRECATED_FP16 SLURM_PROCID SLURM_JOB_ID PMI_RANK PMI_SIZE OMPI_COMM_WORLD_SIZE MPI_LOCALRANKID
+        MV2_COMM_WORLD_RANK
+    """.split()
+    for name in [*names, "LIGHT_LAST", "NCCL_DEBUG"]:
+        monkeypatch.setenv(name, "1")
+    found = run(server, "environment", 1).ranks[0].report.evidence["found"]
+    assert not found.keys() & {*names}
+    assert found["LIGHT_LAST"] == found["NCCL_DEBUG"] == "1", "what has nothing to do with launchers is lost"
+    assert found["DS_ACCELERATOR"] == "cpu", "the server's own settings are lost"
+
+
+def test_another_stack_keeps_its_bytecode(monkeypatch):
+    """Breaks when each start on another stack compiles all its libraries again, or .venv gets what nobody wants."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in supervisor.inherited("/another/stack/bin/python")
+    assert "PYTHONDONTWRITEBYTECODE" in supervisor.inherited(sys.executable)
+
+
+# What counts as a hang.
+
+
+def test_ranks_that_wait_for_a_program_do_not_hang(server, monkeypatch):
+    monkeypatch.setattr(hangs, "QUIET", 4)
+    monkeypatch.setattr(hangs, "STUCK", 8)
+    assert not run(server, "waits_for_a_program").hang, "a rank that waits for its compiler was called a hang"
+
+
+def test_a_stopped_rank_shows_where_it_was_stopped(server, monkeypatch):
+    """Breaks when another of its threads answers, and the main one shows what it does after it was woken for that."""
+    monkeypatch.setattr(hangs, "QUIET", 4)
+    ended = run(server, "stops_among_threads", 4)
+    assert ended.hang
+    for end in ended.ranks:
+        assert traces.innermost(end.stack).startswith("stops_among_threads"), end.stack
+
+
+def test_a_supervisor_that_was_held_up_sees_no_hang(tmp_path, monkeypatch):
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        seen = hangs.Progress([child.pid], tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(hangs.time, "monotonic", itertools.count(0, 1000).__next__)
+            assert not any(seen.stalled([0]) for _ in range(5)), "time in which it did not look counts as a hang"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_deadline_ends_what_nothing_else_ends(server):
+    server.deadline = 1.0
+    ended = run(server, "fails_beside_a_spinning_rank", 1)
+    assert ended.hang == "still running after 1 s"
+    assert "fails_beside_a_spinning_rank" in ended.ranks[0].stack, "a hang without the place where it hangs"
+
+
+# Nothing is left.
+
+
+@pytest.mark.parametrize("deed", ["starts_programs", "leaves_its_group"])
+def test_nothing_that_a_rank_started_outlives_the_cell(server, deed):
+    ended = run(server, deed)
+    assert all(end.report and not end.report.error for end in ended.ranks)
+    started = [pid for end in ended.ranks for pid in end.report.evidence["found"] or ()]
+    assert len(started) == (6 if deed == "starts_programs" else 0)
+    assert gone([*started, *ended.pids]), "a program that a rank started, or a rank itself, outlives the cell"
+
+
+def test_an_exception_in_the_supervisor_ends_the_cell_and_the_next_one_runs(server, monkeypatch):
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    (server.folder / "server.log").write_text("")
+    with monkeypatch.context() as patched:
+        patched.setattr(hangs.Progress, "stalled", interrupt)
+        with pytest.raises(Interrupted):
+            run(server, "waits")
+    assert not survivors(server), "ranks outlive the supervisor's exception"
+    assert not run(server, "nothing").hang, "no cell runs after one that was interrupted"
+
+
+def test_a_server_that_dies_takes_its_ranks_along_and_its_cell_runs_again(server):
+    server.start()
+    first = server._process.pid
+    entry = runner.run_cell(server, runner.References(server.folder), CELL, "kills_the_server")
+    assert (entry.outcome, entry.signature) == ("invalid", "server"), "the server's death counts as the cell's"
+    assert not survivors(server), "ranks, or programs that they started, outlive the server"
+    assert not psutil.pid_exists(first)
+    assert not run(server, "nothing").hang, "no cell runs after one whose server died twice"
+    for file in server.folder.glob("grpo*"):
+        file.unlink()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no module named torch' >&2\nexit 1\n")
+    python.chmod(0o755)
+    with RankServer(str(python)) as server, pytest.raises(ServerDied, match="no module named torch"):
+        server.start()
+    assert not server.folder.exists()
+
+
+def test_a_server_that_was_killed_on_purpose_does_not_start_again(server):
+    """Breaks when a cell that an interruption ended runs once more before the run ends, on another server."""
+    threading.Timer(0.5, server.kill).start()
+    references = runner.References(server.folder)
+    with pytest.raises(ServerDied):
+        runner.run_cell(server, references, CELL, "spins")
+    with pytest.raises(ServerDied, match="killed"):
+        runner.run_cell(server, references, CELL, "nothing")
+    assert not server._process and not survivors(server)
+    for file in server.folder.glob("grpo*"):
+        file.unlink()
+
+
+def test_what_is_left_is_found(tmp_path, monkeypatch):
+    """Breaks when the chaos run says that nothing is left behind without having looked."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = reliability.leftovers()
+    with monkeypatch.context() as patched, tempfile.TemporaryDirectory(prefix="faultline-") as folder:
+        patched.setenv("TMPDIR", folder)
+        pid, port = light.listens(0)
+        memory = Path("/dev/shm") / Path(folder).name
+        memory.touch()
+        try:
+            found = reliability.leftovers()
+        finally:
+            psutil.Process(pid).kill()
+            memory.unlink()
+    new = {kind: names - before[kind] for kind, names in found.items()}
+    assert pid in {int(name.split()[0]) for name in new["processes"]}, "an orphan is not found"
+    assert str(port) in new["ports"] and Path(folder).name in new["folders"] & new["shared memory"]
+    assert gone([pid])
+
+
+SUPERVISOR = """
+import signal
+import sys
+from faultline.runs.supervisor import RankServer
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
+with RankServer(sys.argv[1]) as server:
+    server.start()
+    print(server.folder, server._process.pid, flush=True)
+    server.run({"inject": "waits"}, 2)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, light.command(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    with process:
+        folder, pid = process.stdout.readline().split()
+        pids = wait_for_ranks(int(pid))
+        process.send_signal(how)
+        process.wait(20)
+    assert gone([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
+    assert not Path(folder).exists(), f"its folder outlives a supervisor that was killed by {how!r}"
+
+
+INTERRUPTED = """
+import signal
+import sys
+from faultline.cells.cell import Cell
+from faultline.runs import hangs, runner
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
+hangs.STUCK = 10**9  # the cells are no hang for as long as this test may last
+cells = [Cell.parse(id) for id in sys.argv[2:]]
+run_cell = runner.run_cell
+runner.run_cell = lambda server, references, cell: run_cell(server, references, cell, "spins")
+try:
+    runner.run_all(cells, 2, lambda entry: print(entry.cell.id, flush=True), sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("moment", ["cells run", "servers start"])
+def test_an_interrupted_run_does_not_wait_for_its_cells(tmp_path, moment):
+    """Breaks when Ctrl-C waits for a cell, starts another one, prints a worker's traceback or leaves something."""
+    cells = [CELL.id.replace("w2", f"w{world}") for world in (2, 2, 4, 4)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, light.command(tmp_path), *cells],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    with process:
+        while len(servers := psutil.Process(process.pid).children()) < 2:
+            time.sleep(0.01)
+        ranks = [pid for server in servers for pid in wait_for_ranks(server.pid)] if moment == "cells run" else []
+        process.send_signal(signal.SIGINT)
+        process.wait(DEADLINE)
+        assert process.stdout.read() == "interrupted\n"
+    assert gone([*(server.pid for server in servers), *ranks]), "a server or its ranks outlive the run"
+    assert not list(tmp_path.glob("faultline-*")), "a folder outlives the run"
+
+
+def wait_for_ranks(pid):
+    for _ in range(600):
+        ranks = [process.pid for process in psutil.Process(pid).children()]
+        if len(ranks) == 2:
+            return ranks
+        time.sleep(0.05)
+    raise AssertionError("no ranks within 30 s")
+
+
+def test_a_process_of_which_one_thread_waits_for_the_disk_is_not_asleep(tmp_path):
+    """Breaks when a rank that waits for its pages on a busy disk is taken for one that hangs."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # posix_spawn's parent sleeps as one that waits for a disk does, until the child has opened its files.
+    spawn = f"os.posix_spawn('/bin/true', ['true'], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, {str(fifo)!r}, 0, 0)])"
+    code = f"import os, threading, time; threading.Thread(target=lambda: {spawn}).start(); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        wait_until(lambda: hangs.waits_for_disk(process.pid))
+        with open(fifo, "w"):
+            pass
+        wait_until(lambda: not hangs.waits_for_disk(process.pid))
+        process.kill()
+
+
+def wait_until(true):
+    for _ in range(500):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never came to that")

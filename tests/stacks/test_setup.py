@@ -1,0 +1,144 @@
+"""`make setup`: the environment is made once, and again where it is unfinished; no test here runs pip on a package."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from faultline.base.packages import NEWEST, OLDEST, pinned
+from faultline.base.paths import ROOT
+
+PINS = "# a comment\ntorch==2.13.0\nTest_Lib==1.0  # why\n"
+# Stands in for an interpreter: passes for a usable one, and makes a .venv whose pip writes down what it is asked for.
+PYTHON = """#!/bin/sh
+if [ "$1" = -c ]; then echo "$0"; exit; fi
+mkdir -p .venv/bin
+cat > .venv/bin/pip << 'END'
+#!/bin/sh
+echo "$PYTHONPATH" "$@" >> pip.log
+if [ -e hang ]; then touch hanging; sleep 60; fi
+if [ -e broken ]; then exit 1; fi
+END
+printf '#!/bin/sh\necho "$*" >> python.log\n' > .venv/bin/python
+chmod +x .venv/bin/pip .venv/bin/python
+"""
+SETUP = ["make", "--no-print-directory", "setup", "PYTHON=./python"]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder with the Makefile and a few pins."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements.txt").write_text(PINS)
+    (tmp_path / "python").write_text(PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+def make(clone, **settings):
+    """Set up; gives how that ended, and what pip was asked for."""
+    environment = {**os.environ, **settings}
+    done = subprocess.run(SETUP, cwd=clone, capture_output=True, text=True, env=environment, check=False)
+    log = clone / "pip.log"
+    asked = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return done, asked
+
+
+def test_the_second_call_installs_nothing(clone):
+    done, asked = make(clone)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-1] for line in asked] == ["torch==2.13.0", ".venv/.making"]
+    assert all("--no-compile" in line for line in asked)
+    assert "-m compileall -q -j 0 .venv/lib" in (clone / "python.log").read_text(), (
+        "each start takes three times as long"
+    )
+    done, asked = make(clone)
+    assert (done.returncode, done.stdout, asked) == (0, "", [])
+
+
+def test_the_same_requirements_with_another_date_install_nothing(clone):
+    """Breaks when a checkout that touches requirements.txt costs a download."""
+    make(clone)
+    os.utime(clone / "requirements.txt", (time.time() + 100, time.time() + 100))
+    assert make(clone)[1] == []
+
+
+def test_other_requirements_are_noticed(clone):
+    make(clone)
+    (clone / ".venv" / "left-over").touch()
+    (clone / "requirements.txt").write_text(PINS + "# one more word\n")
+    os.utime(clone / "requirements.txt", (time.time() + 100, time.time() + 100))
+    done, asked = make(clone)
+    assert len(asked) == 2 and done.stdout.startswith("set-up: making .venv")
+    assert not (clone / ".venv" / "left-over").exists()
+
+
+def test_a_failed_set_up_is_done_again(clone):
+    (clone / "broken").touch()
+    assert make(clone)[0].returncode == 2
+    (clone / "broken").unlink()
+    assert len(make(clone)[1]) == 2, "half an environment passes for a whole one"
+
+
+def test_an_interrupted_set_up_is_done_again(clone):
+    (clone / "hang").touch()
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = subprocess.Popen(SETUP, cwd=clone, start_new_session=True, **quiet)
+    deadline = time.monotonic() + 20
+    while not (clone / "hanging").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGINT)
+    assert running.wait() != 0
+    (clone / "hang").unlink()
+    (clone / "pip.log").unlink()
+    assert len(make(clone)[1]) == 2, "half an environment passes for a whole one"
+
+
+def test_a_link_in_place_of_the_environment_keeps_its_target(clone, tmp_path_factory):
+    """Breaks when somebody's own environment is emptied because a clone links to it."""
+    target = tmp_path_factory.mktemp("elsewhere")
+    (target / "mine").touch()
+    (clone / ".venv").symlink_to(target)
+    make(clone)
+    assert (target / "mine").exists() and not (clone / ".venv").is_symlink()
+
+
+def test_pip_sees_no_other_environment(clone):
+    _, asked = make(clone, PYTHONPATH="/elsewhere")
+    assert asked and not any("/elsewhere" in line for line in asked)
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [((2, 7), False), ((3, OLDEST - 1), False), ((3, OLDEST), True), ((3, NEWEST), True), ((3, NEWEST + 1), False)],
+)
+def test_a_wrong_interpreter_is_refused_in_one_line(clone, version, usable):
+    """Breaks when pip fails after minutes on a Python that no package is for, or the versions are others elsewhere."""
+    pretending = clone / "pretending"
+    code = f"import sys; sys.version_info = {version}; sys._base_executable = './python'; exec(sys.argv[1])"
+    pretending.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$2"\n')
+    pretending.chmod(0o755)
+    words = [*SETUP[:-1], "PYTHON=./pretending"]
+    done = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=False)
+    if usable:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2 and not (clone / ".venv").exists()
+    line, end = done.stderr.splitlines()
+    assert line.startswith(f"set-up: Python 3.{OLDEST} to 3.{NEWEST} is needed") and end.startswith("make: ***")
+
+
+def test_an_interpreter_that_is_not_there_is_refused(clone):
+    done = subprocess.run([*SETUP[:-1], "PYTHON=none"], cwd=clone, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("set-up: Python 3.") and not (clone / ".venv").exists()
+
+
+def test_the_pins_of_this_repository_are_all_read():
+    text = (ROOT / "requirements.txt").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(pinned(ROOT / "requirements.txt")) == len(lines)

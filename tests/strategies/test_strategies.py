@@ -1,0 +1,521 @@
+"""Strategies: one order, configs that say what they mean, and evidence that no other strategy could give."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from faultline import strategies
+from faultline.base.errors import Impossible, UsageError
+from faultline.catalogue import Variant
+from faultline.cells.cell import STEPS, Cell
+from faultline.ranks import compare, main
+from faultline.ranks.job import Injection, Run
+from faultline.ranks.report import Report
+from faultline.runs import runner
+from faultline.runs.supervisor import RankServer
+from faultline.scenario import Scenario, building
+from faultline.strategies import Setup, shared, zero
+from faultline.strategies.shared import blocks, clean, named
+from tiny_models.gemma3 import gemma3
+from tiny_models.group_decode import speech_model
+from tiny_models.per_image_vision import per_image_vision_model
+from tiny_models.qwen2 import add_lora, qwen2
+
+NAMES = strategies.names()
+CONFIGS = sorted(zero.CONFIGS.iterdir())
+MODELS = {"gemma3": gemma3, "qwen2": qwen2, "speech": speech_model, "per_image": per_image_vision_model}
+FUNCTIONS = ("wrap", "arguments", "accelerate", "parameters", "gradients", "evidence", "prepared", "doubts")
+every_strategy = pytest.mark.parametrize("name", NAMES)
+every_config = pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+
+
+def setup(**changes):
+    known = {"checkpointing": "off", "precision": "fp32", "device": torch.device("cpu"), "folder": "", "deepspeed": {}}
+    return Setup(**{"rank": 0, "world_size": 2, **known, **changes})
+
+
+def test_strategies_go_from_one_process_to_the_most_sharded():
+    families = [strategies.family(name).__name__.rsplit(".", 1)[-1] for name in NAMES]
+    assert list(dict.fromkeys(families)) == ["single", "ddp", "zero", "fsdp1", "fsdp2"]
+    assert families == sorted(families, key=["single", "ddp", "zero", "fsdp1", "fsdp2"].index), "families are mixed"
+    stages = [strategies.options(name)["zero"]["stage"] for name in NAMES if name.startswith("zero")]
+    assert stages == sorted(stages) and set(stages) == {0, 1, 2, 3}
+
+
+def test_every_file_has_what_a_strategy_needs_and_no_name_twice():
+    found = [name for module in strategies.families().values() for name in module.STRATEGIES]
+    assert sorted(found) == sorted(NAMES), "two files name one strategy: one of them would never run"
+    for module in strategies.families().values():
+        assert isinstance(module.ORDER, int) and module.STRATEGIES
+        assert all(callable(getattr(module, function, None)) for function in FUNCTIONS), f"{module.__name__} lacks one"
+
+
+@every_strategy
+def test_options_can_be_changed_without_harm(name):
+    strategies.options(name)["changed"] = True
+    assert "changed" not in strategies.options(name), "a cell could change what the next one runs"
+
+
+@every_config
+def test_a_config_is_a_strategy_and_says_what_it_means(file):
+    assert strategies.family(file.stem) is zero, f"{file.name} belongs to no strategy"
+    config = json.loads(file.read_text())
+    assert config["gradient_clipping"] == 0.0, "unless it is named, each launcher has a default of its own"
+    assert config["zero_allow_untested_optimizer"] is True, "SGD would be refused"
+    assert config["train_micro_batch_size_per_gpu"] * 2 == 4, "as it stands, a config is for two ranks and four rows"
+    assert config["gradient_accumulation_steps"] == 1
+    stage = config["zero_optimization"]["stage"]
+    assert file.stem.startswith(f"zero{stage}"), "the name says another stage"
+    for part, word in (("offload_optimizer", "-offload"), ("offload_param", "-offload-param")):
+        assert (part in config["zero_optimization"]) == (word in file.stem), f"the name is silent on {part}"
+
+
+@pytest.mark.parametrize("file", [file for file in CONFIGS if "small" in file.stem], ids=lambda file: file.stem)
+def test_a_small_bucket_is_smaller_than_any_model(file):
+    """An adapter alone has 896 weights and fits; what it shows is that small buckets change nothing there."""
+    sizes = {key: value for key, value in zero.read_config(file)["zero_optimization"].items() if "bucket_size" in key}
+    plain = zero.read_config(file.with_name(file.name.replace("-small", "")))["zero_optimization"]
+    assert "reduce_bucket_size" in sizes and not set(sizes) & set(plain)
+    for name, make in MODELS.items():
+        trained = sum(parameter.numel() for parameter in make().parameters() if parameter.requires_grad)
+        assert all(2 * size < trained for size in sizes.values()), f"all of {name} goes into one bucket"
+    adapter = sum(parameter.numel() for parameter in add_lora(qwen2()).parameters() if parameter.requires_grad)
+    assert adapter < min(sizes.values()), "the adapter is no exception any more: say so where it is described"
+
+
+def test_small_configs_differ_from_plain_ones_in_sizes_alone():
+    for file in CONFIGS:
+        if "small" in file.stem:
+            small, plain = (dict(zero.read_config(file.with_name(f"{n}.json"))) for n in (file.stem, file.stem[:5]))
+            own, other = small.pop("zero_optimization"), plain.pop("zero_optimization")
+            assert small == plain
+            assert {key: value for key, value in own.items() if not re.search("bucket|max", key)} == other
+
+
+@every_config
+def test_a_config_is_used_as_it_stands_at_two_ranks_in_fp32(file, tmp_path):
+    options = strategies.options(file.stem)
+    assert zero.arguments(options, setup()) == {"deepspeed": str(file)}
+    other = zero.arguments(options, setup(world_size=4, precision="bf16", folder=str(tmp_path), rank=3))
+    content = json.loads((tmp_path / "deepspeed-3.json").read_text())
+    assert other == {"deepspeed": str(tmp_path / "deepspeed-3.json")}
+    assert content.pop("bf16") == {"enabled": True}
+    assert content == {**json.loads(file.read_text()), "train_micro_batch_size_per_gpu": 1}
+
+
+def test_a_scenarios_changes_go_into_the_config_and_nowhere_else():
+    options = strategies.options("zero3")
+    changes = {"zero_optimization": {"stage3_param_persistence_threshold": 7}, "zero_allow_untested_optimizer": False}
+    made = zero.config(options, setup(deepspeed=changes))
+    assert made["zero_optimization"] == {"stage": 3, "stage3_param_persistence_threshold": 7}
+    assert made["zero_allow_untested_optimizer"] is False
+    assert zero.config(options, setup()) == json.loads(options["file"].read_text()), "the next cell has the changes too"
+
+
+@pytest.mark.parametrize("through", ["the engine", "accelerate"])
+def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, through):
+    """Breaks when a scenario that trains through accelerate gets the config of the file as it stands."""
+
+    class Wrapped(Exception):
+        pass
+
+    def wrap(built, name, setup):
+        raise Wrapped(setup.deepspeed)
+
+    for module in (strategies, main.accelerate):
+        monkeypatch.setattr(module, "wrap", wrap)
+    second = (lambda accelerator: None) if through == "accelerate" else None
+    built = Scenario(torch.nn.Linear(1, 1), lambda *_: None, lambda *_: None, second=second, deepspeed={"a": 1})
+    variant = Variant("broken")
+    module = SimpleNamespace(scenario=lambda remedy, setup: built)
+    run = Run(module, variant, Cell("example", variant.name, "zero2"), setup())
+    with pytest.raises(Wrapped) as wrapped:
+        main.train_scenario(run, compare.Trace({}, [], []), Report(), Injection())
+    assert wrapped.value.args == ({"a": 1},)
+
+
+def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
+    """Breaks when the loop goes on with the old engine, or the new one's optimizer holds another model."""
+    models = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
+    trained = []
+
+    def loss(model, batch):
+        trained.append(model)
+        return model(batch).sum()
+
+    def anew(model, step):
+        return models[1] if step == 1 else None
+
+    built = Scenario(models[0], loss, lambda *_: torch.ones(1, 1), before_step=anew)
+    module = SimpleNamespace(scenario=lambda remedy, setup: built)
+    trace, report = compare.Trace({}, [], []), Report()
+    run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
+    monkeypatch.setattr(main, "show", lambda *_: None)
+    main.train_scenario(run, trace, report, Injection())
+    assert trained == [models[0], models[1], models[1]]
+    assert not torch.equal(trace.weights[1]["weight"], trace.weights[2]["weight"]), "the new model does not train"
+    assert "wrapping" not in report.evidence, "an engine that is there is no longer being made"
+
+
+class Clipping(torch.optim.SGD):
+    """A step that changes the gradients which it was given, in place."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad.zero_()
+        return super().step(closure)
+
+
+def test_gradients_are_those_before_the_step(monkeypatch):
+    """Breaks when gradients are kept as they are left by a step that changes them in place, such as one that clips."""
+    model = torch.nn.Linear(1, 1)
+    built = Scenario(
+        model,
+        lambda model, batch: model(batch).sum(),
+        lambda *_: torch.ones(1, 1),
+        optimizer=lambda model: Clipping(model.parameters(), lr=0.1),
+    )
+    module = SimpleNamespace(scenario=lambda remedy, setup: built)
+    trace = compare.Trace({}, [], [])
+    run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
+    monkeypatch.setattr(main, "show", lambda *_: None)
+    main.train_scenario(run, trace, Report(), Injection())
+    assert [step["weight"].item() for step in trace.gradients] == [1.0] * STEPS
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_weights_without_a_master_are_read_as_they_are(monkeypatch, stage):
+    """Breaks when ZeRO's weights can't be read in bf16 once something is unfrozen that the optimizer doesn't hold:
+    stage 3 knows nothing of it, and raises; stage 0 has no master of it."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)).bfloat16()
+    unfrozen, held = model.parameters()
+    master = torch.full((2, 2), 1.0001)  # bf16 doesn't tell it from 1
+    held.data.fill_(1)
+
+    def full_master(parameter):
+        if stage == 3 and parameter is unfrozen:
+            raise KeyError(id(parameter))
+        return master if stage == 3 else None
+
+    monkeypatch.setattr("deepspeed.utils.safe_get_full_fp32_param", full_master)
+    monkeypatch.setattr(shared, "all_gather", lambda tensors: tensors)
+    model.zero_optimization_stage = lambda: stage
+    model.optimizer = SimpleNamespace(fp16_groups=[[held]], fp32_groups=[[master]])
+    read = zero.parameters(model)
+    assert torch.equal(read["0.weight"], unfrozen), "what has no master is not what the model computes with"
+    assert torch.equal(read["1.weight"], master), "what has a master is not read from it any more"
+
+
+@pytest.mark.slow
+def test_zero_reads_weights_that_were_unfrozen_behind_its_back():
+    """The same with DeepSpeed's own engines: breaks when the cells raise in our reading instead of showing that
+    nothing moved."""
+    with RankServer(sys.executable) as server:
+        references = runner.References(server.folder)
+        for strategy in ("zero0", "zero3"):
+            cell = Cell("zero_unfreeze_after_initialize", "broken", strategy, precision="bf16")
+            entry = runner.run_cell(server, references, cell)
+            assert entry.outcome in ("trains", "diverges"), f"{strategy}: {entry.detail}"
+
+
+@pytest.fixture
+def two_ranks():
+    """A process group of two, of which this process is one and the other one isn't there: shapes are real."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def wrapped(name, model):
+    return strategies.wrap(Scenario(model, lambda *_: None, lambda *_: None), name, setup())
+
+
+TOKENS = torch.arange(8).view(1, 8)
+
+
+def test_fsdp2_shows_what_a_rank_owns_while_a_forward_pass_has_left_it_whole(two_ranks):
+    """Breaks when a forward pass without a backward pass makes a sharded model look like one that isn't."""
+    model, evidence = wrapped("fsdp2-no-reshard", qwen2()).model, strategies.family("fsdp2").evidence
+    before = evidence(model)
+    assert before["bytes_held"] * 2 == before["bytes_whole"]
+    with torch.no_grad():
+        model(input_ids=TOKENS)
+    assert not hasattr(model.lm_head.weight, "to_local"), "nothing is left whole: this shows nothing"
+    assert evidence(model) == before
+
+
+def test_fsdp2_leaves_its_root_whole_and_no_block_as_torch_and_accelerate_do(two_ranks):
+    """Breaks when the root is told to reshard: an optimizer made after a forward pass would be no failure any more."""
+    model = wrapped("fsdp2", qwen2()).model
+    with torch.no_grad():
+        model(input_ids=TOKENS)
+    assert not hasattr(model.lm_head.weight, "to_local")
+    assert all(hasattr(parameter, "to_local") for parameter in model.model.layers.parameters())
+
+
+def test_fsdp1_without_sharding_is_read_though_a_forward_pass_went_around_its_root(two_ranks):
+    """Breaks when such a model is gathered to be read, which FSDP1 refuses."""
+    model, family = wrapped("fsdp1-no-shard", qwen2()).model, strategies.family("fsdp1-no-shard")
+    bare = dict(qwen2().named_parameters())
+    model.module.model(input_ids=TOKENS).last_hidden_state.sum().backward()
+    weights, gradients = family.parameters(model), family.gradients(model)
+    assert weights.keys() == bare.keys() and all(torch.equal(weights[name], bare[name]) for name in bare)
+    assert {name for name, gradient in gradients.items() if gradient is None} == {"lm_head.weight"}
+
+
+def test_fsdp1_that_shards_is_gathered_to_be_read(two_ranks):
+    """The near miss: breaks when a rank's shard passes for the whole."""
+    model, family = wrapped("fsdp1-full", qwen2()).model, strategies.family("fsdp1-full")
+    bare = dict(qwen2().named_parameters())
+    assert {name: weight.shape for name, weight in family.parameters(model).items()} == {
+        name: weight.shape for name, weight in bare.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["fsdp1-full", "fsdp1-grad-op"])
+def test_reading_fsdp1_does_not_make_its_root_known(two_ranks, name):
+    """Breaks when being looked at initialises the root: what a training does before its first forward pass would
+    end otherwise than it does in a script of its own."""
+    model, family = wrapped(name, qwen2()).model, strategies.family(name)
+    units = FullyShardedDataParallel.fsdp_modules(model)
+    family.parameters(model), family.gradients(model), family.evidence(model)
+    assert [unit._is_root for unit in units] == [None] * len(units)
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        pass
+    assert model._is_root, "an initialisation wouldn't be seen: this shows nothing"
+
+
+def read_by_torch(model):
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False, with_grads=True):
+        pairs = [(clean(name), parameter) for name, parameter in model.named_parameters()]
+        return {name: p.detach().clone() for name, p in pairs}, {
+            name: None if p.grad is None else p.grad.clone() for name, p in pairs
+        }
+
+
+@pytest.mark.parametrize("name", ["fsdp1-full", "fsdp1-grad-op"])
+def test_fsdp1_is_gathered_as_torch_gathers_it(two_ranks, name, monkeypatch):
+    """Breaks when a shard's place or a parameter without a gradient is read wrongly. The other rank isn't there, and
+    both ways take this rank's shard for its."""
+    import torch.distributed as dist
+
+    def twice(whole, mine, group=None, **_):
+        whole.copy_(mine.repeat(2))
+
+    monkeypatch.setattr(dist, "all_gather_into_tensor", twice)
+    built = qwen2()
+    built.model.layers[0].mlp.gate_proj.weight.requires_grad_(False)
+    engine, family = wrapped(name, built), strategies.family(name)
+    for _ in range(2):
+        engine.backward(engine.model(input_ids=TOKENS).logits.sum())
+        weights, gradients = family.parameters(engine.model), family.gradients(engine.model)
+        wanted = read_by_torch(engine.model)
+        for found, known in zip((weights, gradients), wanted, strict=True):
+            assert found.keys() == known.keys()
+            for one in (name for name, parameter in named(engine.model).items() if parameter.numel()):
+                frozen = found is gradients and "gate_proj" in one  # torch shows a gradient, which no optimizer gets
+                assert found[one] is None if frozen else torch.equal(found[one], known[one]), one
+        engine.step()
+
+
+def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
+    """Breaks when another DeepSpeed asks for something else, and gets a sum over all ranks without a word."""
+    from deepspeed import comm
+
+    monkeypatch.setattr(comm, "get_world_size", lambda group=None: 2 if group in (None, "all") else 1)
+    tensor = torch.ones(1)
+    for wrong in ({"op": comm.ReduceOp.MAX}, {"op": comm.ReduceOp.AVG}, {"group": "some"}):
+        with pytest.raises(NotImplementedError), zero.one_collective():
+            comm.all_reduce(tensor, **wrong)
+    with pytest.raises(NotImplementedError), zero.one_collective():
+        comm.all_gather_into_tensor(tensor, tensor, group="some")
+    summed = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
+    with zero.one_collective():
+        comm.all_reduce(tensor, group="all")
+        comm.all_reduce(tensor, op=comm.ReduceOp.SUM)
+    assert [total.tolist() for total in summed] == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"zero_optimization": {"stage": 2,}}', "line 1 column"),
+        ("", "line 1 column 1"),
+        ("[]", "TypeError"),
+        ("{}", "KeyError: 'zero_optimization'"),
+        ('{"zero_optimization": {}}', "KeyError: 'stage'"),
+        ('{"zero_optimization": 3}', "TypeError"),
+        ('{"zero_optimization": {"stage": 4}}', "stage must be 0, 1, 2 or 3, not 4"),
+        ('{"zero_optimization": {"stage": "3"}}', "stage must be 0, 1, 2 or 3, not '3'"),
+        (b"\xff", "UnicodeDecodeError"),
+    ],
+)
+def test_a_broken_config_is_refused_with_its_name(tmp_path, content, words):
+    file = tmp_path / "zero9.json"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError, match=r"^zero9\.json: ") as refused:
+        zero.read_config(file)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def good(name):
+    """The evidence of a strategy that is in force on two ranks, and each single change that must raise a doubt."""
+    options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
+    found = {"world_size": 2, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
+    sharded = {"bytes_held": 20_000}, {"bytes_held": 40_000}
+    if family == "single":
+        return {**found, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
+    if family == "ddp":
+        return {**found, "wrapper": "DistributedDataParallel", **options}, {k: not v for k, v in options.items()}
+    if family == "fsdp1":
+        shard, whole = sharded if name != "fsdp1-no-shard" else ({}, {})
+        kind = {"wrapper": "FullyShardedDataParallel", "sharding": options["sharding"], "units": 3}
+        return {**found, **kind, **shard}, {"sharding": "HYBRID_SHARD", "units": 1, **whole}
+    if family == "fsdp2":
+        kind = {"wrapper": "FSDPModule", "units": 3, **options}
+        changes = {"units": 1, "reshard_after_forward": not options["reshard_after_forward"]}
+        return {**found, **kind, **sharded[0]}, {**changes, **sharded[1]}
+    config = options["zero"]
+    stage = config["stage"]
+    kind = {
+        "wrapper": "DeepSpeedEngine",
+        "stage": stage,
+        "engine_accumulates": 2,
+        "accumulation": 2,
+        "optimizer": zero.OPTIMIZERS.get(stage, "SGD"),
+        "partition_gradients": (None, False, True, None)[stage],
+        "reduce_bucket_size": config.get("reduce_bucket_size", 500_000_000),
+        "offload_optimizer": "offload_optimizer" in config,
+        "offload_param": "offload_param" in config,
+        "masters_on": ["cpu"],
+        "masters_held": 50 if stage else 100,
+        "masters_whole": 100,
+    }
+    changes = {
+        "stage": (stage + 1) % 4,
+        "accumulation": 1,
+        "optimizer": "SGD" if stage else "DeepSpeedZeroOptimizer",
+        "partition_gradients": not kind["partition_gradients"],
+        "reduce_bucket_size": 5_000_000 if "reduce_bucket_size" in config else 39_999,
+        "offload_optimizer": not kind["offload_optimizer"],
+        "offload_param": not kind["offload_param"],
+        "masters_held": 100 if stage else 50,
+    }
+    shard, whole = sharded if stage == 3 else ({}, {})
+    return {**found, **kind, **shard}, {**changes, **whole}
+
+
+def doubts(name, found):
+    return strategies.family(name).doubts(strategies.options(name), found)
+
+
+@every_strategy
+def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
+    found, changes = good(name)
+    assert doubts(name, found) == []
+    for key, value in changes.items():
+        [doubt] = doubts(name, {**found, key: value})
+        assert "\n" not in doubt
+        assert str(value) in doubt or key in ("bytes_held", "masters_held"), (
+            f"{doubt!r} doesn't say that {key} is {value}"
+        )
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("zero")])
+def test_offload_on_a_gpu_is_seen_from_where_the_weights_are(name):
+    """Breaks when a cell on a GPU passes whose optimizer keeps its weights there although it should not, or the
+    other way round; on the CPU there is only one place."""
+    found = {**good(name)[0], "device": "cuda:0"}
+    places = ["cpu"], ["cuda"]
+    passed = [place for place in places if not doubts(name, {**found, "masters_on": place})]
+    assert passed == [places["offload" not in name]]
+
+
+WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", "Gemma3ForCausalLM")
+
+
+@every_strategy
+def test_a_model_in_another_wrapper_is_doubted(name):
+    """On a machine without a GPU, libraries quietly train with plain DDP when something else was asked for."""
+    found, _ = good(name)
+    for wrapper in {*WRAPPERS[:3], *(WRAPPERS[3:] if name != "single" else ())} - {found["wrapper"]}:
+        assert doubts(name, {"wrapper": wrapper, "world_size": found["world_size"]}), f"{wrapper} passes for {name}"
+
+
+@every_strategy
+def test_no_strategy_passes_for_another(name):
+    found, _ = good(name)
+    for other in NAMES:
+        if other != name and (other, found["wrapper"]) != ("single", "FSDPModule"):
+            assert doubts(other, found), f"what {name} shows would be taken for {other}"
+
+
+def test_a_model_under_fsdp2_is_not_single():
+    assert doubts("single", {"wrapper": "FSDPQwen2ForCausalLM", "world_size": 1})
+
+
+@pytest.mark.parametrize("name", ["zero3", "zero3-small", "fsdp1-full", "fsdp1-grad-op", "fsdp2"])
+def test_one_rank_holds_everything_and_that_is_no_doubt(name):
+    found, _ = good(name)
+    alone = {**found, "world_size": 1, "bytes_held": 40_000, "masters_held": 100}
+    if name.startswith("fsdp1"):
+        assert doubts(name, alone), "FSDP1 shards nothing on one rank, and says so"
+        alone["sharding"] = "NO_SHARD"
+    assert doubts(name, alone) == []
+
+
+def test_names_are_those_of_the_bare_model():
+    model = qwen2()
+    bare = dict(model.named_parameters())
+    for prefix in ("module.", "_fsdp_wrapped_module.", "module._fsdp_wrapped_module.", "_orig_mod."):
+        assert [clean(prefix + name) for name in bare] == [*bare], "reference and ranks would not be compared"
+    inner = {
+        name.replace("layers.0.", "layers.0._fsdp_wrapped_module._checkpoint_wrapped_module."): name for name in bare
+    }
+    assert [clean(name) for name in inner] == [*bare]
+    assert named(model).keys() == bare.keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_units_to_shard(name):
+    model = MODELS[name]()
+    units = [module for module in model.modules() if isinstance(module, tuple(blocks(model)))]
+    within = {id(parameter) for unit in units for parameter in unit.parameters()}
+    outside = [parameter for parameter in model.parameters() if id(parameter) not in within]
+    assert units and outside, "with the root's own unit there must be two: one is no sharding"
+
+
+def test_a_unit_within_a_unit_of_fsdp2_is_sharded_first(monkeypatch):
+    """The other way round its parameters are shards already, which `fully_shard` refuses."""
+    model = per_image_vision_model()
+    model._no_split_modules = [*model._no_split_modules, "Linear"]
+    sharded = []
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: sharded.append(module))
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    options = strategies.options("fsdp2")
+    strategies.family("fsdp2").wrap(model, lambda model: SimpleNamespace(), options, setup())
+    assert sharded[-1] is model and {type(module).__name__ for module in sharded} > {"Linear", "Qwen2DecoderLayer"}
+    for place, unit in enumerate(sharded):
+        assert not {*unit.modules()} - {unit} & {*sharded[place:]}, "a unit came before one that it holds"
+
+
+def test_an_option_that_trainers_of_a_stack_do_not_have_is_impossible_there(monkeypatch):
+    """Breaks when an older transformers, which can't be told of a static graph, is said to fail under it."""
+    from transformers import TrainingArguments
+
+    known = {name: field for name, field in TrainingArguments.__dataclass_fields__.items() if "static" not in name}
+    monkeypatch.setattr(TrainingArguments, "__dataclass_fields__", known)
+    ddp = strategies.family("ddp-static-graph")
+    assert ddp.arguments(strategies.options("ddp"), None) == {"ddp_find_unused_parameters": False}
+    lacks = pytest.raises(Impossible, match="this stack lacks it: TrainingArguments has no ddp_static_graph")
+    with lacks, building():  # as a trainer is built
+        ddp.arguments(strategies.options("ddp-static-graph"), None)

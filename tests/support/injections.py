@@ -1,0 +1,121 @@
+"""Faults for `run_cell(..., inject=...)`: what one rank does where the others meet in an all-reduce."""
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from faultline.ranks.job import Injection
+
+STEP = 1
+
+
+def fault(act: Callable, *ranks: int) -> Injection:
+    """Have ranks (default: rank 1) do something at step 1, just before all of them meet."""
+
+    def wrapped(found, setup):
+        steps = itertools.count()
+
+        def backward(loss):
+            if next(steps) == STEP:
+                if setup.rank in (ranks or (1,)):
+                    act(setup)
+                dist.all_reduce(torch.zeros(1))
+            found.backward(loss)
+
+        return replace(found, backward=backward)
+
+    return Injection(wrapped=wrapped)
+
+
+def fail(setup):
+    raise ValueError("an injected fault")
+
+
+def leave(setup):
+    os._exit(7)
+
+
+def die(setup):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(setup):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hang_up_and_leave(setup):
+    """The peer sees its connection closed, and says so, a good while before the cause of it all is known."""
+    dist.destroy_process_group()
+    time.sleep(1.5)
+    os._exit(7)
+
+
+def sleep(setup):
+    time.sleep(600)
+
+
+def spin(setup):
+    """Over several lines, so that its stacks are not all the same."""
+    number = 0
+    while True:
+        number += 1
+        number -= 1
+        number ^= 1
+
+
+def work(setup):
+    """Six seconds of Python, at another depth of the stack every quarter of a second."""
+
+    def deeper(levels):
+        if levels:
+            deeper(levels - 1)
+        while time.monotonic() < end:
+            pass
+
+    for quarter in range(24):
+        end = time.monotonic() + 0.25
+        deeper(quarter % 5)
+
+
+def kill_the_server(setup):
+    """Once: the next server's ranks find the mark of the first."""
+    mark = Path(setup.folder).parent / "killed"
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+
+
+def show(setup):
+    """Report what a rank finds around it."""
+    import deepspeed
+
+    facts = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        "torch_threads": torch.get_num_threads(),
+        "shm": deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"],
+        "TMPDIR": os.environ.get("TMPDIR"),
+        "folder": setup.folder,
+    }
+    raise AssertionError(json.dumps(facts))
+
+
+NOTHING = Injection()
+FAILS = fault(fail)
+LEAVES = fault(leave)
+RANK_0_DIES = fault(die, 0)
+RANK_1_DIES = fault(die)
+HANGS_UP = fault(hang_up_and_leave)
+SLEEPS = fault(sleep)
+SPINS = fault(spin)
+STOPS = fault(stop)
+WORKS = fault(work)
+KILLS_THE_SERVER = fault(kill_the_server)
+SHOWS = fault(show)

@@ -1,0 +1,258 @@
+"""A rank server without the libraries under test: it starts at once, and its ranks do what the functions here do.
+
+`command` gives the name of a program to use as `RankServer(python=...)`; a
+job's `inject` names the function, which is called with the rank, and its
+`evidence` is what the ranks show of themselves.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(folder):
+    """An executable in `folder` that runs this file, whatever arguments it is given."""
+    file = folder / "light"
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}"\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+def survivors(server):
+    """Processes that descend from the server, by the TMPDIR that they inherit; a killed one may take a moment."""
+    server_pid = server._process.pid if server._process else None
+    for _ in range(50):
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                mine = process.environ().get("TMPDIR", "").startswith(str(server.folder))
+                found += [process] if mine and process.pid != server_pid else []
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def gone(pids):
+    """Whether processes end within the time that a kill may take; a zombie has ended."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    _, alive = psutil.wait_procs(found, timeout=5)
+    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def main(job, rank):
+    """Stands in for faultline.ranks.main.main."""
+    evidence = job.get("evidence", {}) | {"at_fork": job["at_fork"]}
+    report = {"rank": rank, "steps": [], "losses": [], "evidence": evidence, "error": None}
+    Path(job["folder"], f"rank{rank}.evidence").write_text(json.dumps(evidence))
+    if job.get("record"):
+        Path(job["reference"]).write_text("")
+        return report
+    try:
+        report["evidence"]["found"] = globals()[job["inject"]](rank)
+    except Exception as error:  # noqa: BLE001
+        report["error"] = {"type": type(error).__name__, "message": str(error), "traceback": "", "at": time.monotonic()}
+    return report
+
+
+def nothing(rank):
+    pass
+
+
+def environment(rank):
+    return dict(os.environ)
+
+
+def wait_for_ever():
+    threading.Event().wait()
+
+
+def waits(rank):
+    wait_for_ever()
+
+
+def last_waits_first_fails(rank):
+    if rank == 0:
+        raise ValueError("the cause")
+    wait_for_ever()
+
+
+def silent(rank):
+    """The last rank of 1, 2 or 4 ends without a word while the others wait for it."""
+    if rank == int(os.environ["LIGHT_LAST"]):
+        os._exit(0)
+    wait_for_ever()
+
+
+def pipe():
+    """This rank's end of the pipe to the server: the only one that a rank holds."""
+    links = {int(fd.name): os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.exists() or fd.is_symlink()}
+    (found,) = [fd for fd, target in links.items() if target.startswith("pipe:")]
+    return found
+
+
+def closes_its_pipe(rank):
+    if rank == 1:
+        os.close(pipe())
+
+
+def closes_its_pipe_and_waits(rank):
+    if rank == 1:
+        os.close(pipe())
+        wait_for_ever()
+
+
+def dies_but_its_fork_lives(rank):
+    """The fork holds the pipe's end open, as a data loader's worker would."""
+    if rank == 1:
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(7)
+    wait_for_ever()
+
+
+def long_report(rank):
+    return "x" * 5_000_000
+
+
+def reports_and_aborts(rank):
+    """A thread brings the process down after its rank has said what happened, as NCCL's watchdog does."""
+    if rank == 1:
+        threading.Timer(0.3, os.abort).start()
+        raise ValueError("the cause")
+    time.sleep(1)
+    raise RuntimeError("Connection closed by peer")
+
+
+def victim_before_cause(rank):
+    """The cause comes later than any time-out that a supervisor might think of."""
+    if rank == 0:
+        raise RuntimeError("Connection closed by peer")
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        pass
+    raise ValueError("the cause")
+
+
+def victim_of_a_hang(rank):
+    if rank == 0:
+        raise RuntimeError("Connection closed by peer")
+    wait_for_ever()
+
+
+def later():
+    """Give the peer time to go first, and keep the supervisor waiting: it ends a failed cell whose ranks sleep."""
+    end = time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+
+
+def fails_after_its_peer(rank):
+    if rank == 1:
+        raise ValueError("the cause")
+    later()
+    raise ValueError("the second error")
+
+
+def dies_after_its_peer(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    later()
+    os._exit(3)
+
+
+def aborts_after_its_peer_failed(rank):
+    """As NCCL's watchdog does when a peer is gone."""
+    if rank == 0:
+        raise ValueError("the cause")
+    later()
+    os.abort()
+
+
+def fails_after_its_peer_died(rank):
+    if rank == 1:
+        os._exit(3)
+    later()
+    raise ValueError("the second error")
+
+
+def fails_beside_a_spinning_rank(rank):
+    if rank == 1:
+        raise ValueError("the cause")
+    spins(rank)
+
+
+def spins(rank):
+    while True:
+        pass
+
+
+def stops_among_threads(rank):
+    for _ in range(20):
+        threading.Thread(target=wait_for_ever, daemon=True).start()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for_ever()
+
+
+def listens(rank):
+    """A program that nobody is the parent of, with a port; gives both."""
+    program = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    parent = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True, "
+        "stdout=-1); print(p.pid, p.stdout.readline().decode())"
+    )
+    command = [sys.executable, "-c", parent, f"{program}; time.sleep(600)"]
+    return [int(word) for word in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()]
+
+
+def waits_for_a_program(rank):
+    """What a compiler looks like: the rank sleeps, the program that it started works."""
+    if rank == 1:
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 4: pass"], check=True)
+
+
+def starts_programs(rank):
+    """One in the rank's process group, one in a session of its own, and one whose parent has left it to others."""
+    sleep = ["sleep", "600"]
+    parent = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid)"
+    orphan = subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, check=True).stdout
+    daemon = subprocess.Popen(sleep, start_new_session=True, env={})
+    return [subprocess.Popen(sleep).pid, daemon.pid, int(orphan)]
+
+
+def leaves_its_group(rank):
+    if rank == 1:
+        os.setsid()
+
+
+def kills_the_server(rank):
+    """On every server that it meets, and with a program running that knows no parent."""
+    if rank == 1:
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        os.kill(os.getppid(), signal.SIGKILL)
+    wait_for_ever()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    from faultline.base import packages
+    from faultline.ranks import server as ranks_server
+
+    sys.modules["faultline.ranks.main"] = sys.modules["__main__"]
+    ranks_server.preload.everything = lambda: None
+    packages.versions = dict
+    ranks_server.describe = lambda: {"described": os.getpid()}
+    ranks_server.main()

@@ -1,0 +1,364 @@
+"""What somebody might hand to `check`: models of their own, and mistakes."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import distributed, nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def batch(rows=4):
+    return {"x": torch.randn(rows, 8, generator=torch.Generator().manual_seed(0)), "y": torch.arange(rows) % 4}
+
+
+def healthy():
+    return Model(), loss, batch()
+
+
+class Lists(Model):
+    """Its layers are lists of parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList([nn.Linear(8, 8), nn.LayerNorm(8)]) for _ in range(3))
+
+    def forward(self, x):
+        for layer, norm in self.layers:
+            x = norm(layer(x)).tanh()
+        return self.head(x)
+
+
+def nested_lists():
+    return Lists(), loss, batch()
+
+
+def nested_sequences():
+    parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)]
+    return nn.Sequential(*parts, nn.Linear(8, 4)), loss, batch()
+
+
+def checkpoints_by_itself():
+    model = Model()
+    forward = model.layers[1].forward
+    model.layers[1].forward = lambda x: torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=False)
+    return model, loss, batch()
+
+
+class Checkpointed(nn.Module):
+    """Checkpoints its blocks by hand, behind an embedding that is frozen."""
+
+    def __init__(self, use_reentrant=True):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(4, 8).requires_grad_(False), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.use_reentrant)
+        return self.head(x)
+
+
+def checkpointed(model):
+    return model, loss, {"x": torch.arange(4), "y": torch.arange(4) % 3}
+
+
+def cut_off():
+    return checkpointed(Checkpointed())
+
+
+def cut_off_and_unused():
+    model = Checkpointed()
+    model.spare = nn.Linear(8, 8)
+    return checkpointed(model)
+
+
+def not_reentrant():
+    return checkpointed(Checkpointed(use_reentrant=False))
+
+
+def trained_embedding():
+    model = Checkpointed()
+    model.embed.requires_grad_(True)
+    return checkpointed(model)
+
+
+def frozen_blocks():
+    model = Checkpointed()
+    model.blocks.requires_grad_(False)
+    return checkpointed(model)
+
+
+def unused():
+    model = Model()
+    model.spare = nn.Linear(8, 8)
+    return model, loss, batch()
+
+
+def one_number():
+    """A parameter of one number, which FSDP2 hands back with a stride of its own."""
+    model = Model()
+    model.head = nn.Linear(8, 1)
+    return model, lambda model, batch: (model(batch["x"]) - batch["y"].float()[:, None]).square().mean(), batch()
+
+
+class Doubled(Model):
+    """Its second layer does something else as soon as there are several ranks."""
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        x = self.layers[1](x * 2 if distributed.is_initialized() else x)
+        return self.head(self.layers[2](x))
+
+
+def doubled():
+    return Doubled(), loss, batch()
+
+
+class Particular(nn.Sequential):
+    """Works in one process only."""
+
+    def forward(self, x):
+        if distributed.is_initialized():
+            raise RuntimeError("only for one")
+        return super().forward(x)
+
+
+class Impossible(Exception):
+    """A user's own, of the same name as one of the suite's."""
+
+
+class Refusing(nn.Sequential):
+    def forward(self, x):
+        if distributed.is_initialized():
+            raise Impossible("such shapes")
+        return super().forward(x)
+
+
+def impossible():
+    model = Model()
+    model.layers[1] = Refusing(*model.layers[1])
+    return model, loss, batch()
+
+
+def fails_on_ranks():
+    model = Model()
+    model.layers[1] = Particular(*model.layers[1])
+    return model, loss, batch()
+
+
+class Tied(Model):
+    """Its head shares the first layer's weight, until there are several ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+        self.head.weight = self.layers[0][0].weight
+
+    def forward(self, x):
+        if distributed.is_initialized() and self.head.weight is self.layers[0][0].weight:
+            self.head.weight = nn.Parameter(self.head.weight.detach().clone())
+        return super().forward(x)
+
+
+def tied():
+    return Tied(), loss, batch()
+
+
+class TiedBlocks(nn.Module):
+    """Its head and its embedding share a weight and are of the class of its blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 8)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return self.head(x)
+
+
+def tied_blocks():
+    return TiedBlocks(), loss, batch()
+
+
+class Repeated(Model):
+    """All its blocks are one by their weights."""
+
+    def __init__(self):
+        super().__init__()
+        for layer in self.layers:
+            layer[0].weight, layer[0].bias = self.layers[0][0].weight, self.layers[0][0].bias
+
+
+def repeated():
+    return Repeated(), loss, batch()
+
+
+class Experts(Model):
+    """One of two layers runs, as the first number of a rank's rows says."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return super().forward(self.left(x) if x[0, 0] > 0 else self.right(x))
+
+
+def experts():
+    given = batch()
+    given["x"][:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    return Experts(), loss, given
+
+
+def per_image():
+    from faultline.scenario import next_token_loss
+    from tiny_models.data import sliced_image_batch
+    from tiny_models.per_image_vision import per_image_vision_model
+
+    def loss(model, batch):
+        slices = batch["slices"]
+        calls = slices.shape[0] * slices.shape[1]
+        return next_token_loss(model(batch["input_ids"], slices, calls), batch)
+
+    return per_image_vision_model(), loss, lambda step, rank, world: sliced_image_batch(step, rank, world, 4, 2)
+
+
+def without_a_loss():
+    return Model()
+
+
+def no_model():
+    return 7
+
+
+def three_rows():
+    return Model(), loss, batch(3)
+
+
+def no_graph():
+    return Model(), lambda model, batch: loss(model, batch).detach(), batch()
+
+
+def exits():
+    sys.exit(3)
+
+
+def dies():
+    os._exit(5)
+
+
+def fails():
+    return help_me(None)
+
+
+def help_me(value):
+    return value.shape
+
+
+def spawns():
+    torch.multiprocessing.spawn(print, nprocs=2)
+
+
+def random(rate=0.5):
+    model = Model()
+    model.layers[0].register_forward_hook(lambda module, args, output: nn.functional.dropout(output, rate))
+    return model, loss, batch()
+
+
+def a_little_random():
+    return random(0.02)
+
+
+def no_tensors():
+    return Model(), loss, {"x": [[0.0] * 8] * 4, "y": [0, 1, 2, 3]}
+
+
+def adapted(model, *targets):
+    """A frozen model with an adapter whose B is not zero, so that A has a gradient at once."""
+    from peft import LoraConfig, get_peft_model
+
+    found = get_peft_model(model, LoraConfig(r=2, target_modules=list(targets)))
+    for name, parameter in found.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.05)
+    return found
+
+
+def adapters_of_an_unused_tower():
+    """Gemma3 with adapters on its language model and on its vision tower, trained on text."""
+    from tiny_models.gemma3 import gemma3
+
+    ids = torch.arange(32, 64).reshape(4, 8)
+    text = {"input_ids": ids, "labels": ids, "token_type_ids": torch.zeros_like(ids)}
+    return adapted(gemma3(), "q_proj"), lambda model, batch: model(**batch).loss, text
+
+
+def adapters_behind_inputs_without_a_graph():
+    """Qwen2 on embeddings that were made beforehand: reentrant checkpointing finds nothing to run backward to."""
+    from tiny_models.qwen2 import qwen2
+
+    inputs = torch.randn(4, 8, 32, generator=torch.Generator().manual_seed(0))
+    rows = {"inputs_embeds": inputs, "labels": torch.arange(32, 64).reshape(4, 8)}
+    return adapted(qwen2(), "q_proj", "lm_head"), lambda model, batch: model(**batch).loss, rows
+
+
+def from_a_file():
+    def rows(step, rank, world):
+        with open("rows.json") as file:
+            numbers = json.load(file)[rank::world]
+        return {"x": torch.tensor([row for row, _ in numbers]), "y": torch.tensor([label for _, label in numbers])}
+
+    return Model(), loss, rows
+
+
+def in_bf16():
+    return Model().bfloat16(), loss, {"x": batch()["x"].bfloat16(), "y": batch()["y"]}
+
+
+def no_function():
+    return Model(), 0.5, batch()
+
+
+def no_number():
+    return Model(), lambda model, batch: loss(model, batch) * float("nan"), batch()
+
+
+def equal_rows():
+    return Model(), loss, {"x": torch.ones(4, 8), "y": torch.zeros(4, dtype=torch.long)}
+
+
+def compiled():
+    return torch.compile(Model()), loss, batch()
+
+
+def several_lines():
+    raise ValueError("the first line\nthe second line")
+
+
+def waits():
+    time.sleep(3600)

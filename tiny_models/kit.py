@@ -1,0 +1,52 @@
+"""What most failures are made of: parts of a scenario, a text model with tokenizer and data, TRL's trainer of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.scenario import (
+    LR,
+    MOMENTUM,
+    Scenario,
+    causal_lm_loss,
+    checkpoint_layers,
+    divergence,
+    next_token_loss,
+    sgd,
+    token_batch,
+)
+from tiny_models.data import GRPO, letter_score, prompts, saved, text_batch, text_dataset, text_rows, turns, wait
+from tiny_models.qwen2 import add_lora, qwen2
+from tiny_models.tokenizer import tokenizer
+
+__all__ = [
+    "GRPO",
+    "LR",
+    "MOMENTUM",
+    "Scenario",
+    "add_lora",
+    "causal_lm_loss",
+    "checkpoint_layers",
+    "divergence",
+    "letter_score",
+    "next_token_loss",
+    "prompts",
+    "qwen2",
+    "saved",
+    "sft_trainer",
+    "sgd",
+    "text_batch",
+    "text_dataset",
+    "text_rows",
+    "token_batch",
+    "tokenizer",
+    "turns",
+    "wait",
+]
+
+
+def sft_trainer(model: Any, arguments: dict[str, Any], padding_side: str = "right") -> Any:
+    from trl import SFTConfig, SFTTrainer
+
+    words = tokenizer(padding_side=padding_side)
+    return SFTTrainer(model, SFTConfig(**arguments), train_dataset=text_dataset(), processing_class=words)
