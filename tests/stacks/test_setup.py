@@ -26,6 +26,8 @@ END
 printf '#!/bin/sh\necho "$*" >> python.log\n' > .venv/bin/python
 chmod +x .venv/bin/pip .venv/bin/python
 """
+# `make test` runs these tests: what it sets would make its messages say that they are another make's.
+OUTSIDE = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")}
 SETUP = ["make", "--no-print-directory", "setup", "PYTHON=./python"]
 
 
@@ -41,7 +43,7 @@ def clone(tmp_path):
 
 def make(clone, **settings):
     """Set up; gives how that ended, and what pip was asked for."""
-    environment = {**os.environ, **settings}
+    environment = {**OUTSIDE, **settings}
     done = subprocess.run(SETUP, cwd=clone, capture_output=True, text=True, env=environment, check=False)
     log = clone / "pip.log"
     asked = log.read_text().splitlines() if log.exists() else []
@@ -124,7 +126,7 @@ def test_a_wrong_interpreter_is_refused_in_one_line(clone, version, usable):
     pretending.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$2"\n')
     pretending.chmod(0o755)
     words = [*SETUP[:-1], "PYTHON=./pretending"]
-    done = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=clone, capture_output=True, text=True, env=OUTSIDE, check=False)
     if usable:
         assert done.returncode == 0, done.stderr
         return
