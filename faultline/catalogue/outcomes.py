@@ -6,9 +6,6 @@ from enum import StrEnum
 
 from faultline.base.text import one_line
 
-NO_REFERENCE = "reference"  # the signature of an invalid cell whose scenario raises in one process already
-OWN = "own-fault"  # the signature of an invalid cell that this suite's own code brought to its end
-
 
 class Outcome(StrEnum):
     """What a cell did.
@@ -31,6 +28,27 @@ class Outcome(StrEnum):
     CRASHES = "crashes"
     IMPOSSIBLE = "impossible"
     INVALID = "invalid"
+
+
+class Signature(StrEnum):
+    """What the oracle calls an end that no pattern of the failure names; a crash may also have a signal's name."""
+
+    OTHER = "other"  # an error
+    DIFFERS = "differs"  # diverges
+    UNMOVED = "unmoved"
+    NAN = "nan"
+    RANKS_DIFFER = "ranks-differ"
+    CHECKPOINT_LACKS = "checkpoint-lacks"
+    CHECKPOINT_DIFFERS = "checkpoint-differs"
+    CHECKPOINT_UNTIED = "checkpoint-untied"
+    REFERENCE_MODEL = "reference-model"  # misplaced
+    NO_PROGRESS = "no-progress"  # hangs
+    SILENT_EXIT = "silent-exit"  # crashes
+    EVIDENCE = "evidence"  # invalid
+    NO_REFERENCE = "reference"  # invalid: the scenario raises in one process already
+    REFERENCE_DIED = "reference-died"  # invalid
+    OWN_FAULT = "own-fault"  # invalid: Faultline's own code ended the cell
+    SERVER = "server"  # invalid: the rank server died
 
 
 def named(outcome: str, *signatures: str) -> str:

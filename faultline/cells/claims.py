@@ -8,6 +8,7 @@ from typing import Any
 
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import Cell
 
 Outcomes = Mapping[Cell, tuple[str, str]]
@@ -37,7 +38,7 @@ def showing(failure: Failure, outcomes: Outcomes) -> list[Cell]:
         if cell.failure == failure.name
         and cell.broken
         and outcome not in ("trains", "impossible", "invalid")
-        and signature not in ("other", *failure.also_raises)
+        and signature not in (Signature.OTHER, *failure.also_raises)
     ]
 
 
@@ -74,7 +75,7 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
         if other is None or (instead == cell and others is outcomes) or other[0] in ("invalid", "impossible"):
             continue
         if claim.kind == "helps":
-            if fails and signature != "other":  # which is never taken for the failure
+            if fails and signature != Signature.OTHER:  # which is never taken for the failure
                 (pro if other[0] == "trains" else contra).append(cell)
         elif claim.kind == "detects":
             if fails or other[1] == "check":

@@ -21,7 +21,7 @@ from faultline.base.packages import STACK
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import matches
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell, every_cell
 from faultline.cells.rules import possible
 
@@ -31,13 +31,6 @@ KEYS = (
     *("variant", "strategy", "checkpointing", "precision", "world_size", "device", "versions"),
     *("outcome", "signature", "record", "reason"),
 )
-# What the oracle calls a finding that no pattern of the failure names.
-ORACLE_SIGNATURES = (
-    *("other", "differs", "unmoved", "nan", "ranks-differ", "reference-model"),
-    *("checkpoint-lacks", "checkpoint-differs", "checkpoint-untied"),
-    *("no-progress", "silent-exit", "evidence", *signal.Signals.__members__),
-)
-
 
 HEADER = """\
 # What doesn't simply train here: the first rule that matches a cell says what it does; without one, it trains.
@@ -216,7 +209,7 @@ def check(failure: Failure, rules: Iterable[Rule], cells: Iterable[Cell], packag
     """
     cells, packages = list(cells), [canonicalize_name(package) for package in packages]
     known = axes(failure)
-    signatures = (*failure.errors, *ORACLE_SIGNATURES)
+    signatures = (*failure.errors, *Signature, *signal.Signals.__members__)
     for rule in rules:
         for axis in PATTERNS:
             for pattern in getattr(rule, axis):

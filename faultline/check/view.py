@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline.base.text import cut, here, one_line, plain
-from faultline.catalogue.outcomes import OWN, named
+from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
 from faultline.cells.words import places
 from faultline.check.findings import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
@@ -82,7 +82,7 @@ def verdict(results: Sequence[Result]) -> str:
     if not ran(results):
         return f"No cell could be run: {one_line(results[0].detail)}."
     wrong = sum(not fine(result) and result.outcome != "invalid" for result in results)
-    own = sum(result.signature == OWN for result in results)
+    own = sum(result.signature == Signature.OWN_FAULT for result in results)
     unproven = sum(result.outcome == "invalid" for result in results) - own
     if not wrong and not unproven and not own:
         trained = sum(result.outcome == "trains" for result in results)

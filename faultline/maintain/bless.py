@@ -11,7 +11,7 @@ from typing import Any
 from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import DEVICES, Cell
 from faultline.cells.expected import PATTERNS, Rule, about, axes, expect, holds, verdict
 from faultline.cells.words import grouped
@@ -78,7 +78,7 @@ def refuse(results: Sequence[Result], finished: bool) -> None:
         more = f" and {len(invalid) - 3} more" if len(invalid) > 3 else ""
         raise UsageError(f"can't bless a run with invalid cells: {', '.join(invalid[:3])}{more}")
     for result in results:
-        if result.outcome == Outcome.RAISES and result.signature == "other":
+        if result.outcome == Outcome.RAISES and result.signature == Signature.OTHER:
             error = f"{result.cell.id} raised an error that no signature in its failure.py names: {result.detail}"
             raise UsageError(f"can't bless what has no name: {error}{_named_by(result)}")
 
@@ -88,7 +88,7 @@ def _named_by(result: Result) -> str:
     named = [
         f"{signature!r} of {name}"
         for name, failure in failures().items()
-        if (signature := failure.signature(result.detail)) not in ("other", *failure.also_raises)
+        if (signature := failure.signature(result.detail)) not in (Signature.OTHER, *failure.also_raises)
     ]
     return f"; it is {' or '.join(named)}: put that into `elsewhere`, and run the cells again" if named else ""
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
 from faultline.base.text import one_line
-from faultline.catalogue.outcomes import NO_REFERENCE, OWN, Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell, default_world
 from faultline.observations.wording import normalised, same_error
 from faultline.runs.results import Result, observed
@@ -230,7 +230,7 @@ def classify(before: Result, after: Result) -> Kind | None:
         return Kind.FIXED
     if old == Outcome.TRAINS or (old in LOUD and new == Outcome.MISPLACED):
         return Kind.REGRESSED
-    unnamed = "other" in (before.signature, after.signature)
+    unnamed = Signature.OTHER in (before.signature, after.signature)
     if old == new == Outcome.RAISES and unnamed and same_error(before.detail, after.detail):
         return Kind.WORDING
     return Kind.OTHER
@@ -240,7 +240,7 @@ def same(one: Result, other: Result) -> bool:
     """Whether two results say the same; an error without a name is known by its text."""
     if (one.outcome, one.signature) != (other.outcome, other.signature):
         return False
-    unnamed = one.outcome == Outcome.RAISES and one.signature == "other"
+    unnamed = one.outcome == Outcome.RAISES and one.signature == Signature.OTHER
     return not unnamed or normalised(one.detail) == normalised(other.detail)
 
 
@@ -287,13 +287,13 @@ def _proven(side: Iterable[Result]) -> list[Result]:
 
 
 def _as_raised(entry: Result) -> Result:
-    return replace(entry, outcome=Outcome.RAISES, signature="other")
+    return replace(entry, outcome=Outcome.RAISES, signature=Signature.OTHER)
 
 
 def _raised(entry: Result) -> bool:
-    if entry.signature == OWN:
+    if entry.signature == Signature.OWN_FAULT:
         return False
-    return entry.signature == NO_REFERENCE or any(rank.error for rank in entry.ranks)
+    return entry.signature == Signature.NO_REFERENCE or any(rank.error for rank in entry.ranks)
 
 
 def _trained(result: Result | None) -> bool:
@@ -309,7 +309,7 @@ def _text(change: Change) -> str:
     if change.first is Kind.INFRA:
         return normalised(change.note)
     side = change.after if not _trained(change.after) else change.before
-    if side and (side.outcome, side.signature) == (Outcome.RAISES, "other"):
+    if side and (side.outcome, side.signature) == (Outcome.RAISES, Signature.OTHER):
         return normalised(side.detail)
     named = (Outcome.CRASHES, Outcome.IMPOSSIBLE)
     return normalised(side.detail) if side and side.outcome in named else ""

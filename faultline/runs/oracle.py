@@ -11,7 +11,7 @@ from faultline.base import traces
 from faultline.base.errors import Impossible
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import OWN, Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
 from faultline.ranks.report import Checkpoint, ErrorReport, Report
 from faultline.runs.supervisor import Ended
@@ -32,7 +32,7 @@ def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = Non
     `loaded` tells of; none of it without evidence."""
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
-        return _proven(cell, ended, Judgement(Outcome.HANGS, "no-progress", "; ".join([ended.hang, *waits])))
+        return _proven(cell, ended, Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits])))
     reports = [end.report for end in ended.ranks if end.report]
     error = first_cause(reports)
     died = min(((end.at, i, end.exit) for i, end in enumerate(ended.ranks) if end.exit is not None), default=None)
@@ -40,19 +40,19 @@ def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = Non
         _, rank, code = died
         how = f"killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code} and no report"
         detail = ": ".join(filter(None, (f"rank {rank} was {how}", last_words(ended.ranks[rank].log))))
-        name = signal_name(-code) if code < 0 else "silent-exit"
+        name = signal_name(-code) if code < 0 else Signature.SILENT_EXIT
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank))
     if error:
         return _judge_error(cell, failure, *error, ended)
     doubts = evidence_doubts(cell, reports)
     if doubts:
-        return Judgement(Outcome.INVALID, "evidence", "; ".join(doubts))
+        return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
     misplaced = placement_faults(reports)
     numbers = _judge_numbers(reports)
     if misplaced:
         return Judgement(
             Outcome.MISPLACED,
-            "reference-model",
+            Signature.REFERENCE_MODEL,
             "; ".join(misplaced),
             worst_parameter=numbers.worst_parameter,
             relative_error=numbers.relative_error,
@@ -68,7 +68,7 @@ def _judge_checkpoint(loaded: Ended | None, numbers: Judgement) -> Judgement:
     checkpoint = report.checkpoint if report and not report.error else None
     if not report or not checkpoint or report.evidence["process_group"] or not report.evidence["live"]:
         why = report.error.message if report and report.error else "no process was left to say why"
-        return Judgement(Outcome.INVALID, "evidence", f"nobody could look into the checkpoint: {why}")
+        return Judgement(Outcome.INVALID, Signature.EVIDENCE, f"nobody could look into the checkpoint: {why}")
     signature, detail = _checkpoint_faults(checkpoint)
     return Judgement(Outcome.DIVERGES, signature, detail) if signature else numbers
 
@@ -88,15 +88,18 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
     if checkpoint.error:
         faults.append(f"loading it raises {checkpoint.error}")
     if faults:
-        return "checkpoint-lacks", "; ".join(faults)
+        return Signature.CHECKPOINT_LACKS, "; ".join(faults)
     if differs := checkpoint.differs:
         worst = max(differs, key=lambda name: differs[name])
         return (
-            "checkpoint-differs",
+            Signature.CHECKPOINT_DIFFERS,
             f"{len(differs)} tensors of the checkpoint are off: {worst} by {differs[worst]:.2g}",
         )
     if checkpoint.untied:
-        return "checkpoint-untied", f"tied in the model and apart in the checkpoint: {_some(checkpoint.untied[0])}"
+        return (
+            Signature.CHECKPOINT_UNTIED,
+            f"tied in the model and apart in the checkpoint: {_some(checkpoint.untied[0])}",
+        )
     return "", ""
 
 
@@ -116,7 +119,7 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
     if error.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", error.message, rank)
     if error.own and not is_victim(error.message):
-        return Judgement(Outcome.INVALID, OWN, traces.fault_of_own(error.own, text), rank)
+        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.own, text), rank)
     return _proven(cell, ended, Judgement(Outcome.RAISES, failure.signature(text), text, rank))
 
 
@@ -136,7 +139,7 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
         if told.rank not in (None, rank):
             continue
         ours = "wrapper" in found or found.get("wrapping") == cell.strategy  # its engine may refuse a model
-        if not ours and not _prepared(cell, found) and told.signature != "other":
+        if not ours and not _prepared(cell, found) and told.signature != Signature.OTHER:
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = found.get("checkpointing_seen", "off")
@@ -144,7 +147,7 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
         if mode != cell.checkpointing:
             doubts.append(who + f"checkpointing was {mode}, not {cell.checkpointing}")
     if doubts:
-        return Judgement(Outcome.INVALID, "evidence", "; ".join([*doubts, told.detail]), told.rank)
+        return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join([*doubts, told.detail]), told.rank)
     return told
 
 
@@ -233,10 +236,10 @@ def _judge_numbers(reports: Sequence[Report]) -> Judgement:
                     if value > error and f"{kind}:{name}" not in step.rounding:
                         worst, error = f"{name} ({kind}, step {number + 1}, rank {report.rank})", value
     if nan:
-        return Judgement(Outcome.DIVERGES, "nan", f"not a number: {nan[0]}", None, nan[0])
+        return Judgement(Outcome.DIVERGES, Signature.NAN, f"not a number: {nan[0]}", None, nan[0])
     digests = {tuple(report.digests) for report in reports}
     if bad:
-        signature = "unmoved" if unmoved else "differs"
+        signature = Signature.UNMOVED if unmoved else Signature.DIFFERS
         detail = f"{worst} is off by {error:.2g}"
         if unmoved:
             detail += f"; never moved: {', '.join(sorted(unmoved)[:3])}" + (
@@ -244,5 +247,5 @@ def _judge_numbers(reports: Sequence[Report]) -> Judgement:
             )
         return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
     if len(digests) > 1:
-        return Judgement(Outcome.DIVERGES, "ranks-differ", "ranks hold different weights", None, worst, error)
+        return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)

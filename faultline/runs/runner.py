@@ -22,7 +22,7 @@ from faultline.base.packages import stack_name
 from faultline.base.text import one_line
 from faultline.base.traces import fault_of_own, innermost, last_words, signal_name
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import NO_REFERENCE, OWN, Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected as cells_expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
@@ -146,20 +146,20 @@ def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> 
     except ServerDied as died:
         if server.killed or isinstance(died, NeverReady):
             raise
-        return Ended([]), Judgement(Outcome.INVALID, "server", str(died))
+        return Ended([]), Judgement(Outcome.INVALID, Signature.SERVER, str(died))
 
 
 def without_reference(problem: ErrorReport) -> Judgement:
     """What is known of a cell whose reference could not be made: what one process can't build, no strategy can."""
     if problem.kind == DIED:
-        return Judgement(Outcome.INVALID, "reference-died", f"no reference run: {problem.message}")
+        return Judgement(Outcome.INVALID, Signature.REFERENCE_DIED, f"no reference run: {problem.message}")
     if problem.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", problem.message)
     if problem.own:
         error = one_line(f"{problem.type}: {problem.message}")
-        return Judgement(Outcome.INVALID, OWN, fault_of_own(problem.own, error))
+        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, fault_of_own(problem.own, error))
     last = problem.traceback.strip().splitlines()[-1]
-    return Judgement(Outcome.INVALID, NO_REFERENCE, f"{last} (in one process: there is no reference)")
+    return Judgement(Outcome.INVALID, Signature.NO_REFERENCE, f"{last} (in one process: there is no reference)")
 
 
 def run_all(
