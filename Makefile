@@ -85,7 +85,6 @@ lint: setup ## check format, style, types and the rules of imports
 	.venv/bin/lint-imports --no-logo --no-cache
 	$(RUN) check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(RUN) check_jsonschema --builtin-schema vendor.renovate renovate.json
-	$(RUN) check_jsonschema --schemafile advisories/schema/osv.json advisories/*.json
 
 clean: ## remove .venv and results
 	rm -rf .venv results

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import json
+import shutil
 from collections.abc import Collection, Sequence
 
+import msgspec
 from packaging.version import Version
 
 from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.markdown import BEGIN
 from faultline.base.packages import TODAY
-from faultline.base.paths import REPROS, ROOT
+from faultline.base.paths import GENERATED, REPROS
 from faultline.catalogue import NEEDS, Change, Failure, Variant
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
@@ -21,49 +22,31 @@ from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.observations import history, measured, releases, remedies
 from faultline.observations.history import Observation
 
-FOLDER = ROOT / "advisories"
-VERSION = "1.7.5"  # of the schema, whose later state in advisories/schema/ allows the ids of local databases
+FOLDER = GENERATED / "advisories"
+VERSION = "1.7.5"  # of the schema, whose later state in tests/maintain/osv/ allows the ids of local databases
 PREFIX = "x_FAULTLINE-"
-DATES = ("modified", "published")
 Json = dict[str, object]
 
 
 def run() -> int:
-    """Write the advisory of every failure; one that says the same as before keeps its dates."""
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    wanted = {f"{PREFIX}{name}.json": advisory(failure) for name, failure in failures().items()}
-    for name, content in wanted.items():
-        file = FOLDER / name
-        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        same = undated(before) == content
-        dates = {"modified": before["modified"] if same else now, "published": before.get("published", now)}
-        file.write_text(text({**content, **dates}), encoding="utf-8")
-        print(f"{file.relative_to(ROOT)}: {'unchanged' if same else 'written'}")
-    for file in sorted(FOLDER.glob("*.json")):
-        if file.name not in wanted:
-            file.unlink()
-            print(f"{file.relative_to(ROOT)}: removed, as there is no such failure")
+    """Write the advisory of every failure, in place of those that were there."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    for name, failure in failures().items():
+        (FOLDER / f"{PREFIX}{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(advisory(failure))))
+    print(f"{FOLDER}: {len(failures())} advisories")
     return EXIT_AS_EXPECTED
 
 
-def text(content: Json) -> str:
-    first = ("schema_version", "id", *DATES)
-    ordered = {key: content[key] for key in (*first, *(k for k in content if k not in first)) if key in content}
-    return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
-
-
-def undated(content: Json) -> Json:
-    return {key: value for key, value in content.items() if key not in DATES}
-
-
 def advisory(failure: Failure) -> Json:
-    """A failure in OSV, without dates: only what is in its record, its rules and the committed runs."""
+    """A failure in OSV: what is in its record, its rules and the committed runs."""
     outcomes = measured.outcomes(failure)
     broken = [cell for cell in outcomes if cell.broken and cell.world_size == default_world(cell)]
     today = [cell for cell in broken if history.shows(failure, cell, outcomes[cell])]
     return {
         "schema_version": VERSION,
         "id": f"{PREFIX}{failure.name}",
+        "modified": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "summary": failure.title,
         "details": story(failure),
         "affected": affected(failure, broken),
