@@ -131,6 +131,14 @@ def text_dataset() -> Any:
     return Dataset.from_list(records("text"))
 
 
+def token_dataset(rows: list[list[int]], hidden: list[int]) -> Any:
+    """Rows of token ids; of each, a trainer is not to learn the first ones, as many as `hidden` says."""
+    from datasets import Dataset
+
+    data = [{"input_ids": r, "labels": [-100] * n + r[n:]} for r, n in zip(rows, hidden, strict=True)]
+    return Dataset.from_list(data)
+
+
 def prompts() -> Any:
     from datasets import Dataset
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from faultline.base.errors import Impossible
 from faultline.scenario import (
     LR,
     MOMENTUM,
@@ -15,7 +16,18 @@ from faultline.scenario import (
     sgd,
     token_batch,
 )
-from tiny_models.data import GRPO, letter_score, prompts, saved, text_batch, text_dataset, text_rows, turns, wait
+from tiny_models.data import (
+    GRPO,
+    letter_score,
+    prompts,
+    saved,
+    text_batch,
+    text_dataset,
+    text_rows,
+    token_dataset,
+    turns,
+    wait,
+)
 from tiny_models.qwen2 import add_lora, qwen2
 from tiny_models.tokenizer import tokenizer
 
@@ -23,6 +35,7 @@ __all__ = [
     "GRPO",
     "LR",
     "MOMENTUM",
+    "Impossible",
     "Scenario",
     "add_lora",
     "causal_lm_loss",
@@ -39,6 +52,7 @@ __all__ = [
     "text_dataset",
     "text_rows",
     "token_batch",
+    "token_dataset",
     "tokenizer",
     "turns",
     "wait",

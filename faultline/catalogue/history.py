@@ -1,4 +1,4 @@
-"""What history.toml says: where a failure was reported, and the releases that brought and ended it."""
+"""What history.toml says: where a failure was reported, and the releases that began and fixed it."""
 
 from __future__ import annotations
 
@@ -65,8 +65,12 @@ class Change:
 
 @dataclass(frozen=True)
 class History:
-    """All of history.toml. `report` is the place that the upstream report shows."""
+    """All of history.toml.
 
+    `records` are the links, the first report first; `report` is the place that the upstream report shows.
+    """
+
+    records: tuple[str, ...] = ()
     reported: Reported | None = None
     began: tuple[Change, ...] = ()
     fixed: tuple[Change, ...] = ()

@@ -106,7 +106,6 @@ class Failure:
     """
 
     title: str
-    records: tuple[str, ...]
     since: str
     until: str
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -126,6 +125,10 @@ class Failure:
     def signature(self, text: str) -> str:
         """The name of the first error whose pattern is found in a text, or ``other``."""
         return next((name for name, pattern in self.errors.items() if re.search(pattern, text)), "other")
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        return self.history.records
 
     @property
     def reported(self) -> Reported | None:

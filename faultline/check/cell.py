@@ -26,7 +26,7 @@ from faultline.runs.runner import References
 from faultline.runs.supervisor import Ended, RankServer
 
 NAME = "check"  # where a cell's id has its failure
-CHECKED = Failure("", (), "", "", {}, (Variant("model"),), {}, name=NAME)
+CHECKED = Failure("", "", "", {}, (Variant("model"),), {}, name=NAME)
 LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
 WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"

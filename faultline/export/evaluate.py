@@ -11,7 +11,7 @@ import libcst as cst
 from faultline.export.names import code
 
 # Pure methods of constants, and the syntax without names that is a constant.
-METHODS = ("get", "split", "removeprefix", "removesuffix", "startswith", "endswith", "index", "lower", "join")
+METHODS = ("get", "split", "removeprefix", "removesuffix", "startswith", "endswith", "index", "lower", "upper", "join")
 LITERAL = (ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.Load)
 NAMED = (ast.Slice, ast.Name, ast.Attribute, ast.Subscript, ast.Compare, ast.BoolOp, ast.Starred)
 FOLDED = (*LITERAL, *NAMED, ast.JoinedStr, ast.FormattedValue)

@@ -3,8 +3,6 @@
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
 TRL = "https://github.com/huggingface/trl/pull/3938"
-FLAG = "https://github.com/huggingface/trl/pull/5710"
-DOCS = "https://huggingface.co/docs/transformers/main_classes/trainer"
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 EQUAL, TRAINER = "trainer-equal_lengths", "trainer-broken"
 AUTO = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
@@ -12,17 +10,6 @@ MICRO = 2  # micro-batches of a step; every second one has only short rows
 
 FAILURE = Failure(
     title="A custom `compute_loss` that ignores `num_items_in_batch` multiplies gradients by the accumulation steps",
-    records=(
-        "https://github.com/huggingface/transformers/issues/37766",
-        "https://github.com/huggingface/transformers/issues/35856",
-        "https://github.com/huggingface/trl/pull/2615",
-        FLAG,
-        "https://github.com/MakazhanAlpamys/Soup/issues/720",
-        "https://github.com/huggingface/trl/pull/6478",
-        "https://github.com/modelscope/ms-swift/issues/10117",
-        "https://github.com/modelscope/ms-swift/pull/10116",
-        "https://github.com/huggingface/trl/issues/5619",
-    ),
     since="transformers 4.46",
     until="not fixed: it is the contract of `compute_loss`, and nothing warns of a loss that doesn't keep it",
     checkpointing=("off",),  # checkpointing has no part in how a loss is scaled
@@ -30,49 +17,42 @@ FAILURE = Failure(
     variants=(
         Variant("broken", trainer="trainer", strategies=("single", "ddp", "zero*", "fsdp1-full", "fsdp2")),
         *variants("default_loss num_items flag scaled_flag clip lower_lr", "trainer", SOME),
-        *variants("equal_lengths flag_equal_lengths scaled_flag_equal_lengths", "trainer", SOME),
-        *variants("lower_lr_equal_lengths", "trainer", SOME),
+        *variants("equal_lengths flag_equal_lengths scaled_flag_equal_lengths lower_lr_equal_lengths", "trainer", SOME),
     ),
     claims={
         "https://github.com/huggingface/trl/pull/6478": helps(
             "divide by `num_items_in_batch`, and multiply by the number of ranks, for it counts the tokens of all",
             remedy="num_items",
         ),
-        FLAG: (
-            helps(
-                "`trainer.model_accepts_loss_kwargs = False`, where token counts differ", remedy="flag", where=TRAINER
-            ),
+        "https://github.com/huggingface/trl/pull/5710": (
+            helps("`trainer.model_accepts_loss_kwargs = False`, where token counts differ", TRAINER, remedy="flag"),
             helps(
                 "`trainer.model_accepts_loss_kwargs = False`, where all micro-batches have as many tokens",
+                EQUAL,
                 variant="trainer-flag_equal_lengths",
-                where=EQUAL,
             ),
         ),
-        DOCS: (
-            helps(
-                "`trainer.loss_is_scaled_for_ga = False`, where token counts differ",
-                remedy="scaled_flag",
-                where=TRAINER,
-            ),
+        "https://huggingface.co/docs/transformers/main_classes/trainer": (
+            helps("`trainer.loss_is_scaled_for_ga = False`, where token counts differ", TRAINER, remedy="scaled_flag"),
             helps(
                 "`trainer.loss_is_scaled_for_ga = False`, where all micro-batches have as many tokens",
+                EQUAL,
                 variant="trainer-scaled_flag_equal_lengths",
-                where=EQUAL,
             ),
         ),
         TRL: helps("divide the mean by the micro-batches in the loss, where token counts differ", remedy="divide"),
         TRIED_HERE: (
-            helps("the `compute_loss` of the trainer itself is right", remedy="default_loss", where=TRAINER),
-            helps("`max_grad_norm`", remedy="clip", where=TRAINER),
+            helps("the `compute_loss` of the trainer itself is right", TRAINER, remedy="default_loss"),
+            helps("`max_grad_norm`", TRAINER, remedy="clip"),
             helps(
                 "a learning rate divided by the accumulation steps, where token counts differ",
+                TRAINER,
                 remedy="lower_lr",
-                where=TRAINER,
             ),
             helps(
                 "a learning rate divided by the accumulation steps, with SGD and as many tokens in all micro-batches",
+                EQUAL,
                 variant="trainer-lower_lr_equal_lengths",
-                where=EQUAL,
             ),
         ),
     },
@@ -87,8 +67,7 @@ def scenario(remedy, setup):
         return [row[:6] for row in text_rows(number)] if number % MICRO else text_rows(number)
 
     def batch(number, rank, world_size):
-        first = number - number % MICRO
-        of_all = sum(len(row) - 1 for each in range(first, first + MICRO) for row in rows_of(each))
+        of_all = sum(len(row) - 1 for each in range(MICRO) for row in rows_of(number - number % MICRO + each))
         return {**token_batch(rows_of(number), rank, world_size), "num_items": of_all}
 
     def loss(model, batch):
@@ -103,28 +82,25 @@ def scenario(remedy, setup):
 
 def trainer(variant, arguments, setup):
     """Transformers' own trainer, with the loss that a user writes; the reference has one micro-batch and is right."""
-    from datasets import Dataset
     from torch.nn.functional import cross_entropy
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
-    from faultline.base.errors import Impossible
     from faultline.trainers import changed_config
-    from tiny_models.kit import qwen2, text_rows, tokenizer
+    from tiny_models.kit import Impossible, qwen2, text_rows, token_dataset, tokenizer
 
     class Custom(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             labels = inputs.pop("labels")[:, 1:].flatten()
             logits = model(**inputs).logits[:, :-1].flatten(0, 1).float()
-            if variant.remedy == "num_items":
-                summed = cross_entropy(logits, labels, reduction="sum")
-                return summed / num_items_in_batch * self.accelerator.num_processes
-            return cross_entropy(logits, labels)
+            if variant.remedy != "num_items":
+                return cross_entropy(logits, labels)
+            summed = cross_entropy(logits, labels, reduction="sum")
+            return summed / num_items_in_batch * self.accelerator.num_processes
 
     equal = "equal" in variant.remedy
     rows = [row[:20] if equal else row for step in range(3) for row in text_rows(step)]
     # Every second row is trained on in its last three tokens only, unless all have as many.
-    hidden = [len(row) - 3 if number % 2 and not equal else 0 for number, row in enumerate(rows)]
-    data = [{"input_ids": r, "labels": [-100] * n + r[n:]} for r, n in zip(rows, hidden, strict=True)]
+    data = token_dataset(rows, [len(row) - 3 if number % 2 and not equal else 0 for number, row in enumerate(rows)])
     if not setup.reference:
         size = arguments["per_device_train_batch_size"] // MICRO
         if not size:
@@ -136,8 +112,7 @@ def trainer(variant, arguments, setup):
     arguments = changed_config({**arguments, "max_grad_norm": norm}, {**AUTO, "gradient_clipping": norm}, setup)
     collator = DataCollatorForSeq2Seq(tokenizer(padding_side="right"))
     kind = Trainer if variant.remedy == "default_loss" else Custom
-    config = TrainingArguments(**arguments)
-    built = kind(qwen2(), config, train_dataset=Dataset.from_list(data), data_collator=collator)
+    built = kind(qwen2(), TrainingArguments(**arguments), train_dataset=data, data_collator=collator)
     if variant.remedy.startswith("flag"):
         built.model_accepts_loss_kwargs = False
     if variant.remedy.startswith("scaled_flag"):

@@ -3,22 +3,9 @@
 from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps, present, variants
 
 OPENTSLM = "https://github.com/OpenTSLM/OpenTSLM/pull/49"
-TRL = "https://github.com/huggingface/trl/issues/7245"
-OPENVLA = "https://github.com/moojink/openvla-oft/issues/160"
-DDP = ("single", "ddp*")
 
 FAILURE = Failure(
     title="A forward pass around DDP's wrapper leaves gradients unreduced: the replicas drift apart",
-    records=(
-        TRL,
-        "https://github.com/huggingface/trl/issues/5282",
-        "https://github.com/jingyaogong/minimind/issues/853",
-        "https://github.com/jingyaogong/minimind/pull/854",
-        OPENVLA,
-        OPENTSLM,
-        "https://github.com/kohya-ss/sd-scripts/issues/924",
-        "https://github.com/kohya-ss/sd-scripts/pull/989",
-    ),
     since="torch's first DistributedDataParallel; trl until 1.13 with use_liger_kernel=True",
     until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
     checkpointing=("off",),
@@ -37,19 +24,15 @@ FAILURE = Failure(
         "https://github.com/jingyaogong/minimind/pull/854": helps("call the wrapper", remedy="wrapper"),
         "https://github.com/huggingface/trl/pull/3260": helps("TRL's `_ForwardRedirection`", remedy="redirected"),
         OPENTSLM: helps("`all_reduce` the gradients after each backward pass", remedy="reduced_by_hand"),
-        OPENVLA: helps("`all_reduce` the loss", remedy="reduced_loss"),
-        TRL: helps(
-            "trl 1.14.0 or newer, whose Liger loss is computed through the wrapper",
-            stack="trl-1.14.0",
-            where="dpo-broken",
+        "https://github.com/moojink/openvla-oft/issues/160": helps("`all_reduce` the loss", remedy="reduced_loss"),
+        "https://github.com/huggingface/trl/issues/7245": helps(
+            "trl 1.14.0 or newer, whose Liger loss is computed through the wrapper", "dpo-broken", stack="trl-1.14.0"
         ),
         TRIED_HERE: (
-            helps("`find_unused_parameters=True`", strategy="ddp-find-unused", where="*broken/ddp"),
-            helps("`static_graph=True`", strategy="ddp-static-graph", where="*broken/ddp"),
+            helps("`find_unused_parameters=True`", "*broken/ddp", strategy="ddp-find-unused"),
+            helps("`static_graph=True`", "*broken/ddp", strategy="ddp-static-graph"),
             present(
-                "`broadcast_buffers=True`, which is DDP's default",
-                where="broken/ddp*/*/fp32/w2",
-                key="broadcast_buffers",
+                "`broadcast_buffers=True`, which is DDP's default", "broken/ddp*/*/fp32/w2", key="broadcast_buffers"
             ),
         ),
     },

@@ -3,26 +3,10 @@
 from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps, variants
 
 TRANSFORMERS = "https://github.com/huggingface/transformers/issues/15191"
-PEFT = "https://github.com/huggingface/peft/issues/313"
 DEFAULT = "https://github.com/huggingface/trl/pull/4811"
-DDP = ("single", "ddp*")
 
 FAILURE = Failure(
     title="LoRA with reentrant checkpointing under DDP marks a parameter as ready twice",
-    records=(
-        "https://github.com/huggingface/transformers/issues/23018",
-        PEFT,
-        "https://github.com/huggingface/peft/issues/663",
-        "https://github.com/huggingface/peft/issues/1745",
-        "https://github.com/huggingface/trl/issues/480",
-        "https://github.com/huggingface/trl/issues/831",
-        "https://github.com/huggingface/trl/issues/835",
-        "https://github.com/huggingface/trl/issues/921",
-        "https://github.com/artidoro/qlora/issues/223",
-        "https://github.com/huggingface/trl/issues/4782",
-        DEFAULT,
-        "https://github.com/huggingface/transformers/pull/43203",
-    ),
     since="2023-04 at the latest",
     until="not fixed: TRL and transformers take non-reentrant checkpointing by default now; reentrant is as it was",
     upstream="huggingface/transformers",
@@ -38,23 +22,23 @@ FAILURE = Failure(
     ),
     claims={
         DEFAULT: helps('`gradient_checkpointing_kwargs={"use_reentrant": False}`', checkpointing="non-reentrant"),
-        TRANSFORMERS: helps("`ddp_find_unused_parameters=False`", strategy="ddp", where="*broken/ddp-find-unused"),
+        TRANSFORMERS: helps("`ddp_find_unused_parameters=False`", "*broken/ddp-find-unused", strategy="ddp"),
         "https://github.com/huggingface/transformers/pull/45519": helps(
-            "`static_graph=True`", strategy="ddp-static-graph", where="*broken/ddp*"
+            "`static_graph=True`", "*broken/ddp*", strategy="ddp-static-graph"
         ),
         "https://github.com/artidoro/qlora/pull/222": helps(
             "`ddp_find_unused_parameters=False` in the trainer's arguments, where nothing is said of it",
+            "sft-default_broken",
             variant="sft-broken",
             strategy="ddp",
-            where="sft-default_broken",
         ),
         TRIED_HERE: (
             helps(
                 "`find_unused_parameters=True`, the advice of the opposite error",
+                "*broken/ddp",
                 strategy="ddp-find-unused",
-                where="*broken/ddp",
             ),
-            helps("ZeRO-2 instead of DDP", strategy="zero2", where="*broken/ddp*"),
+            helps("ZeRO-2 instead of DDP", "*broken/ddp*", strategy="zero2"),
         ),
     },
 )

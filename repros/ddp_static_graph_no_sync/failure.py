@@ -2,17 +2,8 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
-PR = "https://github.com/pytorch/pytorch/pull/187732"
-
 FAILURE = Failure(
     title="DDP with a static graph and gradient accumulation ends in an internal assertion",
-    records=(
-        PR,
-        "https://github.com/pytorch/pytorch/issues/103487",
-        "https://github.com/huggingface/accelerate/issues/3679",
-        "https://github.com/huggingface/transformers/pull/45519",
-        "https://github.com/huggingface/transformers/issues/45518",
-    ),
     since="torch 2.11 (the oldest that was tried)",
     until="not fixed: the first backward pass, in which a static graph is learnt, must be a synchronised one",
     upstream="pytorch/pytorch",
@@ -34,12 +25,12 @@ FAILURE = Failure(
             helps("one synchronised backward pass before the first `no_sync()`", remedy="synchronised_once"),
             helps("synchronise every micro-batch (`sync_each_batch=True`)", remedy="sync_each_batch"),
         ),
-        PR: helps(
+        "https://github.com/pytorch/pytorch/pull/187732": helps(
             "put the first reduction off until a synchronised backward pass, and no assertion is met",
+            "broken/ddp-static-graph/off",
             remedy="unblocked",
-            where="broken/ddp-static-graph/off",
         ),
-        TRIED_HERE: helps("no `static_graph`", strategy="ddp", where="*broken/ddp-static-graph"),
+        TRIED_HERE: helps("no `static_graph`", "*broken/ddp-static-graph", strategy="ddp"),
     },
 )
 

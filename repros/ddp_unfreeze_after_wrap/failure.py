@@ -6,11 +6,6 @@ UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains f
 
 FAILURE = Failure(
     title="Parameters that begin to require gradients once DDP has wrapped the model are never synchronised",
-    records=(
-        "https://github.com/Lightning-AI/pytorch-lightning/issues/20340",
-        "https://github.com/pytorch/pytorch/issues/12603",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-    ),
     since="torch's first DistributedDataParallel (reported in 2018)",
     until="not fixed: DDP's hooks are for what requires gradients when it is made",
     checkpointing=("off",),
@@ -32,9 +27,9 @@ FAILURE = Failure(
         ),
         TRIED_HERE: (
             helps("train everything from the start", remedy="from_the_start"),
-            helps("`find_unused_parameters=True`", strategy="ddp-find-unused", where="*broken/ddp"),
-            helps("`static_graph=True`", strategy="ddp-static-graph", where="*broken/ddp"),
-            helps("FSDP2", strategy="fsdp2", where="*broken/ddp*"),
+            helps("`find_unused_parameters=True`", "*broken/ddp", strategy="ddp-find-unused"),
+            helps("`static_graph=True`", "*broken/ddp", strategy="ddp-static-graph"),
+            helps("FSDP2", "*broken/ddp*", strategy="fsdp2"),
         ),
     },
 )

@@ -2,11 +2,8 @@
 
 from faultline.catalogue import Failure, Variant, fails, helps, shows, variants
 
-ISSUE = "https://github.com/huggingface/trl/issues/3207"
-
 FAILURE = Failure(
     title="Gemma3 supervised fine-tuning on text dies in DDP because the vision tower is unused",
-    records=(ISSUE,),
     since="torch's DDP has always asked for a gradient of every parameter",
     until="not fixed: DDP's documented contract",
     upstream="huggingface/trl",
@@ -21,36 +18,34 @@ FAILURE = Failure(
         Variant("accelerate_launch", trainer="sft", strategies=("zero2", "zero3")),
     ),
     claims={
-        ISSUE: (
-            helps("`find_unused_parameters=True`", strategy="ddp-find-unused", where="*broken/ddp"),
+        "https://github.com/huggingface/trl/issues/3207": (
+            helps("`find_unused_parameters=True`", "*broken/ddp", strategy="ddp-find-unused"),
             helps(
                 "change the forward pass so that vision tower and projector always take part",
+                "broken",
                 remedy="touch_everything",
-                where="broken",
             ),
             helps("freeze the unused parameters (`requires_grad=False`)", remedy="freeze_unused"),
             helps(
                 'set `"zero_allow_untested_optimizer": true` in the DeepSpeed config, and start with `torchrun`',
+                "sft-broken/ddp",
                 variant="sft-config_under_torchrun",
-                where="sft-broken/ddp",
             ),
             helps(
                 "start with `accelerate launch` rather than `torchrun`, so that the ZeRO-3"
                 " that was asked for is what runs",
+                "sft-config_under_torchrun",
                 variant="sft-accelerate_launch",
                 strategy="zero3",
-                where="sft-config_under_torchrun",
             ),
-            fails(
-                "under ZeRO-3 every rank must use the same parameters in every step", where="images_on_one_rank/zero3*"
-            ),
+            fails("under ZeRO-3 every rank must use the same parameters in every step", "images_on_one_rank/zero3*"),
             shows("a small test run before training shows the problem", key="small_run"),
         ),
         "https://github.com/axolotl-ai-cloud/axolotl/pull/3584": helps(
             "`ddp_find_unused_parameters=True` in the trainer's arguments, where nothing is said of it",
+            "sft-default_broken",
             variant="sft-broken",
             strategy="ddp-find-unused",
-            where="sft-default_broken",
         ),
     },
 )

@@ -3,19 +3,8 @@
 from faultline.base.errors import CheckFailed
 from faultline.catalogue import TRIED_HERE, Failure, Variant, detects, helps, present, trains, variants
 
-LOGGED = "https://github.com/deepspeedai/DeepSpeed/issues/6743"
-
 FAILURE = Failure(
     title="`max_grad_norm` is ignored under DeepSpeed where the config has no `gradient_clipping`",
-    records=(
-        "https://github.com/axolotl-ai-cloud/axolotl/issues/1381",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8068",
-        "https://github.com/huggingface/accelerate/issues/3807",
-        "https://github.com/huggingface/transformers/issues/37566",
-        "https://github.com/deepspeedai/DeepSpeed/issues/7220",
-        "https://github.com/huggingface/trl/issues/3312",
-        LOGGED,
-    ),
     since="March 2024, as reported; clipped unasked since deepspeed 0.19.3",
     until="not fixed: transformers fills the key in only where the config has it",
     upstream="huggingface/transformers",
@@ -28,25 +17,23 @@ FAILURE = Failure(
     ),
     claims={
         "https://github.com/axolotl-ai-cloud/axolotl/issues/1381": (
-            helps('`"gradient_clipping": "auto"` in the config', remedy="auto", where="sft-broken/zero*"),
-            present("`max_grad_norm` alone", where="sft-broken/zero*", key="max_grad_norm"),
+            helps('`"gradient_clipping": "auto"` in the config', "sft-broken/zero*", remedy="auto"),
+            present("`max_grad_norm` alone", "sft-broken/zero*", key="max_grad_norm"),
         ),
         "https://github.com/deepspeedai/DeepSpeed/pull/8068": helps(
-            "a number for `gradient_clipping` in the config, or 0.0", remedy="explicit", where="*broken/zero*"
+            "a number for `gradient_clipping` in the config, or 0.0", "*broken/zero*", remedy="explicit"
         ),
-        LOGGED: detects(
+        "https://github.com/deepspeedai/DeepSpeed/issues/6743": detects(
             "a `grad_norm` above `max_grad_norm` in the log tells that gradients aren't clipped",
+            "sft-auto",
             remedy="norm_in_log",
-            where="sft-auto",
         ),
         TRIED_HERE: (
-            helps("`max_grad_norm=0`, so that nothing is clipped", remedy="norm_0", where="sft-broken"),
+            helps("`max_grad_norm=0`, so that nothing is clipped", "sft-broken", remedy="norm_0"),
             helps(
-                "`max_grad_norm=1.0`, which is DeepSpeed's default as well since 0.19.3",
-                remedy="norm_1",
-                where="sft-broken",
+                "`max_grad_norm=1.0`, which is DeepSpeed's default as well since 0.19.3", "sft-broken", remedy="norm_1"
             ),
-            trains("DDP and FSDP clip as they are told", where="*broken/[df][ds]*"),
+            trains("DDP and FSDP clip as they are told", "*broken/[df][ds]*"),
         ),
     },
 )

@@ -12,7 +12,6 @@ TRAINERS = {  # their names in TRL, and their settings; SFT's own loss is the co
 
 FAILURE = Failure(
     title="Distillation trainers divide their gradients by the number of ranks once too often",
-    records=(CAUSE, "https://github.com/huggingface/trl/issues/4719"),
     since="trl 1.7.0 (2026-06-25), which has pull request 6006",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
@@ -27,7 +26,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/transformers/pull/34373": helps(
             "multiply the loss by the number of ranks, as `Trainer.compute_loss` does", remedy="times_ranks"
         ),
-        CAUSE: trains("GKD and GOLD now honor the contract that SFT honored before", where="g*-broken"),
+        CAUSE: trains("GKD and GOLD now honor the contract that SFT honored before", "g*-broken"),
     },
 )
 

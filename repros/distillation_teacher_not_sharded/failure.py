@@ -2,7 +2,6 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, trains, variants
 
-SOME = ("fsdp1-full", "fsdp2", "zero3")
 FIX = "https://github.com/huggingface/trl/pull/6573"
 DPO = "https://github.com/huggingface/trl/pull/2539"
 FOUR = {"max_completion_length": 4}
@@ -35,13 +34,6 @@ WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), FSDP)
 
 FAILURE = Failure(
     title="The teacher of distillation trainers is neither sharded nor moved to the accelerator under FSDP",
-    records=(
-        "https://github.com/huggingface/trl/issues/2580",
-        FIX,
-        "https://github.com/huggingface/trl/issues/1147",
-        DPO,
-        "https://github.com/huggingface/transformers/issues/45941",
-    ),
     since="January 2025, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
@@ -62,12 +54,12 @@ FAILURE = Failure(
     ),
     claims={
         FIX: helps("`prepare_fsdp(teacher, accelerator)`", remedy="prepare_fsdp"),
-        DPO: trains("DPO's reference model is fixed", where="dpo-broken", key="dpo"),
+        DPO: trains("DPO's reference model is fixed", "dpo-broken", key="dpo"),
         "https://github.com/huggingface/trl/issues/2580": (
-            trains("only FSDP is affected", where="*broken/zero3"),
+            trains("only FSDP is affected", "*broken/zero3"),
             present(
                 "`unwrap_model_for_generation`, against `'weight' must be 2-D` in on-policy generation",
-                where="gkd_on_policy-broken/fsdp1-full",
+                "gkd_on_policy-broken/fsdp1-full",
                 key="unwrap_model_for_generation",
             ),
         ),
@@ -78,30 +70,22 @@ FAILURE = Failure(
 
 def scenario(remedy, setup):
     """What these trainers do, without them: a student that learns from a second model's predictions."""
-    import torch
-
-    from tiny_models.kit import Scenario, divergence, qwen2, text_batch
+    from tiny_models.kit import Scenario, qwen2, text_batch
+    from tiny_models.second import near
 
     prepared = {}
 
     def second(accelerator):
-        prepared["teacher"] = prepare(accelerator, qwen2(seed=1), remedy)
-        return prepared["teacher"]
+        prepared["second"] = prepare(accelerator, qwen2(seed=1), remedy)
+        return prepared["second"]
 
-    def loss(model, batch):
-        logits = model(input_ids=batch["input_ids"]).logits
-        with torch.no_grad():
-            wanted = prepared["teacher"](input_ids=batch["input_ids"]).logits
-        return divergence(logits, wanted, batch)
-
-    return Scenario(qwen2(), loss, text_batch, second=second)
+    return Scenario(qwen2(), near(prepared, of_its_own=False), text_batch, second=second)
 
 
 def trainer(variant, arguments, setup):
     """The real trainer, with a second model of other weights where it takes one, else of the trained one's."""
-    from faultline.base.errors import Impossible
     from faultline.trainers import from_trl
-    from tiny_models.kit import letter_score, qwen2, saved, tokenizer, turns
+    from tiny_models.kit import Impossible, letter_score, qwen2, saved, tokenizer, turns
 
     name, second, given, columns, settings = TRAINERS[variant.trainer]
     package = variant.trainer.removesuffix("_on_policy")

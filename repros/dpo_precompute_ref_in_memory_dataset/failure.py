@@ -7,15 +7,6 @@ FIX = "https://github.com/huggingface/trl/pull/6348"
 
 FAILURE = Failure(
     title="`precompute_ref_log_probs` with a data set in memory: other ranks can't open what rank 0 has cached",
-    records=(
-        "https://github.com/huggingface/trl/issues/6291",
-        FIX,
-        "https://github.com/huggingface/trl/pull/6293",
-        "https://github.com/huggingface/trl/pull/6292",
-        "https://github.com/huggingface/trl/pull/5906",
-        "https://github.com/huggingface/trl/pull/5909",
-        "https://github.com/huggingface/trl/issues/2423",
-    ),
     since="June 2026, with trl's pull request 5906",
     until="closed upstream in July 2026, and open with trl 1.16.0 on two ranks or more",
     upstream="huggingface/trl",
@@ -27,12 +18,12 @@ FAILURE = Failure(
         *variants("from_disk from_file not_precomputed", trainer="dpo", strategies=SOME),
     ),
     claims={
-        FIX: present("a newer trl, up to 1.16.0", where="dpo-broken/[dzf]*/*/fp32/w2", key="newer_trl"),
+        FIX: present("a newer trl, up to 1.16.0", "dpo-broken/[dzf]*/*/fp32/w2", key="newer_trl"),
         TRIED_HERE: (
             helps("`save_to_disk`, and `load_from_disk` on all ranks", remedy="from_disk"),
-            helps("a data set that is loaded from a file", remedy="from_file", where="dpo-broken"),
-            present("a `TMPDIR` that all ranks share", where="*broken/[dzf]*/*/fp32/w2", key="TMPDIR"),
-            helps("`precompute_ref_log_probs=False`", remedy="not_precomputed", where="dpo-broken"),
+            helps("a data set that is loaded from a file", "dpo-broken", remedy="from_file"),
+            present("a `TMPDIR` that all ranks share", "*broken/[dzf]*/*/fp32/w2", key="TMPDIR"),
+            helps("`precompute_ref_log_probs=False`", "dpo-broken", remedy="not_precomputed"),
         ),
     },
 )

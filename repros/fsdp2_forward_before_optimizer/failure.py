@@ -8,13 +8,6 @@ PYTORCH_154704 = "https://github.com/pytorch/pytorch/pull/154704"
 
 FAILURE = Failure(
     title="An optimizer made after a forward pass holds dead parameters under FSDP2",
-    records=(
-        "https://github.com/pytorch/pytorch/issues/149205",
-        "https://github.com/pytorch/pytorch/issues/131965",
-        "https://github.com/pytorch/pytorch/issues/107843",
-        "https://github.com/huggingface/accelerate/issues/2665",
-        "https://github.com/huggingface/accelerate/pull/3394",
-    ),
     since="torch's first release with fully_shard",
     until="not fixed: what isn't resharded after a forward pass stays unsharded until the backward pass, by design",
     upstream="pytorch/pytorch",

@@ -4,22 +4,9 @@ from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, va
 
 TRL_6076 = "https://github.com/huggingface/trl/issues/6076"
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
-TRL_FIX = "https://github.com/huggingface/trl/pull/6065"
 
 FAILURE = Failure(
     title="A method, a child or a weight used outside the root's forward pass meets shards",
-    records=(
-        METHOD,
-        "https://github.com/pytorch/pytorch/issues/109385",
-        "https://github.com/pytorch/pytorch/issues/123962",
-        "https://github.com/pytorch/pytorch/issues/100069",
-        "https://github.com/huggingface/trl/issues/6064",
-        TRL_FIX,
-        "https://github.com/huggingface/trl/pull/5873",
-        TRL_6076,
-        "https://github.com/huggingface/trl/pull/6077",
-        "https://github.com/pytorch/pytorch/pull/117881",
-    ),
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
     upstream="huggingface/trl",
@@ -45,22 +32,22 @@ FAILURE = Failure(
     ),
     claims={
         "https://github.com/huggingface/trl/pull/3260": helps(
-            "redirect the root's `forward` to the method (`_ForwardRedirection`)", remedy="redirected", where="broken"
+            "redirect the root's `forward` to the method (`_ForwardRedirection`)", "broken", remedy="redirected"
         ),
-        METHOD: helps("`register_fsdp_forward_method(model, name)`", remedy="registered", where="broken/fsdp2*"),
+        METHOD: helps("`register_fsdp_forward_method(model, name)`", "broken/fsdp2*", remedy="registered"),
         "https://github.com/huggingface/trl/pull/6077": helps(
             "`lm_head.weight.full_tensor()` once, before the loss is computed",
+            "early_head_broken/fsdp2*",
             variant="full_tensor",
-            where="early_head_broken/fsdp2*",
         ),
-        TRL_6076: helps("`reshard_after_forward=False`", strategy="fsdp2-no-reshard", where="*broken/fsdp2"),
-        TRL_FIX: helps("a newer TRL (1.16.0)", stack="today", where="sft-*broken"),
+        TRL_6076: helps("`reshard_after_forward=False`", "*broken/fsdp2", strategy="fsdp2-no-reshard"),
+        "https://github.com/huggingface/trl/pull/6065": helps("a newer TRL (1.16.0)", "sft-*broken", stack="today"),
         TRIED_HERE: (
-            present("`unwrap_model` first", where="broken/fsdp*", key="unwrap_model"),
+            present("`unwrap_model` first", "broken/fsdp*", key="unwrap_model"),
             helps(
                 "a `compute_loss_func` of one's own, to which `SFTTrainer` gives the logits",
+                "sft-head_broken/fsdp2",
                 remedy="head_of_logits",
-                where="sft-head_broken/fsdp2",
             ),
         ),
     },
@@ -119,7 +106,11 @@ def scenario(remedy, setup):
 
 
 def trainer(variant, arguments, setup):
-    from tiny_models.kit import add_lora, qwen2, sft_trainer
+    from tiny_models.kit import add_lora, next_token_loss, qwen2, sft_trainer
+
+    def loss_of_logits(outputs, labels, num_items_in_batch):
+        """The same loss, from the logits that the whole forward pass gives."""
+        return next_token_loss(outputs.logits, {"labels": labels, "scale": 1 / num_items_in_batch})
 
     head = ["lm_head"] if variant.remedy.startswith("head") else None
     # This loss takes `lm_head.weight`, in chunks.
@@ -127,11 +118,3 @@ def trainer(variant, arguments, setup):
     if variant.remedy == "head_of_logits":
         built.compute_loss_func = loss_of_logits
     return built
-
-
-def loss_of_logits(outputs, labels, num_items_in_batch):
-    """The same loss, from the logits that the whole forward pass gives."""
-    import torch
-
-    logits, targets = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / num_items_in_batch

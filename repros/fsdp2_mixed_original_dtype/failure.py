@@ -2,27 +2,10 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
-VERL = "https://github.com/volcengine/verl/pull/4275"
-CASTING = "https://github.com/huggingface/trl/pull/6343"
 REPORTED, BF16, FSDP = "reported_broken/*/*/*", "reported_broken/*/*/bf16", ("fsdp*",)
 
 FAILURE = Failure(
     title="Trainable parameters of two dtypes in one FSDP group are refused",
-    records=(
-        "https://github.com/huggingface/accelerate/pull/3985",
-        "https://github.com/modelscope/twinkle/issues/182",
-        "https://github.com/volcengine/verl/issues/3470",
-        VERL,
-        "https://github.com/huggingface/accelerate/issues/3844",
-        "https://github.com/huggingface/accelerate/pull/3848",
-        "https://github.com/hiyouga/LLaMA-Factory/pull/10157",
-        "https://github.com/huggingface/trl/issues/1723",
-        "https://github.com/axolotl-ai-cloud/axolotl/issues/1494",
-        "https://github.com/axolotl-ai-cloud/axolotl/issues/1482",
-        "https://github.com/hiyouga/LLaMA-Factory/issues/7993",
-        "https://github.com/hiyouga/LLaMA-Factory/pull/10346",
-        CASTING,
-    ),
     since="torch's FSDP1 (2022), of frozen parameters too; torch's fully_shard",
     until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
     upstream="pytorch/pytorch",
@@ -49,26 +32,26 @@ FAILURE = Failure(
     ),
     claims={
         "https://github.com/huggingface/accelerate/pull/3985": helps(
-            "cast all parameters to one dtype before they are sharded", remedy="reported_cast", where=REPORTED
+            "cast all parameters to one dtype before they are sharded", REPORTED, remedy="reported_cast"
         ),
-        VERL: (
+        "https://github.com/volcengine/verl/pull/4275": (
             helps(
                 "`get_peft_model(..., autocast_adapter_dtype=False)`, which leaves adapters in the dtype of their base",
+                BF16,
                 remedy="reported_no_autocast",
-                where=BF16,
             ),
-            helps("shard the LoRA modules separately, without mixed precision", remedy="separate", where="[bl]*"),
+            helps("shard the LoRA modules separately, without mixed precision", "[bl]*", remedy="separate"),
             helps(
                 "shard the LoRA modules separately, with `bf16=True` or an `mp_policy`",
+                BF16,
                 remedy="reported_separate",
-                where=BF16,
             ),
         ),
-        CASTING: (
-            helps("TRL's `peft_module_casting_to_bf16(model)`", remedy="reported_casting_to_bf16", where=REPORTED),
-            helps("FSDP2 instead of FSDP1", strategy="fsdp2", where="*broken/fsdp1*"),
+        "https://github.com/huggingface/trl/pull/6343": (
+            helps("TRL's `peft_module_casting_to_bf16(model)`", REPORTED, remedy="reported_casting_to_bf16"),
+            helps("FSDP2 instead of FSDP1", "*broken/fsdp1*", strategy="fsdp2"),
         ),
-        TRIED_HERE: helps("`bf16=True`, or an `mp_policy`", precision="bf16", where="*broken/fsdp*"),
+        TRIED_HERE: helps("`bf16=True`, or an `mp_policy`", "*broken/fsdp*", precision="bf16"),
     },
 )
 
@@ -100,8 +83,7 @@ def mixed(remedy):
 def scenario(remedy, setup):
     import torch
 
-    from faultline.base.errors import Impossible
-    from tiny_models.kit import Scenario, next_token_loss, text_batch
+    from tiny_models.kit import Impossible, Scenario, next_token_loss, text_batch
 
     if remedy in ("reported_no_autocast", "reported_separate") and setup.precision == "fp32" and not setup.reference:
         raise Impossible("weights in bf16 round by more than is allowed for in fp32: bf16 is measured")

@@ -3,22 +3,11 @@
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps
 
 AUTOMODEL = "https://github.com/NVIDIA-NeMo/Automodel/pull/2213"
-FIX = "https://github.com/huggingface/accelerate/pull/4171"
-FSDP = ("fsdp2*",)
 EVEN = 96  # rows of the embedding, which two or four ranks share evenly
 ODD = 97
 
 FAILURE = Failure(
     title="Tied embeddings in two groups of FSDP2 are refused, and untied without a word before torch 2.12",
-    records=(
-        FIX,
-        "https://github.com/huggingface/accelerate/pull/4015",
-        "https://github.com/pytorch/pytorch/pull/176225",
-        "https://github.com/pytorch/pytorch/pull/176257",
-        "https://github.com/NVIDIA-NeMo/Automodel/pull/3708",
-        "https://github.com/huggingface/accelerate/pull/3154",
-        "https://github.com/EvolvingLMMs-Lab/lmms-engine/pull/157",
-    ),
     since="torch's fully_shard; the error since torch 2.12, and silent before",
     until="accelerate 1.15.0, which keeps tied weights in one group; by hand, one must",
     upstream="pytorch/pytorch",
@@ -36,28 +25,26 @@ FAILURE = Failure(
         Variant("broken", trainer="sft", strategies=("single", "ddp", "zero3", "fsdp*")),
     ),
     claims={
-        FIX: (
-            helps(
-                "`fully_shard([embedding, head])`, one group for both", remedy="grouped_by_hand", where="broken/fsdp2"
-            ),
-            helps("accelerate 1.15.0 or newer", stack="today", where="sft-broken"),
+        "https://github.com/huggingface/accelerate/pull/4171": (
+            helps("`fully_shard([embedding, head])`, one group for both", "broken/fsdp2", remedy="grouped_by_hand"),
+            helps("accelerate 1.15.0 or newer", "sft-broken", stack="today"),
         ),
-        AUTOMODEL: helps("tie them again once the model is sharded", remedy="tied_again", where="broken/fsdp2*"),
+        AUTOMODEL: helps("tie them again once the model is sharded", "broken/fsdp2*", remedy="tied_again"),
         "https://github.com/pytorch/pytorch/issues/176076": (
             helps(
                 "tie them again once the model is sharded, with torch 2.11, if the ranks share the vocabulary unevenly",
+                "broken/fsdp2*",
                 remedy="tied_again",
                 stack="torch-2.11.0",
-                where="broken/fsdp2*",
             ),
             helps(
                 "tie them again once the model is sharded, with torch 2.11, if the ranks share the vocabulary evenly",
+                "even_broken/fsdp2*",
                 remedy="even_tied_again",
                 stack="torch-2.11.0",
-                where="even_broken/fsdp2*",
             ),
         ),
-        TRIED_HERE: helps("leave embedding and head in the root's group", remedy="one_group", where="broken"),
+        TRIED_HERE: helps("leave embedding and head in the root's group", "broken", remedy="one_group"),
     },
 )
 

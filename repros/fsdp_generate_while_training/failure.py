@@ -4,24 +4,11 @@ from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, trains, var
 
 PYTORCH = "https://github.com/pytorch/pytorch/pull/125394"
 NOUSNET = "https://github.com/PsycheFoundation/nousnet/pull/285"
-GENERATE = "https://github.com/pytorch/pytorch/issues/100069"
-EVERY_200 = "https://github.com/huggingface/accelerate/issues/3825"
 SYNCED = "https://github.com/huggingface/transformers/pull/33483"
 RESHARD = "https://github.com/pytorch/pytorch/issues/154655"
-FSDP1, FSDP2 = ("single", "fsdp1*"), ("single", "fsdp2*")
 
 FAILURE = Failure(
     title="`generate` before or between training steps raises under FSDP1, or leaves FSDP2 untrained",
-    records=(
-        "https://github.com/pytorch/pytorch/issues/123962",
-        GENERATE,
-        "https://github.com/pytorch/pytorch/issues/103682",
-        "https://github.com/huggingface/transformers/issues/30228",
-        SYNCED,
-        EVERY_200,
-        "https://github.com/pytorch/pytorch/issues/149205",
-        RESHARD,
-    ),
     since="torch's first FullyShardedDataParallel, and its first release with fully_shard",
     until="not fixed: FSDP1's root gathers in its own forward alone, and FSDP2's stays whole until a backward pass",
     upstream="pytorch/pytorch",
@@ -39,21 +26,21 @@ FAILURE = Failure(
     ),
     claims={
         "https://github.com/huggingface/trl/pull/3260": helps(
-            "`FSDP.summon_full_params(model, recurse=False)` around it", remedy="summoned", where="broken/fsdp1*"
+            "`FSDP.summon_full_params(model, recurse=False)` around it", "broken/fsdp1*", remedy="summoned"
         ),
-        GENERATE: (
-            helps("`FSDP.summon_full_params(model)`", remedy="summoned_all", where="broken/fsdp1*"),
-            helps("a forward pass of the wrapper first", remedy="forward_first", where="broken/fsdp1*"),
-            trains("`use_orig_params=True`, as here", where="*broken/fsdp1*", key="use_orig_params"),
+        "https://github.com/pytorch/pytorch/issues/100069": (
+            helps("`FSDP.summon_full_params(model)`", "broken/fsdp1*", remedy="summoned_all"),
+            helps("a forward pass of the wrapper first", "broken/fsdp1*", remedy="forward_first"),
+            trains("`use_orig_params=True`, as here", "*broken/fsdp1*", key="use_orig_params"),
         ),
-        EVERY_200: helps(
-            "`FSDP.summon_full_params(model)` between steps", remedy="between_summoned_all", where="between_broken"
+        "https://github.com/huggingface/accelerate/issues/3825": helps(
+            "`FSDP.summon_full_params(model)` between steps", "between_broken", remedy="between_summoned_all"
         ),
-        SYNCED: helps("`synced_gpus=True`", remedy="synced", where="broken/fsdp1*"),
-        RESHARD: helps("`model.reshard()` after it", remedy="resharded", where="broken/fsdp2*"),
-        PYTORCH: helps('`register_fsdp_forward_method(model, "generate")`', remedy="registered", where="broken/fsdp2*"),
-        NOUSNET: helps("no generation before the first step", variant="between_broken", where="broken"),
-        TRIED_HERE: trains("DDP and ZeRO need nothing", where="*broken/[dz]*"),
+        SYNCED: helps("`synced_gpus=True`", "broken/fsdp1*", remedy="synced"),
+        RESHARD: helps("`model.reshard()` after it", "broken/fsdp2*", remedy="resharded"),
+        PYTORCH: helps('`register_fsdp_forward_method(model, "generate")`', "broken/fsdp2*", remedy="registered"),
+        NOUSNET: helps("no generation before the first step", "broken", variant="between_broken"),
+        TRIED_HERE: trains("DDP and ZeRO need nothing", "*broken/[dz]*"),
     },
 )
 

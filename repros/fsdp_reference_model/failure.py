@@ -2,16 +2,8 @@
 
 from faultline.catalogue import Failure, Variant, helps
 
-ISSUE = "https://github.com/huggingface/trl/issues/3348"
-
 FAILURE = Failure(
     title="GRPO's reference model is neither sharded nor moved to the accelerator under FSDP",
-    records=(
-        ISSUE,
-        "https://github.com/huggingface/trl/issues/1147",
-        "https://github.com/huggingface/trl/issues/2796",
-        "https://github.com/huggingface/trl/issues/3259",
-    ),
     since="trl 0.17.0.dev0",
     until="trl 0.29.0 under FSDP2; accelerate's evaluation mode still leaves the model as it is",
     upstream="huggingface/accelerate",
@@ -27,11 +19,11 @@ FAILURE = Failure(
     also_raises=("marked-ready-twice", "lazily-initialized"),
     variants=(Variant("broken", trainer="grpo", second="ref_model"),),
     claims={
-        ISSUE: (
+        "https://github.com/huggingface/trl/issues/3348": (
             helps("`accelerator.prepare(ref_model)`, then `.eval()`", remedy="prepare_then_eval"),
             helps("`prepare_model(ref_model, evaluation_mode=False)`", remedy="evaluation_mode_false"),
             helps("a helper for FSDP that wraps and keeps evaluation mode (TRL's `prepare_fsdp`)", remedy="helper"),
-            helps("a newer TRL (1.16.0)", stack="today", where="grpo-broken/fsdp2*"),
+            helps("a newer TRL (1.16.0)", "grpo-broken/fsdp2*", stack="today"),
         ),
     },
 )
@@ -39,23 +31,16 @@ FAILURE = Failure(
 
 def scenario(remedy, setup):
     """A policy that trains through accelerate and stays near a reference model, by a KL term."""
-    import torch
-
-    from tiny_models.kit import Scenario, divergence, next_token_loss, qwen2, text_batch
+    from tiny_models.kit import Scenario, qwen2, text_batch
+    from tiny_models.second import near
 
     prepared = {}
 
     def second(accelerator):
-        prepared["reference"] = prepare(accelerator, qwen2(seed=1), remedy)
-        return prepared["reference"]
+        prepared["second"] = prepare(accelerator, qwen2(seed=1), remedy)
+        return prepared["second"]
 
-    def loss(model, batch):
-        logits = model(input_ids=batch["input_ids"]).logits
-        with torch.no_grad():
-            reference = prepared["reference"](input_ids=batch["input_ids"]).logits
-        return next_token_loss(logits, batch) + divergence(logits, reference, batch)
-
-    return Scenario(qwen2(), loss, text_batch, second=second)
+    return Scenario(qwen2(), near(prepared), text_batch, second=second)
 
 
 def prepare(accelerator, reference, remedy):

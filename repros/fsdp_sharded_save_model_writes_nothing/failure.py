@@ -7,13 +7,6 @@ DOCS_FSDP = "https://huggingface.co/docs/transformers/fsdp"
 
 FAILURE = Failure(
     title="`trainer.save_model` under FSDP with `SHARDED_STATE_DICT` writes nothing",
-    records=(
-        "https://github.com/huggingface/transformers/issues/30491",
-        "https://github.com/huggingface/transformers/issues/37519",
-        "https://github.com/huggingface/transformers/issues/36626",
-        "https://github.com/huggingface/transformers/issues/24208",
-        "https://github.com/huggingface/transformers/issues/31034",
-    ),
     since="April 2024, as reported",
     until="open with transformers 5.23: `save_model` has a branch for `FULL_STATE_DICT` and no other",
     upstream="huggingface/transformers",
@@ -31,14 +24,14 @@ FAILURE = Failure(
     claims={
         "https://huggingface.co/blog/ram-efficient-pytorch-fsdp": helps(
             '`trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")` before the last save',
+            "sft-broken/fsdp*",
             remedy="full",
-            where="sft-broken/fsdp*",
         ),
-        DOCS: helps("`accelerate merge-weights` on the shards of a checkpoint", remedy="merge", where="*broken/fsdp*"),
+        DOCS: helps("`accelerate merge-weights` on the shards of a checkpoint", "*broken/fsdp*", remedy="merge"),
         "https://github.com/huggingface/transformers/issues/30491": helps(
-            "`trainer.model.save_pretrained(folder)` on the main process", remedy="rank_0", where="sft-broken/fsdp*"
+            "`trainer.model.save_pretrained(folder)` on the main process", "sft-broken/fsdp*", remedy="rank_0"
         ),
-        DOCS_FSDP: helps("`FULL_STATE_DICT` from the start", remedy="from_start", where="sft-broken/fsdp*"),
+        DOCS_FSDP: helps("`FULL_STATE_DICT` from the start", "sft-broken/fsdp*", remedy="from_start"),
     },
 )
 

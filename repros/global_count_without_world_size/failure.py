@@ -2,23 +2,14 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps
 
-VERL = "https://github.com/verl-project/verl-SpeCo/pull/29"
-
 FAILURE = Failure(
     title="A loss divided by the token count of all ranks is averaged over the ranks once more",
-    records=(
-        VERL,
-        "https://github.com/huggingface/trl/pull/6478",
-        "https://github.com/huggingface/transformers/issues/35207",
-        "https://github.com/huggingface/transformers/issues/34511",
-        "https://github.com/huggingface/transformers/pull/45994",
-    ),
     since="whenever losses were first divided by a count of all ranks (transformers: 2024-11)",
     until="not fixed: a mistake in one's own loss, which no library can see",
     checkpointing=("off",),  # checkpointing has no part in what a loss is divided by
     variants=(Variant("clipped", strategies=("single", "ddp", "zero[0123]", "fsdp2")),),
     claims={
-        VERL: (
+        "https://github.com/verl-project/verl-SpeCo/pull/29": (
             helps("multiply the loss by the world size", remedy="times_world_size"),
             helps("clip the gradient norm at 1.0", remedy="clipped"),
         ),

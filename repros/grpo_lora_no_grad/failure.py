@@ -3,11 +3,8 @@
 from faultline.base.errors import CheckFailed
 from faultline.catalogue import Failure, Variant, changes, detects, helps, variants
 
-ISSUE = "https://github.com/huggingface/trl/issues/3150"
-
 FAILURE = Failure(
     title="GRPO with a LoRA adapter and gradient checkpointing cannot run backward",
-    records=(ISSUE, "https://github.com/huggingface/trl/issues/3089"),
     since="trl 0.15.2",
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     upstream="pytorch/pytorch",
@@ -28,7 +25,7 @@ FAILURE = Failure(
         Variant("broken", trainer="sft"),
     ),
     claims={
-        ISSUE: (
+        "https://github.com/huggingface/trl/issues/3150": (
             helps(
                 "call `model.enable_input_require_grads()` before `get_peft_model`", remedy="enable_input_require_grads"
             ),
@@ -37,7 +34,7 @@ FAILURE = Failure(
             detects("check the trainable parameters before training", remedy="check_trainable_parameters"),
             detects("check after one forward pass that the loss carries a graph", remedy="check_graph"),
             changes("bf16 needs special care for gradients", precision="bf16"),
-            helps("a newer TRL (1.16.0)", stack="today", where="*-broken/*/reentrant"),
+            helps("a newer TRL (1.16.0)", "*-broken/*/reentrant", stack="today"),
         ),
     },
 )

@@ -2,15 +2,8 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, helps, trains, variants
 
-DDP = ("ddp*",)
-
 FAILURE = Failure(
     title="Saving on the main process only hangs where saving takes all ranks",
-    records=(
-        "https://github.com/kohya-ss/sd-scripts/pull/604",
-        "https://github.com/ibrahimethemhamamci/CT-CLIP/issues/16",
-        "https://huggingface.co/docs/transformers/deepspeed",
-    ),
     since="accelerate's first release with DeepSpeed (2021)",
     until="not fixed: what is sharded is gathered or written by all ranks together",
     checkpointing=("off",),  # checkpointing has no part in what is saved
@@ -29,11 +22,9 @@ FAILURE = Failure(
             helps("wait for the main process (`accelerator.wait_for_everyone()`)", remedy="barrier"),
             trains(
                 "under DDP, where the model is whole on each rank, the main process saves all that rank 1 resumes from",
-                where="resumed",
+                "resumed",
             ),
-            trains(
-                "under DDP, `save_state()` on all ranks has the random generators of both", where="resumed_all_ranks"
-            ),
+            trains("under DDP, `save_state()` on all ranks has the random generators of both", "resumed_all_ranks"),
         ),
     },
 )

@@ -3,20 +3,9 @@
 from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps, variants
 
 TRANSFORMERS = "https://github.com/huggingface/transformers/pull/25846"
-RESET = "https://github.com/huggingface/transformers/issues/26221"
 
 FAILURE = Failure(
     title="Reentrant checkpointing behind frozen embeddings trains the head and no adapter",
-    records=(
-        RESET,
-        "https://github.com/locuslab/open-unlearning/issues/178",
-        "https://github.com/cloneofsimo/lora/issues/26",
-        "https://github.com/microsoft/LoRA/issues/120",
-        "https://github.com/huggingface/trl/issues/835",
-        "https://github.com/huggingface/transformers/issues/42489",
-        "https://github.com/huggingface/transformers/pull/42494",
-        "https://github.com/NVIDIA-TAO/tao-pytorch/pull/106",
-    ),
     since="torch's reentrant checkpointing",
     until="not fixed: it is documented; TRL's `SFTTrainer` sees to it since 0.20.0, transformers itself by 5.23",
     checkpointing=("reentrant",),
@@ -29,23 +18,21 @@ FAILURE = Failure(
         *variants("broken model_non_reentrant", trainer="sft", strategies=("single", "ddp", "zero2", "fsdp2")),
     ),
     claims={
-        RESET: (
-            helps("`use_reentrant=False`", checkpointing="non-reentrant", where="broken"),
+        "https://github.com/huggingface/transformers/issues/26221": (
+            helps("`use_reentrant=False`", "broken", checkpointing="non-reentrant"),
             helps(
                 "`use_reentrant=False` told to the model, and not to the trainer",
+                "sft-broken",
                 remedy="model_non_reentrant",
-                where="sft-broken",
             ),
         ),
         "https://github.com/locuslab/open-unlearning/issues/178": helps(
-            "`model.enable_input_require_grads()`", remedy="enable_input_require_grads", where="broken"
+            "`model.enable_input_require_grads()`", "broken", remedy="enable_input_require_grads"
         ),
-        TRANSFORMERS: helps("transformers' own checkpointing, 5.23", variant="sft-broken", where="broken/*/reentrant"),
+        TRANSFORMERS: helps("transformers' own checkpointing, 5.23", "broken/*/reentrant", variant="sft-broken"),
         TRIED_HERE: (
-            helps(
-                "`find_unused_parameters=True`, as DDP's error says", strategy="ddp-find-unused", where="*broken/ddp"
-            ),
-            helps("a newer TRL and transformers (0.24.0, 4.57.1)", stack="trl-0.24.0", where="sft-broken"),
+            helps("`find_unused_parameters=True`, as DDP's error says", "*broken/ddp", strategy="ddp-find-unused"),
+            helps("a newer TRL and transformers (0.24.0, 4.57.1)", "sft-broken", stack="trl-0.24.0"),
         ),
     },
 )

@@ -7,16 +7,15 @@ PR = "https://github.com/deepspeedai/DeepSpeed/pull/7839"
 
 FAILURE = Failure(
     title="ZeRO-0 in bf16 hardly moves the weights: gradients are divided by a loss scale that nobody applied",
-    records=("https://github.com/deepspeedai/DeepSpeed/issues/7837", PR),
     since="deepspeed 0.17.6 (gradients add up), 0.18.3 at the latest (they are divided as well)",
     until="deepspeed 0.18.6",
     upstream="deepspeedai/DeepSpeed",
     checkpointing=("off",),  # checkpointing has no part in how an optimizer scales
     variants=(Variant("broken", bf16=True),),
     claims={
-        PR: helps("deepspeed 0.18.6 or newer", stack="deepspeed-0.18.6", where="broken/zero0*/*/bf16"),
-        DEEPSPEED: helps("ZeRO-1 instead of ZeRO-0", strategy="zero1", where="broken/zero0*/*/bf16"),
-        TRIED_HERE: helps("fp32 instead of bf16", precision="fp32", where="broken/zero0*/*/bf16"),
+        PR: helps("deepspeed 0.18.6 or newer", "broken/zero0*/*/bf16", stack="deepspeed-0.18.6"),
+        DEEPSPEED: helps("ZeRO-1 instead of ZeRO-0", "broken/zero0*/*/bf16", strategy="zero1"),
+        TRIED_HERE: helps("fp32 instead of bf16", "broken/zero0*/*/bf16", precision="fp32"),
     },
 )
 

@@ -8,11 +8,6 @@ DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/6793"
 
 FAILURE = Failure(
     title="Gradient accumulation by hand keeps only the last micro-batch under ZeRO-1 and ZeRO-2",
-    records=(
-        "https://github.com/allenai/open-instruct/pull/1498",
-        "https://github.com/huggingface/accelerate/issues/1970",
-        "https://github.com/huggingface/accelerate/issues/3877",
-    ),
     since="deepspeed 0.18.3 (the oldest that was tried)",
     until="not fixed: without gradient_accumulation_steps in its config, each backward ends a step for the engine",
     upstream="deepspeedai/DeepSpeed",
@@ -26,10 +21,10 @@ FAILURE = Failure(
         "https://github.com/allenai/open-instruct/pull/1498": (
             helps(
                 "`engine.set_gradient_accumulation_boundary(last)` before each backward pass",
+                "*broken/zero*",
                 remedy="boundary",
-                where="*broken/zero*",
             ),
-            helps("ZeRO-3", strategy="zero3", where="*broken/zero[12]*"),
+            helps("ZeRO-3", "*broken/zero[12]*", strategy="zero3"),
         ),
         "https://www.deepspeed.ai/docs/config-json/": helps(
             "`gradient_accumulation_steps` in the config, and `engine.step()` after each micro-batch", remedy="native"
@@ -40,9 +35,9 @@ FAILURE = Failure(
             remedy="accumulate",
         ),
         TRIED_HERE: (
-            helps("ZeRO-1 instead of ZeRO-2", strategy="zero1", where="*broken/zero2*"),
-            helps("`overlap_comm: false`", remedy="no_overlap", where="*broken/zero*"),
-            helps("other bucket sizes", strategy="zero2-small", where="*broken/zero2"),
+            helps("ZeRO-1 instead of ZeRO-2", "*broken/zero2*", strategy="zero1"),
+            helps("`overlap_comm: false`", "*broken/zero*", remedy="no_overlap"),
+            helps("other bucket sizes", "*broken/zero2", strategy="zero2-small"),
         ),
     },
 )

@@ -6,14 +6,6 @@ DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/5294"
 
 FAILURE = Failure(
     title="Gradient accumulation under ZeRO-2 gives the wrong gradient (deepspeed 0.17.6 to 0.18.2)",
-    records=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7718",
-        "https://github.com/deepspeedai/DeepSpeed/issues/7749",
-        "https://github.com/deepspeedai/DeepSpeed/issues/7629",
-        "https://github.com/huggingface/trl/issues/4540",
-        "https://github.com/huggingface/trl/issues/4631",
-        "https://github.com/huggingface/accelerate/issues/3877",
-    ),
     since="deepspeed 0.17.6",
     until="deepspeed 0.18.3",
     upstream="deepspeedai/DeepSpeed",
@@ -22,15 +14,15 @@ FAILURE = Failure(
     variants=(Variant("no_overlap", strategies=("single", "zero2*")),),
     claims={
         "https://github.com/huggingface/trl/issues/4540": (
-            helps("deepspeed 0.18.3 or newer", stack="deepspeed-0.18.3", where="broken/zero2*"),
-            helps("ZeRO-1 instead of ZeRO-2", strategy="zero1", where="broken/zero2*"),
+            helps("deepspeed 0.18.3 or newer", "broken/zero2*", stack="deepspeed-0.18.3"),
+            helps("ZeRO-1 instead of ZeRO-2", "broken/zero2*", strategy="zero1"),
         ),
         "https://github.com/deepspeedai/DeepSpeed/issues/7718": (
-            helps("deepspeed 0.17.5 or older", stack="deepspeed-0.17.5", where="broken/zero2*"),
-            helps("ZeRO-3 instead of ZeRO-2", strategy="zero3", where="broken/zero2*"),
+            helps("deepspeed 0.17.5 or older", "broken/zero2*", stack="deepspeed-0.17.5"),
+            helps("ZeRO-3 instead of ZeRO-2", "broken/zero2*", strategy="zero3"),
         ),
-        DEEPSPEED: helps("`overlap_comm: false`", remedy="no_overlap", where="broken/zero2*"),
-        TRIED_HERE: helps("fp32 instead of bf16", precision="fp32", where="broken/zero2*/*/bf16"),
+        DEEPSPEED: helps("`overlap_comm: false`", "broken/zero2*", remedy="no_overlap"),
+        TRIED_HERE: helps("fp32 instead of bf16", "broken/zero2*/*/bf16", precision="fp32"),
     },
 )
 

@@ -2,16 +2,8 @@
 
 from faultline.catalogue import Failure, helps, trains, variants
 
-ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/7078"
-ZERO3 = "https://deepspeed.readthedocs.io/en/latest/zero3.html"
-
 FAILURE = Failure(
     title="Adding zero times the sum of an adapter's parameters to the loss breaks ZeRO-3",
-    records=(
-        ISSUE,
-        "https://github.com/modelscope/ms-swift/issues/3262",
-        "https://github.com/huggingface/transformers/issues/36387",
-    ),
     since="deepspeed 0.14",
     until="not fixed: a partitioned parameter is empty outside its module's forward",
     upstream="deepspeedai/DeepSpeed",
@@ -27,7 +19,7 @@ FAILURE = Failure(
     also_raises=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(*variants("gathered gathered_throughout registered persistent", strategies=("zero3*",)),),
     claims={
-        ISSUE: (
+        "https://github.com/deepspeedai/DeepSpeed/issues/7078": (
             helps("remove the dummy loss", remedy="no_dummy"),
             helps("add zero separately for each parameter instead of one sum", remedy="one_by_one"),
             helps(
@@ -39,10 +31,10 @@ FAILURE = Failure(
                 "exclude parameters from partitioning, as a high `stage3_param_persistence_threshold` is said to do",
                 remedy="persistent",
             ),
-            trains("under ZeRO-3 the framework copes with unused parameters by itself", where="no_dummy/zero3*"),
-            helps("use ZeRO-2", strategy="zero2", where="*broken/zero3*"),
+            trains("under ZeRO-3 the framework copes with unused parameters by itself", "no_dummy/zero3*"),
+            helps("use ZeRO-2", "*broken/zero3*", strategy="zero2"),
         ),
-        ZERO3: (
+        "https://deepspeed.readthedocs.io/en/latest/zero3.html": (
             helps("gather the parameters for the sum (`deepspeed.zero.GatheredParameters`)", remedy="gathered"),
             helps("gather them until backward has ended", remedy="gathered_throughout"),
             helps(

@@ -10,15 +10,6 @@ EXPERTS = {"lora_dropout": 0.0, "target_modules": None, "target_parameters": MAT
 
 FAILURE = Failure(
     title="LoRA with `target_parameters` under ZeRO-3 ends in the backward pass unless checkpointing is on",
-    records=(
-        "https://github.com/huggingface/peft/issues/2916",
-        "https://github.com/huggingface/peft/issues/2855",
-        INJECTION,
-        "https://github.com/huggingface/peft/issues/3080",
-        "https://github.com/huggingface/peft/pull/3102",
-        "https://github.com/AgileRL/AgileRL/pull/658",
-        "https://github.com/huggingface/peft/issues/297",
-    ),
     since="peft 0.21.2 with deepspeed 0.19.8 (no older ones were tried)",
     until="open, and not reported in this form",
     upstream="huggingface/peft",
@@ -37,25 +28,23 @@ FAILURE = Failure(
         Variant("aux_loss", trainer="sft", strategies=("single",)),
     ),
     claims={
-        INJECTION: present(
-            "a newer peft, up to 0.21.2, whose injection works", where="*broken/zero3*/off", key="newer_peft"
-        ),
+        INJECTION: present("a newer peft, up to 0.21.2, whose injection works", "*broken/zero3*/off", key="newer_peft"),
         TRIED_HERE: (
-            helps("gradient checkpointing, reentrant", checkpointing="reentrant", where="*broken/zero3*/off"),
+            helps("gradient checkpointing, reentrant", "*broken/zero3*/off", checkpointing="reentrant"),
             present(
                 "gradient checkpointing, reentrant, with the router's auxiliary loss that TRL adds by default",
-                where="sft-aux_loss/*/reentrant",
+                "sft-aux_loss/*/reentrant",
                 key="reentrant+aux_loss",
             ),
-            helps("gradient checkpointing, non-reentrant", checkpointing="non-reentrant", where="broken/zero3*/off"),
+            helps("gradient checkpointing, non-reentrant", "broken/zero3*/off", checkpointing="non-reentrant"),
             trains(
                 "gradient checkpointing, non-reentrant, with the router's auxiliary loss",
-                where="sft-aux_loss/*/non-reentrant",
+                "sft-aux_loss/*/non-reentrant",
                 key="non-reentrant+aux_loss",
             ),
-            helps("ZeRO-2", strategy="zero2", where="*broken/zero3*"),
-            present("`zero3_init_flag: false`", where="broken/zero3*/off", key="zero3_init_flag"),
-            helps("`target_modules`, which leaves the experts out", remedy="target_modules", where="broken/*/off"),
+            helps("ZeRO-2", "*broken/zero3*", strategy="zero2"),
+            present("`zero3_init_flag: false`", "broken/zero3*/off", key="zero3_init_flag"),
+            helps("`target_modules`, which leaves the experts out", "broken/*/off", remedy="target_modules"),
         ),
     },
 )

@@ -6,11 +6,6 @@ FIX = "https://github.com/deepspeedai/DeepSpeed/pull/8148"
 
 FAILURE = Failure(
     title="ZeRO-3 with LoRA and non-reentrant checkpointing ends in a CheckpointError",
-    records=(
-        "https://github.com/huggingface/trl/issues/5217",
-        FIX,
-        "https://github.com/hiyouga/LLaMA-Factory/issues/6438",
-    ),
     since="deepspeed 0.17.6 (the oldest that was tried)",
     until="deepspeed 0.19.3",
     upstream="deepspeedai/DeepSpeed",
@@ -30,14 +25,14 @@ FAILURE = Failure(
         ),
     ),
     claims={
-        FIX: helps("deepspeed 0.19.3 or newer", stack="deepspeed-0.19.3", where="broken/zero3*/non-reentrant"),
+        FIX: helps("deepspeed 0.19.3 or newer", "broken/zero3*/non-reentrant", stack="deepspeed-0.19.3"),
         "https://github.com/huggingface/trl/pull/6356": helps(
             '`gradient_checkpointing_kwargs={"use_reentrant": True}`, against the usual advice',
+            "broken/zero3*/non-reentrant",
             checkpointing="reentrant",
-            where="broken/zero3*/non-reentrant",
         ),
         TRIED_HERE: helps(
-            "nothing frozen inside of the blocks", remedy="nothing_frozen", where="broken/zero3*/non-reentrant"
+            "nothing frozen inside of the blocks", "broken/zero3*/non-reentrant", remedy="nothing_frozen"
         ),
     },
 )

@@ -3,19 +3,10 @@
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, trains, variants
 
 DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/7501"
-AXOLOTL = "https://github.com/axolotl-ai-cloud/axolotl/issues/933"
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
     title="`save_pretrained` under ZeRO-3 writes tensors without elements",
-    records=(
-        "https://github.com/huggingface/transformers/issues/20082",
-        "https://github.com/deepspeedai/DeepSpeed/issues/2413",
-        AXOLOTL,
-        "https://github.com/deepspeedai/DeepSpeed/issues/3841",
-        "https://github.com/OpenRLHF/OpenRLHF/issues/839",
-        "https://github.com/ymcui/Chinese-LLaMA-Alpaca-2/issues/222",
-    ),
     since="deepspeed's ZeRO-3 (2021)",
     until="not fixed: a partitioned parameter is empty unless it is gathered, and `save_pretrained` gathers nothing",
     upstream="huggingface/transformers",
@@ -36,27 +27,25 @@ FAILURE = Failure(
     claims={
         "https://huggingface.co/docs/transformers/deepspeed": helps(
             "`trainer.save_model(folder)` on all ranks, with `stage3_gather_16bit_weights_on_model_save`",
+            "sft-broken",
             remedy="save_model",
-            where="sft-broken",
         ),
         "https://huggingface.co/docs/accelerate/usage_guides/deepspeed": (
             helps("`save_pretrained(folder, state_dict=accelerator.get_state_dict(engine))`", remedy="state_dict"),
-            helps(
-                "`engine.save_checkpoint(folder)`, then `zero_to_fp32.py`", remedy="zero_to_fp32", where="*broken/zero*"
-            ),
+            helps("`engine.save_checkpoint(folder)`, then `zero_to_fp32.py`", "*broken/zero*", remedy="zero_to_fp32"),
         ),
-        DEEPSPEED: present("`accelerator.unwrap_model(engine)` first", where="broken/zero3*", key="unwrap_model"),
+        DEEPSPEED: present("`accelerator.unwrap_model(engine)` first", "broken/zero3*", key="unwrap_model"),
         "https://github.com/OpenRLHF/OpenRLHF/issues/839": helps(
             "`ignore_mismatched_sizes=True` when it is loaded, as the error says", remedy="ignore_mismatched"
         ),
-        AXOLOTL: helps("ZeRO-2", strategy="zero2", where="*broken/zero3*"),
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/933": helps("ZeRO-2", "*broken/zero3*", strategy="zero2"),
         TRIED_HERE: (
             helps("save on the main process only", remedy="main_process"),
             helps("`torch.save(model.state_dict(), file)`", remedy="torch_save"),
-            helps("`save_pretrained(folder, safe_serialization=False)`", remedy="unsafe", where="broken"),
-            trains("gathered like that, tied embeddings come back tied", where="tied_*"),
-            trains("`save_model` writes tied embeddings once", where="sft-tied_save_model"),
-            trains("`save_model` writes the whole of a LoRA adapter", where="sft-lora_save_model"),
+            helps("`save_pretrained(folder, safe_serialization=False)`", "broken", remedy="unsafe"),
+            trains("gathered like that, tied embeddings come back tied", "tied_*"),
+            trains("`save_model` writes tied embeddings once", "sft-tied_save_model"),
+            trains("`save_model` writes the whole of a LoRA adapter", "sft-lora_save_model"),
         ),
     },
 )

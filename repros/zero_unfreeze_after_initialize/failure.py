@@ -8,12 +8,6 @@ UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains f
 
 FAILURE = Failure(
     title="Parameters that begin to require gradients after `deepspeed.initialize` never move under ZeRO",
-    records=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/5639",
-        "https://github.com/deepspeedai/DeepSpeed/issues/4055",
-        "https://github.com/deepspeedai/DeepSpeed/pull/2653",
-        "https://github.com/deepspeedai/DeepSpeed/issues/2615",
-    ),
     since="deepspeed's releases of 2023 (frozen weights have no optimizer state from then on)",
     until="not fixed: ZeRO builds its flat groups from what requires gradients when the engine is made",
     upstream="deepspeedai/DeepSpeed",
@@ -36,10 +30,10 @@ FAILURE = Failure(
             remedy="lr_zero",
         ),
         TRIED_HERE: (
-            helps("make the engine anew, once the parameters are unfrozen", remedy="anew", where="*broken/zero*"),
+            helps("make the engine anew, once the parameters are unfrozen", "*broken/zero*", remedy="anew"),
             present(
                 "give the optimizer the frozen parameters as well, in the group of the others",
-                where="broken/zero[123]*",
+                "broken/zero[123]*",
                 key="one_group",
             ),
             helps("give the optimizer a group of the frozen parameters alone", remedy="own_group"),

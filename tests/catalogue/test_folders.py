@@ -7,7 +7,7 @@ from faultline.catalogue.loading import load
 from faultline.catalogue.places import axes
 from faultline.catalogue.recognition import Condition, met
 
-HEAD = "from faultline.catalogue import *\n\nFAILURE = Failure('t', ('https://example.org/1',), 'now', 'never', "
+HEAD = "from faultline.catalogue import *\n\nFAILURE = Failure('t', 'now', 'never', "
 CLAIMS = """claims={
     "https://example.org/1": (
         helps("mend it", remedy="mended"),

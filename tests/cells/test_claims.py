@@ -21,7 +21,6 @@ from faultline.stacks import requests
 
 FAILURE = Failure(
     title="A failure for these tests",
-    records=(),
     since="",
     until="",
     errors={"torn": "torn", "check": "CheckFailed"},

@@ -22,7 +22,6 @@ from faultline.cells.expected import HEADER, Expectation, Rule, check, expect, f
 
 FAILURE = Failure(
     title="A failure for these tests",
-    records=(),
     since="",
     until="",
     errors={"no-grad-fn": "does not require grad", "check": "CheckFailed"},

@@ -311,7 +311,7 @@ def test_signatures_are_patterns_that_tell_errors_apart(failure):
 def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
     """Breaks when an error that another failure owns is `other` here, or a pattern of one's own is lost."""
     head = "from faultline.catalogue import Failure\n\n"
-    head += "FAILURE = Failure('t', (), '', '', {signatures}, (), {{}}, {elsewhere})\n"
+    head += "FAILURE = Failure('t', '', '', {signatures}, (), {{}}, {elsewhere})\n"
     for name, signatures, elsewhere in (
         ("owner", {"a": "one", "b": "two"}, ()),
         ("borrower", {"b": "three"}, ("a", "b", "differs")),

@@ -25,7 +25,7 @@ VARIANTS = ("broken", "repaired", "grpo-broken")
 STRATEGIES = ("ddp", "zero2", "zero3", "zero3-offload", "fsdp2")
 RESULTS = (("trains", ""), ("raises", "a"), ("raises", "b"), ("hangs", "no-progress"), ("impossible", ""))
 FAILURE = Failure(
-    "", (), "", "", {"a": "a", "b": "b"}, tuple(map(Variant, (*VARIANTS, "grpo-repaired"))), {}, name="example"
+    "", "", "", {"a": "a", "b": "b"}, tuple(map(Variant, (*VARIANTS, "grpo-repaired"))), {}, name="example"
 )
 CELLS = [
     Cell("example", variant, strategy, mode)

@@ -18,7 +18,6 @@ from tests.support import entries
 
 FAILURE = Failure(
     title="A failure for these tests",
-    records=(),
     since="",
     until="",
     errors={"torn": "torn"},

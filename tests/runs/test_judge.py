@@ -19,7 +19,7 @@ from faultline.runs.supervisor import Ended, RankEnd
 from tests.support import reports
 
 CELL = Cell("example", "broken", "ddp", "reentrant")
-FAILURE = Failure("", (), "", "", {"torn": "Torn"}, (), {}, name="example")
+FAILURE = Failure("", "", "", {"torn": "Torn"}, (), {}, name="example")
 
 SHOWN = {
     "at_fork": {"threads": 1, "cuda_initialised": False},
@@ -120,7 +120,7 @@ def test_an_engine_that_refuses_a_model_was_its_strategys():
 
 def test_an_error_that_nobody_knows_may_come_early():
     """Breaks when an engine's own refusal to wrap a model is hidden behind `invalid`."""
-    unknown = Failure("", (), "", "", {}, (), {}, name="example")
+    unknown = Failure("", "", "", {}, (), {}, name="example")
     ended = raised(EARLY, EARLY)
     assert judge(CELL, unknown, ended).outcome == "raises" and judge(CELL, unknown, ended).signature == "other"
     wrong = raised({**EARLY, "checkpointing_set": "off"}, EARLY)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from faultline.catalogue import Claim, Failure, Variant
+from faultline.catalogue import Claim, Failure, History, Variant
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.runs.results import Deviation, RankError, RankResult, Result, Rounding
@@ -15,7 +15,7 @@ EVIL = (
 )
 FAILURE = Failure(
     title="A `failure` for these tests",
-    records=("https://example.org/1",),
+    history=History(records=("https://example.org/1",)),
     since="always",
     until="never",
     errors={"torn": r"torn [a-z]+"},
