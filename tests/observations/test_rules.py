@@ -1,0 +1,27 @@
+"""What the rules expect on an older stack is what was recorded there."""
+
+from __future__ import annotations
+
+import pytest
+
+from faultline.catalogue import loading
+from faultline.cells import expected
+from faultline.observations import measured, store
+
+
+@pytest.mark.parametrize("stack", measured.named_stacks())
+def test_a_rule_about_versions_expects_what_was_recorded(stack):
+    """Breaks when a rule with `versions` contradicts the newest run of one of its cells on a stack of stacks/."""
+    versions = measured.pins(stack)
+    wrong = []
+    for failure in loading.failures().values():
+        rules = expected.rules(failure)
+        for cell, rows in store.rows(failure.name).items():
+            runs = [row for row in rows if row.stack == stack]
+            rule = expected.first(rules, cell, versions)
+            if not runs or not rule or not rule.versions:
+                continue
+            expectation = expected.expect(rules, cell, versions)
+            if expected.verdict(expectation, runs[-1].outcome, runs[-1].signature) != "expected":
+                wrong.append(f"{cell.id}: {rule.place} expects {expectation.outcome}, recorded {runs[-1].words}")
+    assert not wrong
