@@ -136,7 +136,9 @@ def test_a_wrong_interpreter_is_refused_in_one_line(clone, version, usable):
 
 
 def test_an_interpreter_that_is_not_there_is_refused(clone):
-    done = subprocess.run([*SETUP[:-1], "PYTHON=none"], cwd=clone, capture_output=True, text=True, env=OUTSIDE, check=False)
+    done = subprocess.run(
+        [*SETUP[:-1], "PYTHON=none"], cwd=clone, capture_output=True, text=True, env=OUTSIDE, check=False
+    )
     assert done.returncode == 2 and done.stderr.startswith("set-up: Python 3.") and not (clone / ".venv").exists()
 
 
