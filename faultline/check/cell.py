@@ -19,6 +19,7 @@ from faultline.cells.cell import TOLERANCE, Cell
 from faultline.cells.expected import Expectation
 from faultline.check.target import Target
 from faultline.ranks.facts import Facts
+from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Frame, Raised, Report
 from faultline.runs import oracle, results, runner
 from faultline.runs.results import Checked, Difference, Result
@@ -38,11 +39,11 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
 
     Raises TargetFailed where one process can't train the target.
     """
-    job, facts = target.job(cell.world_size), Facts()
+    model, facts = target.for_ranks(cell.world_size), Facts()
 
     def go() -> tuple[Ended, oracle.Judgement]:
         nonlocal facts
-        reference = references.file(server, cell, job)
+        reference = references.file(server, cell, model)
         if reference.problem:
             raise TargetFailed(*explained(reference.problem, target.file.parent))
         facts = reference.facts
@@ -54,13 +55,13 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
                 f"two runs in one process differ by {facts.noise:.2g} of their gradients: the model draws random"
                 " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
             )
-        ended = server.run({"cell": cell.id, "reference": str(reference.file), "target": job}, cell.world_size)
+        ended = server.run(Job(cell.id, cell.world_size, reference=str(reference.file), target=model))
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
         return ended, oracle.judge(as_is, CHECKED, ended)
 
     ended, judged = runner.surviving(server, go)
-    versions = stack_name(server.greeting.get("versions", {}))
+    versions = stack_name(server.versions)
     expected = Expectation(Outcome.TRAINS)
     verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
     if judged.outcome == Outcome.IMPOSSIBLE:

@@ -11,6 +11,7 @@ from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.text import one_line, plain
+from faultline.ranks import job
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,8 @@ class Target:
     function: str
     lora: Mapping[str, Any]
 
-    def job(self, world_size: int) -> dict[str, Any]:
-        """As `targets.Module` takes it."""
-        adapter = {"lora": dict(self.lora), "cwd": str(Path.cwd())}
-        return {"file": str(self.file), "function": self.function, **adapter, "world_size": world_size}
+    def for_ranks(self, world_size: int) -> job.Target:
+        return job.Target(str(self.file), self.function, dict(self.lora), str(Path.cwd()), world_size)
 
 
 def parse(text: str, lora: str) -> Target:

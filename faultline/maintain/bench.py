@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from faultline.catalogue.loading import failures, load_module
 from faultline.cells import expected, selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
+from faultline.ranks.job import Job
 from faultline.runs import runner, shards
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
@@ -87,9 +89,9 @@ def per_cell(ranks: RankServer, references: runner.References, say: Callable[[st
             reference = references.file(ranks, cell)
             if reference.problem:
                 raise RuntimeError(f"{cell.id}: no reference: {reference.problem.traceback}")
-            job = {"cell": cell.id, "reference": str(reference.file)}
-            forked.append(timed(lambda job=job: ranks.run(job, 2)))  # type: ignore[misc]
-            again = ranks.run({**job, "times": 2}, 2)
+            job = Job(cell.id, 2, reference=str(reference.file))
+            forked.append(timed(lambda job=job: ranks.run(job)))  # type: ignore[misc]
+            again = ranks.run(replace(job, times=2))
             if wrong := [end.report.error for end in again.ranks if end.report and end.report.error]:
                 raise RuntimeError(f"{cell.id}: {wrong[0].message}")
             bare.append(max(end.report.seconds for end in again.ranks if end.report))
@@ -111,17 +113,17 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def torchrun(job: dict[str, Any]) -> None:
+def torchrun(job: Job) -> None:
     """The same job, started the usual way; its own reports prove that it ran."""
     with tempfile.TemporaryDirectory(prefix="faultline-torchrun-") as folder:
         file = Path(folder) / "job.json"
-        file.write_text(json.dumps({**job, "folder": folder}))
+        file.write_text(json.dumps(asdict(replace(job, folder=folder))))
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         words += ["-m", "faultline.ranks.launched", str(file)]
         subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=True)
         for rank in range(2):
             if json.loads((Path(folder) / f"report{rank}.json").read_text())["error"]:
-                raise RuntimeError(f"{job['cell']}: torchrun's rank {rank} failed")
+                raise RuntimeError(f"{job.cell}: torchrun's rank {rank} failed")
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
@@ -130,11 +132,10 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
     They are all that runs below this process: a second server would share the libraries' pages, and halve them.
     """
     cell = healthy("zero3")[0]
-    reference = references.file(ranks, cell).file
-    job = {"cell": cell.id, "reference": str(reference), "times": 3}
+    job = Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3)
     most = 0
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: [ranks.run(job, 2) for _ in range(5)])
+        running = beside.submit(lambda: [ranks.run(job) for _ in range(5)])
         while not running.done():
             try:
                 everyone = psutil.Process().children(recursive=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from faultline import strategies
+from faultline.ranks import observer
 from faultline.strategies import Setup, Wrapped
 from faultline.strategies.shared import plain_step
 
@@ -33,7 +35,7 @@ def honest_on_cpu() -> None:
         deepspeed, fsdp = kwargs.get("deepspeed_plugin"), kwargs.get("fsdp_plugin")
         if not fresh or self.distributed_type != DistributedType.MULTI_CPU or not (deepspeed or fsdp):
             return
-        changes: dict[str, Any] = {"device": torch.device("cpu")}
+        changes: dict[str, object] = {"device": torch.device("cpu")}
         precision = self._mixed_precision
         if deepspeed:
             plugins = deepspeed if isinstance(deepspeed, dict) else {"default": deepspeed}
@@ -83,7 +85,7 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
     return Wrapped(model, accelerator.backward, step, accelerator, remain, lambda last: accelerator.accumulate(model))
 
 
-def prepared() -> dict[str, Any]:
+def prepared() -> Mapping[str, object]:
     """How accelerate is to distribute what it will be given, by its own state, or by the DeepSpeed config that
     transformers has been given before there is one; empty before either."""
     from accelerate.state import AcceleratorState
@@ -93,23 +95,21 @@ def prepared() -> dict[str, Any]:
         config = deepspeed_config()
         return {"distributed_type": "DEEPSPEED", "zero_stage": config["zero_optimization"]["stage"]} if config else {}
     state = AcceleratorState()
-    kind, found = state.distributed_type.value, {}
+    kind = state.distributed_type.value
+    shown = {"distributed_type": kind.split("_")[0]}
     if kind == "DEEPSPEED":
-        found["zero_stage"] = state.deepspeed_plugin.zero_stage
-    if kind == "FSDP":
-        found["fsdp_version"] = getattr(state.fsdp_plugin, "fsdp_version", 1)
-    return {"distributed_type": kind.split("_")[0], **found}
+        return {**shown, "zero_stage": state.deepspeed_plugin.zero_stage}
+    return {**shown, "fsdp_version": getattr(state.fsdp_plugin, "fsdp_version", 1)} if kind == "FSDP" else shown
 
 
-def placement(model: Any) -> dict[str, Any]:
+def placement(model: Any) -> Mapping[str, object]:
     """Where a model that is only read lives: bytes on this rank against the whole, devices, mode."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     held = whole = 0
     devices = set()
     for parameter in model.parameters():
-        local = getattr(parameter, "ds_tensor", parameter)
-        local = local.to_local() if hasattr(local, "to_local") else local
+        local = observer.local(getattr(parameter, "ds_tensor", parameter))
         held += local.numel() * local.element_size()
         whole += getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
         devices.add(str(local.device))

@@ -1,66 +1,55 @@
-"""What a rank is given to do, and the places where a test may reach into it."""
+"""What the ranks of a cell are given to do, as the supervisor sends it."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from faultline.catalogue import Variant
-from faultline.cells.cell import Cell
-from faultline.ranks.report import Report
-from faultline.strategies import Setup
-
 
 @dataclass(frozen=True)
-class Run:
-    """A failure's module, or what stands for it, and the variant of it that this rank runs; the folder of its
-    checkpoint, where it saves one."""
+class Target:
+    """Somebody's own model: a function of a file, or a file that is a config.
 
-    module: Any  # has `scenario` or `trainer`, as a failure's file
-    variant: Variant
-    cell: Cell
-    setup: Setup
-    checkpoint: str = ""
-
-
-def _same(thing: Any, setup: Setup) -> Any:
-    return thing
-
-
-@dataclass(frozen=True)
-class Injection:
-    """Changes what is run, to seed a fault or to measure noise; the default changes nothing.
-
-    `model` alters a bare model in place; `scenario` and `wrapped` give back what
-    to use instead of the Scenario and the Wrapped that they are handed. `save` is
-    given what writes a rank's part of a checkpoint, and the folder that it writes to.
+    `lora` are keywords of LoraConfig, empty without; `cwd` is the folder that its ranks work in. Among `world_size`
+    ranks the rows of a batch are shared, in the reference too.
     """
 
-    model: Callable[[Any], None] = lambda model: None
-    scenario: Callable[[Any, Setup], Any] = _same
-    wrapped: Callable[[Any, Setup], Any] = _same
-    save: Callable[[Callable[[], None], Path, Setup], None] = lambda write, folder, setup: write()
+    file: str
+    function: str
+    lora: Mapping[str, Any]
+    cwd: str
+    world_size: int
 
 
-def show(report: Report, folder: str) -> None:
-    """Leave a rank's evidence where the supervisor finds it, should the rank not live to report."""
-    file = Path(folder) / f"rank{report.rank}.evidence"
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(report.evidence))
-    partial.replace(file)
+@dataclass(frozen=True)
+class Job:
+    """What the ranks of a cell are given to do.
 
+    - `folder`: what they write goes there
+    - `reference`: the file to compare with; with `record`, to write
+    - `checkpoint`: the folder that a failure with a `save` saves to; with `load`, it is loaded and nothing else is done
+    - `target`: trained in place of the catalogue's failure
+    - `inject`: names a change to what is run (see `injection`)
+    - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
+    - `port`, `listening`, `at_fork`: from the server, the socket at which ranks meet and what it says of itself
+    """
 
-def injection(target: str | None) -> Injection:
-    """The Injection that ``path/to/file.py:NAME`` names."""
-    if not target:
-        return Injection()
-    file, name = target.rsplit(":", 1)
-    spec = importlib.util.spec_from_file_location("injected", file)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
+    cell: str
+    world_size: int = 1
+    folder: str = ""
+    reference: str = ""
+    record: bool = False
+    checkpoint: str = ""
+    load: bool = False
+    target: Target | None = None
+    inject: str = ""
+    times: int = 1
+    port: int = 0
+    listening: int = 0
+    at_fork: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Job:
+        target = values.get("target")
+        return Job(**{**values, "target": target and Target(**target)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 
@@ -12,17 +13,18 @@ def main() -> None:
     """Run the job in the file that the first argument names and write this rank's report beside it."""
     from faultline.cells.cell import Cell
     from faultline.ranks import preload, settings
+    from faultline.ranks.job import Job
 
     file = Path(sys.argv[1])
-    job = json.loads(file.read_text())
-    os.environ.update(settings.environment(Cell.parse(job["cell"]).device))
-    if "/zero" in job["cell"] or "ACCELERATE_USE_DEEPSPEED" in os.environ:
+    job = Job.read(json.loads(file.read_text()))
+    os.environ.update(settings.environment(Cell.parse(job.cell).device))
+    if "/zero" in job.cell or "ACCELERATE_USE_DEEPSPEED" in os.environ:
         preload.compile_nothing()
     from faultline.ranks import main as ranks_main
 
     number = int(os.environ["RANK"])
     report = ranks_main.main(job, number)
-    (file.parent / f"report{number}.json").write_text(json.dumps(report))
+    (file.parent / f"report{number}.json").write_text(json.dumps(asdict(report)))
     os._exit(0)  # gloo's destructor can hang while a peer closes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -85,9 +86,9 @@ class Observer:
         self._calls[self.share, name] += 1
         call = self._calls[self.share, name]
         self._order.setdefault(name)
-        found = next(tensors(output), None)
-        if found is not None:
-            self.outputs[f"{self.share} {name}#{call}"] = found.detach().clone()
+        first = next(tensors(output), None)
+        if first is not None:
+            self.outputs[f"{self.share} {name}#{call}"] = first.detach().clone()
         if any(True for _ in module.parameters(recurse=False)):
             self._used.setdefault(self.share, set()).add(name)
             self._several[name] = max(call, self._several.get(name, 0))
@@ -151,14 +152,15 @@ def tied(model: torch.nn.Module) -> list[list[str]]:
     names: dict[torch.nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
-    return [own for own in names.values() if len(own) > 1]
+    return [group for group in names.values() if len(group) > 1]
 
 
 def one(model: torch.nn.Module, names: Iterable[str]) -> bool:
     """Whether names of a model's modules still stand for one tensor."""
-    found = []
-    for name in names:
-        path, _, attribute = name.rpartition(".")
-        tensor = getattr(model.get_submodule(path), attribute)
-        found.append(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
-    return all(tensor is found[0] or tensor.data_ptr() == found[0].data_ptr() != 0 for tensor in found)
+    first, *others = (local(functools.reduce(getattr, name.split("."), model)) for name in names)
+    return all(tensor is first or tensor.data_ptr() == first.data_ptr() != 0 for tensor in others)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """This rank's shard of a tensor that is sharded, or the tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

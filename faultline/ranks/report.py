@@ -1,4 +1,4 @@
-"""What a rank reports: it writes JSON, and the supervisor reads that into the same classes."""
+"""What ranks and their server report: they write JSON, and the supervisor reads that into the same classes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from faultline.base.errors import OTHER, RankError
 from faultline.base.traces import own_fault
 from faultline.ranks.facts import Facts
+
+Evidence = dict[str, Any]  # whatever shows that a cell was what its name says, each family with keys of its own
 
 
 @dataclass(frozen=True)
@@ -101,18 +103,33 @@ class Checkpoint:
 
 @dataclass
 class Report:
-    """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says."""
+    """One rank's report, filled while it runs."""
 
     rank: int = 0
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=dict)
     error: ErrorReport | None = None
     facts: Facts | None = None
     compared: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a rank server says: that it is `ready`, with the versions of its stack; the `pids` of a cell's ranks; of one
+    rank its report, or its exit code (negative: a signal) and when that was seen; `done`, once all ranks are reaped."""
+
+    ready: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    pids: tuple[int, ...] = ()
+    rank: int = 0
+    report: Report | None = None
+    exit: int | None = None
+    at: float = 0.0
+    done: bool = False
 
 
 def error_report(error: BaseException) -> ErrorReport:

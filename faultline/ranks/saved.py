@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,42 +13,30 @@ import torch
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import compare
-from faultline.ranks.job import Injection, Run
+from faultline.ranks import compare, observer
 from faultline.ranks.report import Checkpoint, Report
+from faultline.ranks.run import Run
 from faultline.strategies.shared import clean
 
 SAVED_AFTER = STEPS - 1  # of a scenario's steps: one more shows whether training survives it
-LIVE, SAVED = "live.safetensors", "saved"
+LIVE, SAVED = "live", "saved"
 
 
-def ties(model: torch.nn.Module) -> list[list[str]]:
-    """The names of a bare model's parameters that are one and the same, in groups."""
-    groups: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
-    return [names for names in groups.values() if len(names) > 1]
-
-
-def save(
-    run: Run, trained: Any, trace: compare.Trace, tied: list[list[str]], report: Report, inject: Injection
-) -> None:
+def save(run: Run, trained: Any, tied: list[list[str]]) -> None:
     """On every rank: have the failure's `save` write what it writes, and rank 0 the live weights beside it."""
     folder = Path(run.checkpoint)
     folder.mkdir(exist_ok=True)
     if run.setup.rank == 0:
-        safetensors.torch.save_file(trace.weights[-1], folder / LIVE, metadata={"ties": json.dumps(tied)})
-    inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)
-    report.evidence["saved"] = True
+        compare.write((run.trace.weights[-1], tied), folder / LIVE)
+    run.inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)
+    run.report.evidence["saved"] = True
 
 
 def load(cell: Cell, folder: Path, report: Report) -> None:
     """In one process without a process group: load what was saved, and report what it lacks (see `held_against`)."""
     module = loading.load_module(REPROS / cell.failure)
     variant = module.FAILURE.variant(cell.variant)
-    with safetensors.safe_open(folder / LIVE, "pt") as file:
-        live = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dictionary
-        tied = json.loads(file.metadata()["ties"])
+    live, tied = compare.read(folder / LIVE)
     report.evidence |= {"process_group": torch.distributed.is_initialized(), "live": len(live)}
     try:
         loaded = module.load(variant, folder / SAVED)
@@ -58,8 +45,8 @@ def load(cell: Cell, folder: Path, report: Report) -> None:
         known = held_against(live, contents(folder / SAVED), [], cell.precision)
         report.checkpoint = replace(known, error=f"{type(error).__name__}: {first}")
         return
-    found = loaded if isinstance(loaded, Mapping) else dict(loaded.named_parameters(remove_duplicate=False))
-    checkpoint = held_against(live, found, tied, cell.precision)
+    weights = loaded if isinstance(loaded, Mapping) else dict(loaded.named_parameters(remove_duplicate=False))
+    checkpoint = held_against(live, weights, tied, cell.precision)
     written = {clean(name) for name in contents(folder / SAVED)}
     if written & live.keys():  # a model makes up what its files lack
         made_up = sorted(checkpoint.differs.keys() - written)
@@ -69,11 +56,11 @@ def load(cell: Cell, folder: Path, report: Report) -> None:
 
 
 def held_against(
-    live: compare.Tensors, found: Mapping[str, torch.Tensor], tied: Iterable[Iterable[str]], precision: str
+    live: compare.Tensors, loaded: Mapping[str, torch.Tensor], tied: Iterable[Iterable[str]], precision: str
 ) -> Checkpoint:
-    """What of the live weights a checkpoint lacks."""
-    names = {clean(name): _local(tensor) for name, tensor in found.items()}
-    there = {name: names[name] for name in live if name in names}
+    """What of the live weights a checkpoint lacks; a file has only a shard of a tensor that was sharded."""
+    tensors = {clean(name): observer.local(tensor.detach()) for name, tensor in loaded.items()}
+    there = {name: tensors[name] for name in live if name in tensors}
     filled = {name: tensor for name, tensor in there.items() if tensor.numel() or not live[name].numel()}
     same = {name: tensor for name, tensor in filled.items() if tensor.shape == live[name].shape}
     errors = {name: _error(live[name], tensor.float()) for name, tensor in same.items()}
@@ -83,20 +70,20 @@ def held_against(
         empty=tuple(sorted(there.keys() - filled.keys())),
         misshapen=tuple(sorted(filled.keys() - same.keys())),
         differs={name: error for name, error in errors.items() if not error <= compare.EPSILON[precision]},
-        untied=tuple(tuple(group) for group in tied if len({_place(names.get(name)) for name in group}) > 1),
+        untied=tuple(tuple(group) for group in tied if len({_place(tensors.get(name)) for name in group}) > 1),
     )
 
 
 def contents(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors in a folder's files, without what it takes to load them into a model."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for file in sorted(folder.rglob("*.safetensors")):
-        found |= safetensors.torch.load_file(file)
+        tensors |= safetensors.torch.load_file(file)
     for file in sorted([*folder.rglob("*.bin"), *folder.rglob("*.pt")]):
         state = torch.load(file, weights_only=False)
         if isinstance(state, dict):
-            found |= {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
-    return found
+            tensors |= {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+    return tensors
 
 
 def _error(live: torch.Tensor, saved: torch.Tensor) -> float:
@@ -104,11 +91,6 @@ def _error(live: torch.Tensor, saved: torch.Tensor) -> float:
     if not live.numel():
         return 0.0
     return float((live - saved).abs().max() / live.abs().max().clamp_min(1e-30))
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    """What a file has of a tensor: of one that was sharded, a shard."""
-    return tensor.detach().to_local() if hasattr(tensor, "to_local") else tensor.detach()
 
 
 def _place(tensor: torch.Tensor | None) -> int:

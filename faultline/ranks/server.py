@@ -1,8 +1,7 @@
 """The rank server: imports the libraries under test once, then forks fresh ranks for each cell.
 
-It speaks JSON lines on its standard input and output, about one cell at a time.
-A request is ``{"world_size", "job"}``, ``{"kill": true}`` or ``{"end": true}``; an event
-has `pids`, or `rank` with `report` or `exit` (and `at`, the time of it), or `done` once every rank is reaped.
+It speaks JSON lines on its standard input and output, about one cell at a time. A request has a `job`, or asks to
+`end`, or only ends the ranks of the last job, as each does; an answer is an `Event`.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
 
 from faultline.base.packages import versions
 from faultline.ranks import preload
+from faultline.ranks.job import Job
+from faultline.ranks.report import Event
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def describe() -> dict[str, Any]:
+def describe() -> dict[str, int]:
     """The proof that forking is safe, for the evidence of every cell."""
     torch = sys.modules["torch"]
     return {"threads": len(os.listdir("/proc/self/task")), "cuda_initialised": torch.cuda.is_initialized()}
@@ -46,11 +46,9 @@ def main() -> None:
     # The supervisor asks for stacks with it, perhaps before a rank has a handler: unhandled, it would kill.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    started = time.monotonic()
     preload.everything()
-    greeting = {"ready": True, "seconds": time.monotonic() - started, "versions": versions()} | describe()
     try:
-        dismissed = serve(requests, events, greeting)
+        dismissed = serve(requests, events)
     except BrokenPipeError:
         dismissed = False
     kill([])
@@ -62,6 +60,7 @@ def main() -> None:
 class Rank:
     """A forked rank, as long as its cell runs. Its end is the process's: others may hold the pipe or close it."""
 
+    number: int
     pid: int
     pipe: int
     process: int  # a pidfd, readable from when the process has ended
@@ -71,7 +70,7 @@ class Rank:
     def __post_init__(self) -> None:
         self.watched = {self.pipe, self.process}
 
-    def news(self, readable: Sequence[int]) -> list[dict[str, Any]]:
+    def events(self, readable: Sequence[int]) -> bytes:
         """What the rank reported and then how it ended, where one of `readable` says so."""
         ended = self.process in readable
         if ended or self.pipe in readable:
@@ -80,29 +79,27 @@ class Rank:
                 self.buffer += chunk
                 if not chunk:
                     self.watched.discard(self.pipe)
-        *lines, self.buffer = self.buffer.split(b"\n")
-        found: list[dict[str, Any]] = [{"report": json.loads(line)} for line in lines]
-        if ended:
-            self.watched.discard(self.process)
-            found.append({"exit": peek(self.pid), "at": time.monotonic()})
-        return found
+        lines, newline, self.buffer = self.buffer.rpartition(b"\n")
+        if not ended:
+            return lines + newline
+        self.watched.discard(self.process)
+        return lines + newline + encoded(Event(rank=self.number, exit=peek(self.pid), at=time.monotonic()))
 
     def close(self) -> None:
         os.close(self.pipe)
         os.close(self.process)
 
 
-def serve(requests: int, events: int, greeting: dict[str, Any]) -> bool:
+def serve(requests: int, events: int) -> bool:
     """Answer requests, one cell at a time; give back whether the supervisor said goodbye before it closed its end."""
-    send(events, greeting)
+    write(events, encoded(Event(ready=True, versions=versions())))
     buffer = b""
     ranks: list[Rank] = []
     while True:
         watched = [requests, *(fd for rank in ranks for fd in rank.watched)]
         readable, _, _ = select.select(watched, [], [])
-        for number, rank in enumerate(ranks):
-            for event in rank.news(readable):
-                send(events, {"rank": number} | event)
+        for rank in ranks:
+            write(events, rank.events(readable))
         if requests not in readable:
             continue
         chunk = os.read(requests, 1 << 20)
@@ -112,13 +109,13 @@ def serve(requests: int, events: int, greeting: dict[str, Any]) -> bool:
             for rank in ranks:
                 rank.close()
             ranks = []
-            if "end" in request:
+            if request.get("end"):
                 return True
-            if "kill" in request:
-                send(events, {"done": True})
+            if job := request.get("job"):
+                ranks = start(Job.read(job), (requests, events))
+                write(events, encoded(Event(pids=tuple(rank.pid for rank in ranks))))
             else:
-                ranks = start(request, (requests, events))
-                send(events, {"pids": [rank.pid for rank in ranks]})
+                write(events, encoded(Event(done=True)))
         if not chunk:
             return False
 
@@ -130,19 +127,23 @@ def peek(pid: int) -> int:
     return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
 
-def send(events: int, event: dict[str, Any]) -> None:
-    data = json.dumps(event).encode() + b"\n"
+def encoded(event: Event) -> bytes:
+    return json.dumps(asdict(event)).encode() + b"\n"
+
+
+def write(fd: int, data: bytes) -> None:
     while data:
-        data = data[os.write(events, data) :]
+        data = data[os.write(fd, data) :]
 
 
-def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
-    """Fork the ranks of a cell into a process group of their own."""
+def start(job: Job, inherited: tuple[int, ...]) -> list[Rank]:
+    """Fork the ranks of a cell into a process group of their own; they close what is `inherited` from the server."""
     ranks: list[Rank] = []
-    server, at_fork = os.getpid(), describe()  # in a child, there is one thread whatever the server has
+    server = os.getpid()
     meeting = socket.create_server(("127.0.0.1", 0))
-    job = request["job"] | {"port": meeting.getsockname()[1], "listening": meeting.fileno()}
-    for number in range(request["world_size"]):
+    # What the server says of itself is asked here: in a child, there is one thread whatever the server has.
+    job = replace(job, port=meeting.getsockname()[1], listening=meeting.fileno(), at_fork=describe())
+    for number in range(job.world_size):
         group = ranks[0].pid if ranks else 0
         reading, writing = os.pipe()
         pid = os.fork()
@@ -154,42 +155,40 @@ def start(request: dict[str, Any], mine: tuple[int, ...]) -> list[Rank]:
                 os.setpgid(0, group)
                 for rank in ranks:
                     rank.close()
-                for fd in (*mine, reading):
+                for fd in (*inherited, reading):
                     os.close(fd)
                 if number:
                     meeting.close()
-                become_rank(job, number, writing, at_fork)
+                become_rank(job, number, writing)
             except BaseException:  # noqa: BLE001 - the log is all that can be had from here
                 traceback.print_exc()
             finally:
                 os._exit(70)
         os.close(writing)
-        try:
+        with contextlib.suppress(OSError):  # the child did it first and may even have ended
             os.setpgid(pid, group or pid)
-        except OSError:
-            pass  # the child did it first and may even be gone
         os.set_blocking(reading, False)
-        ranks.append(Rank(pid, reading, os.pidfd_open(pid)))
+        ranks.append(Rank(number, pid, reading, os.pidfd_open(pid)))
     meeting.close()
     return ranks
 
 
-def become_rank(job: dict[str, Any], rank: int, pipe: int, at_fork: dict[str, Any]) -> None:
+def become_rank(job: Job, rank: int, pipe: int) -> None:
     """In the child: run, report on the pipe, and wait to be killed.
 
     A rank never leaves by itself: one that returns can hang in gloo's
     destructor or reset a connection that a slower peer still reads.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    log = os.open(f"{job['folder']}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(f"{job.folder}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
-    stacks = open(f"{job['folder']}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
+    stacks = open(f"{job.folder}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-    report = importlib.import_module("faultline.ranks.main").main(job | {"at_fork": at_fork}, rank)
-    send(pipe, report)
+    report = importlib.import_module("faultline.ranks.main").main(job, rank)
+    write(pipe, encoded(Event(rank=rank, report=report)))
     reported()
 
 

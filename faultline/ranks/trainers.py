@@ -10,52 +10,35 @@ from typing import Any
 from unittest import mock
 
 import torch
+from transformers import TrainerCallback
 
 from faultline import scenario, strategies
 from faultline.base.errors import Impossible
 from faultline.cells.cell import STEPS
-from faultline.ranks import accelerate, checkpointing, compare, saved
-from faultline.ranks.job import Injection, Run, show
-from faultline.ranks.report import Report
+from faultline.ranks import accelerate, checkpointing, compare, observer, saved
+from faultline.ranks.run import Run, show
 from faultline.strategies import ROWS
 
 
-def train(run: Run, trace: compare.Trace, report: Report, inject: Injection) -> None:
+def train(run: Run) -> None:
     """Build the failure's trainer, train it, and read its weights after every step."""
-    from transformers import TrainerCallback
-
-    cell, setup = run.cell, run.setup
-    strategy = strategies.family(cell.strategy)
-    if setup.device.type == "cpu":
+    report = run.report
+    if run.setup.device.type == "cpu":
         accelerate.honest_on_cpu()
     try:
         with scenario.building():
-            trainer = run.module.trainer(run.variant, arguments(run), setup)
+            trainer = run.module.trainer(run.variant, arguments(run), run.setup)
     except Exception:
         report.evidence["prepared"] = accelerate.prepared()  # all that there is of the strategy as yet
         raise
-    check_checkpointing(trainer.args, cell.checkpointing)
-    inject.model(trainer.model)
-    tied = saved.ties(trainer.model)
+    check_checkpointing(trainer.args, run.cell.checkpointing)
+    run.inject.model(trainer.model)
+    tied = observer.tied(trainer.model)
     scenario.share_dropout(trainer.model)
     sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})
     trainer.get_optimizer_cls_and_kwargs = lambda args, model=None: sgd
+    trainer.add_callback(Reader(run, trainer))
     watch = checkpointing.Watch(trainer.model)
-
-    class Read(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            report.evidence |= strategy.evidence(trainer.model_wrapped)
-            # Now: generation switches checkpointing off for a while, and may fail in it.
-            report.evidence["checkpointing_set"] = checkpointing.configured(trainer.model)
-            if run.variant.second:
-                report.evidence["second"] = accelerate.placement(second_model(trainer, run.variant.second))
-            show(report, setup.folder)
-            trace.initial.update(compare.copy(strategy.parameters(trainer.model_wrapped)))
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trace.add(None, strategy.parameters(trainer.model_wrapped))
-
-    trainer.add_callback(Read())
     compute_loss = trainer.compute_loss
 
     def watched_loss(*args: Any, **kwargs: Any) -> Any:
@@ -66,16 +49,36 @@ def train(run: Run, trace: compare.Trace, report: Report, inject: Injection) -> 
 
     trainer.compute_loss = watched_loss
     try:
-        with scripted_sampling(setup.rank, getattr(trainer, "sample_blocks", 1)):
+        with scripted_sampling(run.setup.rank, getattr(trainer, "sample_blocks", 1)):
             trainer.train()
         if run.checkpoint:
-            saved.save(run, trainer, trace, tied, report, inject)
+            saved.save(run, trainer, tied)
     finally:
         watch.close()
         report.evidence |= watch.evidence()
     mode = checkpointing.configured(trainer.model)
     if mode != report.evidence["checkpointing_set"]:
         raise Impossible(f"the trainer itself switches checkpointing to {mode} when it has sampled")
+
+
+class Reader(TrainerCallback):
+    """Reads the evidence as training begins, and the weights after every step."""
+
+    def __init__(self, run: Run, trainer: Any) -> None:
+        self.run, self.trainer, self.strategy = run, trainer, strategies.family(run.cell.strategy)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run, trainer, evidence = self.run, self.trainer, self.run.report.evidence
+        evidence |= self.strategy.evidence(trainer.model_wrapped)
+        # Now: generation switches checkpointing off for a while, and may fail in it.
+        evidence["checkpointing_set"] = checkpointing.configured(trainer.model)
+        if run.variant.second:
+            evidence["second"] = accelerate.placement(second_model(trainer, run.variant.second))
+        show(run)
+        run.trace.initial.update(compare.copy(self.strategy.parameters(trainer.model_wrapped)))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.run.trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
 
 
 def arguments(run: Run) -> dict[str, Any]:
@@ -106,17 +109,17 @@ def arguments(run: Run) -> dict[str, Any]:
 
 def second_model(trainer: Any, name: str) -> Any:
     """The trainer's model that is only read; raises LookupError where it keeps none beside the one it trains."""
-    found = getattr(trainer, name, None)
-    if found is None or found is trainer.model:
+    model = getattr(trainer, name, None)
+    if model is None or model is trainer.model:
         raise LookupError(f"{type(trainer).__name__} has no model of its own in {name}")
-    return found
+    return model
 
 
 def check_checkpointing(args: Any, asked: str) -> None:
     """Trainers overrule their user for some strategies; then the mode that was asked for can't be had."""
-    kept = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
-    if asked != "off" and kept != (asked == "reentrant"):
-        raise Impossible(f"the trainer itself sets use_reentrant={kept} here")
+    mode = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
+    if asked != "off" and mode != (asked == "reentrant"):
+        raise Impossible(f"the trainer itself sets use_reentrant={mode} here")
 
 
 @contextmanager

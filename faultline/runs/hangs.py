@@ -7,6 +7,7 @@ import ctypes
 import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,7 @@ class Progress:
     It counts looks, not seconds: a supervisor that was held up itself has seen nothing in the meantime.
     """
 
-    def __init__(self, pids: list[int], folder: Path) -> None:
+    def __init__(self, pids: Sequence[int], folder: Path) -> None:
         self.pids = pids
         self.folder = folder
         self.used: dict[int, float] = {}  # processor time of each rank when one was last seen busy
@@ -76,15 +77,13 @@ class Progress:
 
     def descendants(self) -> dict[int, float]:
         """The processes that ranks started, such as compilers, with the processor time that each has used."""
-        found = {}
+        used = {}
         for pid in self.pids:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 for process in psutil.Process(pid).children(recursive=True):
                     times = process.cpu_times()
-                    found[process.pid] = times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
-        return found
+                    used[process.pid] = times.user + times.system
+        return used
 
     def stacks(self, wake: bool = False) -> str:
         """Have every rank write its Python stack, and return them all; a stopped rank can't unless it is woken."""

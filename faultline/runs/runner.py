@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from filelock import FileLock
 
 from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
 from faultline.base.packages import stack_name
@@ -27,7 +22,8 @@ from faultline.cells import expected as cells_expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
 from faultline.ranks.facts import Facts
-from faultline.ranks.report import ErrorReport
+from faultline.ranks.job import Job, Target
+from faultline.ranks.report import ErrorReport, Report
 from faultline.runs import oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
@@ -50,38 +46,40 @@ class References:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._made: dict[str, Reference] = {}
+        self._locks: dict[str, threading.Lock] = {}
 
-    def file(self, server: RankServer, cell: Cell, target: Mapping[str, Any] | None = None) -> Reference:
+    def file(self, server: RankServer, cell: Cell, target: Target | None = None) -> Reference:
         """The reference for a cell, or why it could not be made.
 
-        That of a `target` (see `targets.Module`) is one for each world size.
+        That of a `target` is one for each world size.
         """
         of = replace(cell, strategy="single", checkpointing="off", world_size=1)
-        job = {"target": target} if target else {}
-        name = f"{of.id}/{target['world_size']}" if target else of.id
-        path = self.folder / (name.replace("/", "+") + ".safetensors")
-        failed, facts = path.with_suffix(".failed"), path.with_suffix(".facts")
-        with FileLock(path.with_suffix(".lock")):
-            # An error is the scenario's and comes again; a rank that died may have been anybody's victim, unless the
-            # code that it ran is.
-            for _ in range(1 if target else TRIES):
-                if path.exists() or failed.exists():
-                    break
-                ended = server.run({"cell": of.id, "reference": str(path), "record": True, **job}, 1)
-                report = ended.ranks[0].report
-                if report and report.facts:
-                    facts.write_text(json.dumps(asdict(report.facts)))
-                error = report.error if report else None
-                if not error and target and not path.exists():
-                    error = ErrorReport("", f"the process that builds and trains it {_how(ended)}", "", kind=DIED)
-                if error:
-                    failed.write_text(json.dumps(asdict(error)))
-        if path.exists():
-            seen = msgspec.convert(json.loads(facts.read_text()), Facts) if facts.exists() else Facts()
-            return Reference(path, seen)
-        if failed.exists():
-            return Reference(path, problem=msgspec.convert(json.loads(failed.read_text()), ErrorReport))
-        return Reference(path, problem=ErrorReport("", f"its rank died or hung {TRIES} times", "", kind=DIED))
+        name = f"{of.id}/{target.world_size}" if target else of.id
+        with self._locks.setdefault(name, threading.Lock()):
+            if name not in self._made:
+                job = Job(of.id, reference=str(self.folder / name.replace("/", "+")), record=True, target=target)
+                reference = _made(server, job)
+                if reference.problem and reference.problem.kind == DIED:
+                    return reference
+                self._made[name] = reference
+            return self._made[name]
+
+
+def _made(server: RankServer, job: Job) -> Reference:
+    """A reference, or its problem: an error is the scenario's and comes again; a rank that died may have been anybody's
+    victim, unless somebody's own code ran in it."""
+    problem, file = f"its rank died or hung {TRIES} times", Path(job.reference)
+    for _ in range(1 if job.target else TRIES):
+        ended = server.run(job)
+        report = ended.ranks[0].report or Report()
+        if file.exists():
+            return Reference(file, report.facts or Facts())
+        if report.error:
+            return Reference(file, problem=report.error)
+        if job.target:
+            problem = f"the process that builds and trains it {_how(ended)}"
+    return Reference(file, problem=ErrorReport("", problem, "", kind=DIED))
 
 
 def _how(ended: Ended) -> str:
@@ -96,7 +94,7 @@ def _how(ended: Ended) -> str:
 Run = Callable[[RankServer, References, Cell], results.Result]
 
 
-def run_cell(server: RankServer, references: References, cell: Cell, inject: str | None = None) -> results.Result:
+def run_cell(server: RankServer, references: References, cell: Cell, inject: str = "") -> results.Result:
     """Run one cell and say what it did and whether that was expected.
 
     `inject` names a change to make to the run (see `run.injection`). Raises what `surviving` raises.
@@ -108,16 +106,16 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         if reference.problem:
             return Ended([]), without_reference(reference.problem)
         with checkpoint(server) as folder:
-            job = {"cell": cell.id, "checkpoint": str(folder)}
-            ended = server.run({**job, "reference": str(reference.file), "inject": inject}, cell.world_size)
-            loaded = server.run({**job, "load": True}, 1) if folder.exists() else None
+            ended = server.run(
+                Job(cell.id, cell.world_size, "", str(reference.file), checkpoint=str(folder), inject=inject)
+            )
+            loaded = server.run(Job(cell.id, checkpoint=str(folder), load=True)) if folder.exists() else None
         return ended, oracle.judge(cell, failure, ended, loaded)
 
     ended, judged = surviving(server, go)
-    versions = server.greeting.get("versions", {})
-    expected = cells_expected.expect(rules(failure), cell, versions)
+    expected = cells_expected.expect(rules(failure), cell, server.versions)
     verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
-    return results.result(cell, judged, ended, stack_name(versions), expected, verdict)
+    return results.result(cell, judged, ended, stack_name(server.versions), expected, verdict)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -23,7 +23,8 @@ from faultline.base.errors import NeverReady, ServerDied
 from faultline.base.paths import ROOT
 from faultline.base.traces import is_victim
 from faultline.ranks import settings
-from faultline.ranks.report import Report
+from faultline.ranks.job import Job
+from faultline.ranks.report import Event, Evidence, Report
 from faultline.runs.hangs import TICK, Progress, text
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
@@ -63,11 +64,11 @@ class RankEnd:
     exit: int | None = None
     stack: str = ""
     log: str = ""
-    shown: dict[str, Any] = field(default_factory=dict)
+    shown: Evidence = field(default_factory=dict)
     at: float = 0.0
 
     @property
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> Evidence:
         return self.report.evidence if self.report else self.shown
 
 
@@ -78,7 +79,62 @@ class Ended:
     ranks: list[RankEnd]
     hang: str = ""
     seconds: float = 0.0
-    pids: list[int] = field(default_factory=list)
+    pids: Sequence[int] = ()
+
+
+class Watched:
+    """A cell's ranks, as long as they run: what they reported, how they ended, and whether they hang.
+
+    `failed_at` is when the first rank failed by itself, and not because a peer is gone.
+    """
+
+    def __init__(self, pids: Sequence[int], folder: Path, deadline: float) -> None:
+        self.pids, self.folder, self.deadline = pids, folder, deadline
+        self.progress = Progress(pids, folder)
+        self.started = time.monotonic()
+        self.reports: dict[int, Report] = {}
+        self.exits: dict[int, Event] = {}
+        self.hang = ""
+        self.failed_at = 0.0
+
+    @property
+    def running(self) -> list[int]:
+        return [rank for rank in range(len(self.pids)) if rank not in self.reports and rank not in self.exits]
+
+    def on_event(self, event: Event) -> None:
+        if event.report:
+            self.on_report(event.rank, event.report)
+        elif event.exit is not None:
+            self.exits[event.rank] = event
+            self.on_failure()
+
+    def on_report(self, rank: int, report: Report) -> None:
+        self.reports[rank] = report
+        if report.error and not is_victim(report.error.message):
+            self.on_failure()
+
+    def on_failure(self) -> None:
+        if not self.failed_at:
+            self.failed_at, self.progress.sleeps = time.monotonic(), 0
+
+    def on_silence(self) -> bool:
+        """Look at the ranks, as none was heard of for a while: whether nothing more will come of them."""
+        if self.failed_at:
+            return self.progress.asleep(self.running) >= SETTLED or time.monotonic() - self.failed_at > PATIENCE
+        self.hang = self.progress.stalled(self.running)
+        if not self.hang and time.monotonic() - self.started > self.deadline:
+            self.hang = f"still running after {self.deadline:.0f} s"
+        if self.hang:
+            self.progress.stacks(wake=True)
+        return bool(self.hang)
+
+    def end(self, rank: int) -> RankEnd:
+        """How a rank ended; one that reported an error by that, whatever ended its process later."""
+        report = self.reports.get(rank)
+        left = Event() if report and report.error else self.exits.get(rank, Event())
+        stack, log = text(self.folder / f"rank{rank}.stack"), text(self.folder / f"rank{rank}.log")[-20000:]
+        shown = json.loads(text(self.folder / f"rank{rank}.evidence") or "{}")
+        return RankEnd(report, left.exit, stack, log, shown, left.at)
 
 
 class RankServer:
@@ -93,7 +149,7 @@ class RankServer:
         self._starting = threading.Lock()
         self._buffer = b""
         self.killed = False
-        self.greeting: dict[str, Any] = {}
+        self.versions: Mapping[str, str] = {}  # of its stack, once it is ready
 
     def __enter__(self) -> RankServer:
         return self
@@ -120,75 +176,47 @@ class RankServer:
             )
         self._buffer = b""
         try:
-            greeting = self._greeting()
+            self.versions = self._ready().versions
         except BaseException as error:
             self._process.kill()  # busy with imports, it would not hear of the end
             self._stop()
             if type(error) is ServerDied and not self.killed:
                 raise NeverReady(str(error)) from None
             raise
-        self.greeting = greeting
 
-    def run(self, job: dict[str, Any], world_size: int) -> Ended:
+    def run(self, job: Job) -> Ended:
         """Run one cell's ranks to their end; nothing of the cell is left when this returns."""
         self.start()
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
         try:
-            return self._watch({**job, "folder": str(folder)}, world_size, folder)
+            return self._watch(replace(job, folder=str(folder)), folder)
         except BaseException:
             self._stop()  # a cell that was not ended in order takes its server with it
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _watch(self, job: dict[str, Any], world_size: int, folder: Path) -> Ended:
-        started = time.monotonic()
-        self._send({"world_size": world_size, "job": job})
-        first = self._event(30.0)
-        if first is None or "pids" not in first:
+    def _watch(self, job: Job, folder: Path) -> Ended:
+        self._send({"job": asdict(job)})
+        started = self._event(30.0)
+        if started is None or not started.pids:
             raise ServerDied("the rank server did not answer")
-        pids: list[int] = first["pids"]
-        progress = Progress(pids, folder)
-        reports: dict[int, Report] = {}
-        exits: dict[int, tuple[int, float]] = {}
-        hang = ""
-        failed_at = 0.0
-        while len(reports.keys() | exits.keys()) < world_size:
-            event = self._event(SETTLE_TICK if failed_at else TICK)
-            now = time.monotonic()
-            if event is not None:
-                if _collect(event, reports, exits) and not failed_at:
-                    failed_at, progress.sleeps = now, 0
-                continue
-            running = [rank for rank in range(world_size) if rank not in reports and rank not in exits]
-            if failed_at:
-                if progress.asleep(running) >= SETTLED or now - failed_at > PATIENCE:
-                    break
-                continue
-            hang = progress.stalled(running)
-            if not hang and now - started > self.deadline:
-                hang = f"still running after {self.deadline:.0f} s"
-            if hang:
-                progress.stacks(wake=True)
+        cell = Watched(started.pids, folder, self.deadline)
+        while cell.running:
+            event = self._event(SETTLE_TICK if cell.failed_at else TICK)
+            if event:
+                cell.on_event(event)
+            elif cell.on_silence():
                 break
-        seconds = time.monotonic() - started
-        self._send({"kill": True})
-        while (event := self._event(30.0)) is not None and "done" not in event:
-            _collect(event, reports, exits)
+        seconds = time.monotonic() - cell.started
+        self._send({})
+        while (event := self._event(30.0)) and not event.done:
+            cell.on_event(event)
         if event is None:
             raise ServerDied("the rank server did not end its ranks")
-        for rank, report in reports.items():
-            if report.error:  # says what became of the rank, whatever ended the process later
-                exits.pop(rank, None)
-        ends = []
-        for rank in range(world_size):
-            code, at = exits.get(rank, (None, 0.0))
-            stack, log = text(folder / f"rank{rank}.stack"), text(folder / f"rank{rank}.log")[-20000:]
-            shown = json.loads(text(folder / f"rank{rank}.evidence") or "{}")
-            ends.append(RankEnd(reports.get(rank), code, stack, log, shown, at))
-        return Ended(ends, hang, seconds, pids)
+        return Ended([cell.end(rank) for rank in range(len(cell.pids))], cell.hang, seconds, cell.pids)
 
-    def _send(self, request: dict[str, Any]) -> None:
+    def _send(self, request: Mapping[str, object]) -> None:
         assert self._process and self._process.stdin
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -196,18 +224,18 @@ class RankServer:
         except BrokenPipeError:
             raise ServerDied(self._last_words()) from None
 
-    def _greeting(self) -> dict[str, Any]:
+    def _ready(self) -> Event:
         """What the server says once it is ready, however long a busy machine makes it work for that."""
         assert self._process
         progress = Progress([self._process.pid], self.folder)
-        while (greeting := self._event(TICK)) is None:
+        while (event := self._event(TICK)) is None:
             if progress.asleep([0]) >= START_LOOKS:
                 raise NeverReady(f"the rank server slept for {START_LOOKS * TICK:.0f} s before it was ready")
             if progress.used.get(0, 0.0) > START_WORK:
                 raise NeverReady(f"the rank server worked for {START_WORK:.0f} s and was not ready")
-        return greeting
+        return event
 
-    def _event(self, timeout: float) -> dict[str, Any] | None:
+    def _event(self, timeout: float) -> Event | None:
         """The next event, or None when none came in time; raises ServerDied at the end of the stream."""
         assert self._process and self._process.stdout
         end = time.monotonic() + timeout
@@ -220,7 +248,7 @@ class RankServer:
                 raise ServerDied(self._last_words())
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
-        return json.loads(line)
+        return msgspec.convert(json.loads(line), Event)  # msgspec reads no JSON with NaN in it
 
     def _last_words(self) -> str:
         lines = text(self.folder / "server.log").strip().splitlines()
@@ -245,15 +273,13 @@ class RankServer:
 
     def _sweep(self) -> None:
         """Kill what is left of a server that could not clear up: its ranks die with it, what they started does not."""
-        found = []
+        killed = []
         for process in psutil.process_iter():
-            try:
+            with contextlib.suppress(psutil.Error):
                 if process.environ().get("TMPDIR", "").startswith(str(self.folder)):
                     process.kill()
-                    found.append(process)
-            except psutil.Error:
-                continue
-        psutil.wait_procs(found, timeout=5)
+                    killed.append(process)
+        psutil.wait_procs(killed, timeout=5)
 
     def kill(self) -> None:
         """From any thread: end the server at once and for good. Where a cell was run on it, ServerDied is raised."""
@@ -266,12 +292,3 @@ class RankServer:
         """End the server, its ranks and its folder."""
         self._stop()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _collect(event: dict[str, Any], reports: dict[int, Report], exits: dict[int, tuple[int, float]]) -> bool:
-    """Keep what an event says of a rank; whether it tells the cause of a failure, not just that a peer is gone."""
-    if "exit" in event:
-        exits[event["rank"]] = event["exit"], event["at"]
-        return True
-    report = reports[event["rank"]] = msgspec.convert(event["report"], Report)
-    return report.error is not None and not is_victim(report.error.message)

@@ -496,9 +496,9 @@ class Dying:
     """A rank server that never lives to answer."""
 
     killed = False
-    greeting: dict = {}  # noqa: RUF012 - as a server has it before it was ready
+    versions: dict = {}  # noqa: RUF012 - as a server has it before it was ready
 
-    def run(self, job, world_size):
+    def run(self, job):
         raise ServerDied("the rank server ended: Killed")
 
 

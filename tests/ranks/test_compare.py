@@ -257,15 +257,15 @@ def test_law_a_saved_run_comes_back_bit_by_bit(tmp_path_factory, seed, gradients
         run = dataclasses.replace(run, gradients=[{name: part[name] for name in kept} for part in run.gradients])
     run.weights[0]["a.bias"][:2] = torch.tensor([-0.0, float("nan")])
     file = tmp_path_factory.mktemp("saved") / "reference.pt"
-    compare.save({"reference": run, "noise": a_run(seed + 1)}, file)
-    loaded = compare.load(file)
-    assert [[compare.digest(part) for part in parts] for parts in parts_of(loaded["reference"])] == [
+    compare.write([run, a_run(seed + 1)], file)
+    reference, noise = compare.read(file)
+    assert [[compare.digest(part) for part in parts] for parts in parts_of(reference)] == [
         [compare.digest(part) for part in parts] for parts in parts_of(run)
     ]
-    assert [{k: v.shape for k, v in part.items()} for part in loaded["reference"].weights] == [
+    assert [{k: v.shape for k, v in part.items()} for part in reference.weights] == [
         {k: v.shape for k, v in part.items()} for part in run.weights
     ]
-    assert compare.digest(loaded["noise"].initial) == compare.digest(a_run(seed + 1).initial)
+    assert compare.digest(noise.initial) == compare.digest(a_run(seed + 1).initial)
 
 
 def test_a_run_that_is_a_multiple_of_its_reference_says_of_what():

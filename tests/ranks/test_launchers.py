@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
+from faultline.ranks.job import Job
 from faultline.runs import runner
 from faultline.runs.supervisor import RankServer
 from faultline.strategies import Setup
@@ -29,13 +31,13 @@ def server():
 def a_job(server, cell):
     reference = runner.References(server.folder).file(server, cell)
     assert not reference.problem
-    return {"cell": cell.id, "reference": str(reference.file)}
+    return Job(cell.id, 2, reference=str(reference.file))
 
 
 def launch(launcher, job, folder):
     """Both ranks' reports of a job that somebody else's launcher started."""
     file = folder / "job.json"
-    file.write_text(json.dumps({**job, "folder": str(folder)}))
+    file.write_text(json.dumps(asdict(replace(job, folder=str(folder)))))
     module = ["faultline.ranks.launched"] if launcher[-1] == "--module" else ["-m", "faultline.ranks.launched"]
     words = [sys.executable, "-m", *launcher, *module, str(file)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -48,7 +50,7 @@ def test_torchrun_ends_with_the_same_weights(server, strategy, tmp_path):
     """Breaks when forking from a server that has imported everything changes what a rank computes."""
     cell = Cell("zero_double_reduction", "one_call", strategy)
     job = a_job(server, cell)
-    forked = server.run(job, 2)
+    forked = server.run(job)
     for launched, end in zip(launch(TORCHRUN, job, tmp_path), forked.ranks, strict=True):
         assert launched["error"] is None
         assert tuple(launched["digests"]) == end.report.digests

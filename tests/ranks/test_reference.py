@@ -7,8 +7,7 @@ import torch
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.ranks import main
-from faultline.ranks.job import Run
-from faultline.ranks.report import Report
+from faultline.ranks.run import Run
 from faultline.scenario import Scenario
 from faultline.strategies import Setup
 
@@ -23,8 +22,7 @@ def test_a_reference_may_be_built_without_what_goes_wrong_in_one_process_too(tmp
 
     cell = Cell("it", "broken", "single", world_size=1)
     setup = Setup(0, 1, "off", "fp32", torch.device("cpu"), str(tmp_path), {})
-    report = Report()
     run = Run(SimpleNamespace(scenario=scenario), Variant("broken"), cell, setup)
-    main.record(run, tmp_path / "reference.safetensors", report)
+    main.record(run, tmp_path / "reference")
     assert told == [True, True], "once as it is, and once to measure noise"
     assert not setup.reference, "and a cell's own run is none"

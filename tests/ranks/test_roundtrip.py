@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.ranks import saved
+from faultline.ranks import observer, saved
 from faultline.runs import oracle
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
@@ -67,9 +67,9 @@ def test_weights_that_came_apart_are_told(apart):
 
 def test_ties_are_found():
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2, bias=False), "b": torch.nn.Linear(2, 2, bias=False)})
-    assert saved.ties(model) == []
+    assert observer.tied(model) == []
     model["b"].weight = model["a"].weight
-    assert saved.ties(model) == [["a.weight", "b.weight"]]
+    assert observer.tied(model) == [["a.weight", "b.weight"]]
 
 
 def test_files_are_read_without_a_model(tmp_path):

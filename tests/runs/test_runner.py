@@ -26,26 +26,26 @@ class Server:
     def __init__(self, *ends):
         self.ends = [*ends]
 
-    def run(self, job, world_size):
+    def run(self, job):
         end = self.ends.pop(0)
         if end is None:
-            Path(job["reference"]).write_text("reference")
+            Path(job.reference).write_text("reference")
         return end or Ended([reports.end()])
 
 
 def test_a_reference_whose_rank_was_killed_is_made_again(tmp_path):
     """Breaks when one killed rank makes every later cell of its variant invalid."""
-    server = Server(KILLED, None)
-    reference = References(tmp_path).file(server, CELL)
+    server, references = Server(KILLED, None), References(tmp_path)
+    reference = references.file(server, CELL)
     assert reference.file.exists() and not reference.problem
-    assert References(tmp_path).file(server, CELL) == reference, "it is made once for all workers"
+    assert references.file(server, CELL) == reference, "it is made once for all workers"
 
 
 def test_a_scenario_that_fails_is_not_tried_again(tmp_path):
     """Breaks when every cell of a broken scenario pays for its reference anew."""
-    server = Server(FAILED)
+    server, references = Server(FAILED), References(tmp_path)
     for _ in range(2):
-        assert References(tmp_path).file(server, CELL).problem.message == "no such layer"
+        assert references.file(server, CELL).problem.message == "no such layer"
 
 
 def test_a_rank_that_always_dies_is_given_up(tmp_path):

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline import strategies
 from faultline.base import traces
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.maintain import reliability
+from faultline.ranks.job import Job
 from faultline.runs import hangs, oracle, runner, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
 from tests.support import light
@@ -43,9 +43,7 @@ def server(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    strategy = {"wrapper": "DistributedDataParallel", **strategies.options(CELL.strategy)}
-    evidence = {**strategy, "world_size": world_size, "checkpointing_set": CELL.checkpointing}
-    return server.run({"inject": deed, "evidence": evidence}, world_size)
+    return server.run(Job(CELL.id, world_size, inject=deed))
 
 
 def outcome(ended):
@@ -79,10 +77,10 @@ def test_a_server_that_never_gets_ready_is_given_up(tmp_path, monkeypatch, deed,
 def test_a_server_that_works_for_long_gets_ready(tmp_path, monkeypatch):
     """Breaks when a busy machine makes a stack unusable."""
     monkeypatch.setattr(supervisor, "START_LOOKS", 2)
-    deed = "while time.process_time() < 2: pass\nprint('{\"ready\": true}', flush=True)\nsys.stdin.read()"
+    deed = 'while time.process_time() < 2: pass\nprint(\'{"versions": {"torch": "2"}}\', flush=True)\nsys.stdin.read()'
     with RankServer(program(tmp_path, deed), DEADLINE) as server:
         server.start()
-        assert server.greeting == {"ready": True}
+        assert server.versions == {"torch": "2"}
 
 
 def program(folder, deed):
@@ -339,13 +337,14 @@ def test_what_is_left_is_found(tmp_path, monkeypatch):
 SUPERVISOR = """
 import signal
 import sys
+from faultline.ranks.job import Job
 from faultline.runs.supervisor import RankServer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 with RankServer(sys.argv[1]) as server:
     server.start()
     print(server.folder, server._process.pid, flush=True)
-    server.run({"inject": "waits"}, 2)
+    server.run(Job("", 2, inject="waits"))
 """
 
 

@@ -16,9 +16,8 @@ from faultline import strategies
 from faultline.base.errors import Impossible, UsageError
 from faultline.catalogue import Variant
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import compare, main
-from faultline.ranks.job import Injection, Run
-from faultline.ranks.report import Report
+from faultline.ranks import main
+from faultline.ranks.run import Run
 from faultline.runs import runner
 from faultline.runs.supervisor import RankServer
 from faultline.scenario import Scenario, building
@@ -138,7 +137,7 @@ def test_a_scenarios_changes_reach_the_engine_whoever_wraps_it(monkeypatch, thro
     module = SimpleNamespace(scenario=lambda remedy, setup: built)
     run = Run(module, variant, Cell("example", variant.name, "zero2"), setup())
     with pytest.raises(Wrapped) as wrapped:
-        main.train_scenario(run, compare.Trace({}, [], []), Report(), Injection())
+        main.train_scenario(run)
     assert wrapped.value.args == ({"a": 1},)
 
 
@@ -156,13 +155,14 @@ def test_a_model_given_back_between_two_steps_is_wrapped_anew(monkeypatch):
 
     built = Scenario(models[0], loss, lambda *_: torch.ones(1, 1), before_step=anew)
     module = SimpleNamespace(scenario=lambda remedy, setup: built)
-    trace, report = compare.Trace({}, [], []), Report()
     run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
     monkeypatch.setattr(main, "show", lambda *_: None)
-    main.train_scenario(run, trace, report, Injection())
+    main.train_scenario(run)
     assert trained == [models[0], models[1], models[1]]
-    assert not torch.equal(trace.weights[1]["weight"], trace.weights[2]["weight"]), "the new model does not train"
-    assert "wrapping" not in report.evidence, "an engine that is there is no longer being made"
+    assert not torch.equal(run.trace.weights[1]["weight"], run.trace.weights[2]["weight"]), (
+        "the new model does not train"
+    )
+    assert "wrapping" not in run.report.evidence, "an engine that is there is no longer being made"
 
 
 class Clipping(torch.optim.SGD):
@@ -184,11 +184,10 @@ def test_gradients_are_those_before_the_step(monkeypatch):
         optimizer=lambda model: Clipping(model.parameters(), lr=0.1),
     )
     module = SimpleNamespace(scenario=lambda remedy, setup: built)
-    trace = compare.Trace({}, [], [])
     run = Run(module, Variant("broken"), Cell("example", "broken", "single", world_size=1), setup(world_size=1))
     monkeypatch.setattr(main, "show", lambda *_: None)
-    main.train_scenario(run, trace, Report(), Injection())
-    assert [step["weight"].item() for step in trace.gradients] == [1.0] * STEPS
+    main.train_scenario(run)
+    assert [step["weight"].item() for step in run.trace.gradients] == [1.0] * STEPS
 
 
 @pytest.mark.parametrize("stage", [0, 3])

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from faultline.cells.cell import STEPS
-from faultline.ranks.job import Injection
+from faultline.ranks.run import Injection
 from faultline.scenario import LR, MOMENTUM
 
 FAULTY = 1  # the rank that is at fault

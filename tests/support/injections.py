@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from faultline.ranks.job import Injection
+from faultline.ranks.run import Injection
 
 STEP = 1
 

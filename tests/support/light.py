@@ -1,8 +1,7 @@
 """A rank server without the libraries under test: it starts at once, and its ranks do what the functions here do.
 
 `command` gives the name of a program to use as `RankServer(python=...)`; a
-job's `inject` names the function, which is called with the rank, and its
-`evidence` is what the ranks show of themselves.
+job's `inject` names the function, which is called with the rank. Its ranks show the evidence of DDP.
 """
 
 import contextlib
@@ -55,16 +54,15 @@ def gone(pids):
 
 def main(job, rank):
     """Stands in for faultline.ranks.main.main."""
-    evidence = job.get("evidence", {}) | {"at_fork": job["at_fork"]}
-    report = {"rank": rank, "steps": [], "losses": [], "evidence": evidence, "error": None}
-    Path(job["folder"], f"rank{rank}.evidence").write_text(json.dumps(evidence))
-    if job.get("record"):
-        Path(job["reference"]).write_text("")
+    report = Report(rank, evidence={**EVIDENCE, "world_size": job.world_size, "at_fork": job.at_fork})
+    Path(job.folder, f"rank{rank}.evidence").write_text(json.dumps(report.evidence))
+    if job.record:
+        Path(job.reference).write_text("")
         return report
     try:
-        report["evidence"]["found"] = globals()[job["inject"]](rank)
+        report.evidence["found"] = globals()[job.inject](rank)
     except Exception as error:  # noqa: BLE001
-        report["error"] = {"type": type(error).__name__, "message": str(error), "traceback": "", "at": time.monotonic()}
+        report.error = ErrorReport(type(error).__name__, str(error), "", at=time.monotonic())
     return report
 
 
@@ -248,8 +246,12 @@ def kills_the_server(rank):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
+    from faultline import strategies
     from faultline.base import packages
     from faultline.ranks import server as ranks_server
+    from faultline.ranks.report import ErrorReport, Report
+
+    EVIDENCE = {"wrapper": "DistributedDataParallel", "checkpointing_set": "off", **strategies.options("ddp")}
 
     sys.modules["faultline.ranks.main"] = sys.modules["__main__"]
     ranks_server.preload.everything = lambda: None

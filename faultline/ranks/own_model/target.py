@@ -9,6 +9,7 @@ import multiprocessing.process
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +18,8 @@ import torch
 
 from faultline.base.errors import Impossible, Refused
 from faultline.ranks import checkpointing
-from faultline.ranks.observer import Observer, tensors
+from faultline.ranks.job import Target
+from faultline.ranks.observer import Observer, tensors, tied
 from faultline.ranks.own_model import batch as own_model_batch
 from faultline.ranks.own_model import shrink
 from faultline.scenario import LR, MOMENTUM, Scenario, mapped, to
@@ -28,70 +30,72 @@ LARGEST = 20_000_000  # parameters: what is checked here is trained several time
 
 
 class Module:
-    """Stands for a failure's module: its scenario is the target's.
+    """Stands for a failure's module: its scenario is the target's."""
 
-    A target has `file`, `function` (empty: the file is a config), `lora` (keywords of LoraConfig, empty without), `cwd`
-    (the folder that its ranks work in) and `world_size`: among how many ranks the rows of a batch are shared, in the
-    reference too.
-    """
-
-    def __init__(self, target: Mapping[str, Any]) -> None:
+    def __init__(self, target: Target) -> None:
         self.target = target
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
-        file, world = Path(self.target["file"]), self.target["world_size"]
+        file, function = Path(self.target.file), self.target.function
         with alone():
-            built = _call(file, self.target["function"]) if self.target["function"] else tiny(file)
-        model, loss, batch = _parts(built)
-        called = f"{file.name}:{self.target['function']}"
-        if not isinstance(model, torch.nn.Module):
-            raise Refused(f"{called} gives {kind(model)}: return a model, or (model, loss, batch)")
-        if loss is not None and not callable(loss):
-            raise Refused(f"the loss is {kind(loss)}: return a function loss(model, batch) in its place")
-        if hasattr(model, "_orig_mod"):
-            raise Refused(f"{called} gives a compiled model: return it as it was before torch.compile")
-        kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-        if kinds - {torch.float32}:
-            model.float()  # the strategies make bf16 of it where a cell asks for that, each in its own way
-        if self.target["lora"]:
-            model = add_lora(model, dict(self.target["lora"]))
-        check(model)
-        model.train()
-        switch_off(getattr(model, "config", None))
-        keep_together(model)
-        name_blocks(model)
+            built = _call(file, function) if function else tiny(file)
+        model, loss, batch = _parts(built, f"{file.name}:{function}")
+        types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        cast = sorted(str(each).removeprefix("torch.") for each in types - {torch.float32})
+        model = ready(model.float() if cast else model, self.target.lora)
         observer = Observer(model)
-        observer.cast = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
+        observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if loss is None:
             loss = own_model_batch.loss
             batch, observer.not_fed = own_model_batch.of(model)
-        give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
+        return Scenario(
+            model,
+            partial(mean, loss, observer, setup),
+            partial(shares, batch, self.target.world_size),
+            checkpoint=checkpoint,
+            observer=observer,
+            optimizer=of_all,
+        )
 
-        def shares(step: int, rank: int, world_size: int) -> list[Any]:
-            ranks = range(world) if world_size == 1 else [rank]
-            return [(number, give(step, number, world)) for number in ranks]
 
-        alone_and_plain = setup.world_size == 1 and setup.checkpointing == "off"
+def shares(batch: Any, world: int, step: int, rank: int, world_size: int) -> list[tuple[int, Any]]:
+    """A rank's rows, with its number; in one process those of each rank."""
+    give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
+    return [(number, give(step, number, world)) for number in (range(world) if world_size == 1 else [rank])]
 
-        def mean(model: Any, batch: Any) -> torch.Tensor:
-            """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
-            found = []
-            # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
-            own = next(model.parameters()).dtype
-            dtype = own if own == torch.bfloat16 or observer.cast else None
-            for number, part in batch:
-                observer.share = number
-                found.append(scalar(loss(model, to(part, setup.device, dtype))))
-            if alone_and_plain and not any(part.requires_grad for part in found):
-                raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
-            whole = torch.stack(found).mean()
-            if alone_and_plain and not whole.isfinite():
-                raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
-            if alone_and_plain and len(found) > 1 and len({part.item() for part in found}) == 1:
-                raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
-            return whole
 
-        return Scenario(model, mean, shares, checkpoint=checkpoint, observer=observer, optimizer=of_all)
+def mean(loss: Callable[..., Any], observer: Observer, setup: Setup, model: Any, batch: Any) -> torch.Tensor:
+    """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
+    losses = []
+    # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
+    dtype = next(model.parameters()).dtype
+    cast = dtype if dtype == torch.bfloat16 or observer.cast else None
+    for number, rows in batch:
+        observer.share = number
+        losses.append(scalar(loss(model, to(rows, setup.device, cast))))
+    whole = torch.stack(losses).mean()
+    if setup.world_size > 1 or setup.checkpointing != "off":
+        return whole
+    if not any(part.requires_grad for part in losses):
+        raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
+    if not whole.isfinite():
+        raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
+    if len(losses) > 1 and len({part.item() for part in losses}) == 1:
+        raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
+    return whole
+
+
+def ready(model: Any, lora: Mapping[str, Any]) -> Any:
+    """A model that can be trained under every strategy, with an adapter where one is asked for."""
+    if lora:
+        model = add_lora(model, lora)
+    check(model)
+    model.train()
+    if getattr(getattr(model, "config", None), "use_cache", False):
+        model.config.use_cache = False  # training with it warns, or fails where layers are recomputed
+    keep_together(model)
+    name_blocks(model)
+    return model
 
 
 def kind(value: Any) -> str:
@@ -162,20 +166,27 @@ def _usual(kind: str) -> str:
 
     for names in ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"):
         if kind in getattr(modeling_auto, names):
-            found = getattr(modeling_auto, names)[kind]
-            return found if isinstance(found, str) else found[0]
+            name = getattr(modeling_auto, names)[kind]
+            return name if isinstance(name, str) else name[0]
     raise Refused(f'the config of a {kind} names no class; add "architectures": ["..."] to it')
 
 
-def _parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
+def _parts(built: Any, called: str) -> tuple[Any, Callable[..., Any] | None, Any]:
     """A model alone, which must bring its own loss, or with loss and batch."""
+    model, loss, batch = built, None, None
     if isinstance(built, tuple | list) and len(built) == 3:
-        return built[0], built[1], built[2]
-    if isinstance(built, Mapping) and {"model", "loss", "batch"} <= built.keys():
-        return built["model"], built["loss"], built["batch"]
-    if hasattr(built, "forward") and not hasattr(built, "config"):
+        model, loss, batch = built
+    elif isinstance(built, Mapping) and {"model", "loss", "batch"} <= built.keys():
+        model, loss, batch = built["model"], built["loss"], built["batch"]
+    elif hasattr(built, "forward") and not hasattr(built, "config"):
         raise Refused("the function returns a model without a loss: return (model, loss, batch)")
-    return built, None, None
+    if not isinstance(model, torch.nn.Module):
+        raise Refused(f"{called} gives {kind(model)}: return a model, or (model, loss, batch)")
+    if loss is not None and not callable(loss):
+        raise Refused(f"the loss is {kind(loss)}: return a function loss(model, batch) in its place")
+    if hasattr(model, "_orig_mod"):
+        raise Refused(f"{called} gives a compiled model: return it as it was before torch.compile")
+    return model, loss, batch
 
 
 def check(model: torch.nn.Module) -> None:
@@ -186,12 +197,6 @@ def check(model: torch.nn.Module) -> None:
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise Refused("no parameter of the model is trainable")
-
-
-def switch_off(config: Any) -> None:
-    """The cache of a model that generates: training with it warns, or fails where layers are recomputed."""
-    if getattr(config, "use_cache", False):
-        config.use_cache = False
 
 
 def name_blocks(model: torch.nn.Module) -> None:
@@ -217,18 +222,16 @@ def keep_together(model: torch.nn.Module) -> None:
 
     `fully_shard` and FSDP1 ask for shared parameters to be in one unit, which the root then is.
     """
-    places: dict[torch.nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        places.setdefault(parameter, []).append(name)
-    names: dict[torch.nn.Module, list[str]] = {}
+    prefixes: dict[torch.nn.Module, tuple[str, ...]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        names.setdefault(module, []).append(f"{name}." if name else "")
-    for module, own in names.items():
-        if not all(place.startswith(tuple(own)) for p in module.parameters() for place in places[p]):
-            setattr(module, SHARES, True)
+        prefixes[module] = (*prefixes.get(module, ()), f"{name}." if name else "")
+    for names in tied(model):
+        for module, places in prefixes.items():
+            if 0 < sum(name.startswith(places) for name in names) < len(names):
+                setattr(module, SHARES, True)
 
 
-def add_lora(model: Any, keywords: dict[str, Any]) -> Any:
+def add_lora(model: Any, keywords: Mapping[str, Any]) -> Any:
     """A PEFT adapter; B starts small instead of at zero, so that A has a gradient at once."""
     from peft import LoraConfig, get_peft_model
 
@@ -257,7 +260,7 @@ def checkpoint(model: Any, mode: str) -> None:
 def share(batch: Any, rank: int, world_size: int) -> Any:
     """A rank's rows of a batch, nested or not: of every tensor its part along dimension 0."""
 
-    def mine(tensor: torch.Tensor) -> torch.Tensor:
+    def part(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.ndim:
             return tensor
         if len(tensor) % world_size:
@@ -265,18 +268,16 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
                 f"the batch has a tensor {list(tensor.shape)}, which {world_size} ranks can't share by its rows;"
                 f" give {ROWS} rows, or a function batch(step, rank, world_size)"
             )
-        part = len(tensor) // world_size
-        return tensor[rank * part : (rank + 1) * part]
+        return tensor.chunk(world_size)[rank]
 
-    found = mapped(batch, mine)
-    if not any(True for _ in tensors(found)):
+    if not any(True for _ in tensors(batch)):
         raise Refused(f"the batch is {kind(batch)} without a tensor: give tensors, in dictionaries or lists")
-    return found
+    return mapped(batch, part)
 
 
 def scalar(loss: Any) -> torch.Tensor:
     """A loss, or the one of a model's output; raises Refused for what can't be trained on."""
-    found = getattr(loss, "loss", None) if not isinstance(loss, torch.Tensor) else loss
-    if not isinstance(found, torch.Tensor) or found.numel() != 1:
+    number = loss if isinstance(loss, torch.Tensor) else getattr(loss, "loss", None)
+    if not isinstance(number, torch.Tensor) or number.numel() != 1:
         raise Refused(f"the loss is {kind(loss)}, not a tensor with one number")
-    return found.reshape(())
+    return number.reshape(())

@@ -1,0 +1,64 @@
+"""What a rank runs, and the places where a test may reach into it."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faultline.catalogue import Variant
+from faultline.cells.cell import Cell
+from faultline.ranks.compare import Trace
+from faultline.ranks.report import Report
+from faultline.strategies import Setup
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Changes what is run, to seed a fault or to measure noise; the default changes nothing.
+
+    `model` alters a bare model in place; `scenario` and `wrapped` give back what
+    to use instead of the Scenario and the Wrapped that they are handed. `save` is
+    given what writes a rank's part of a checkpoint, and the folder that it writes to.
+    """
+
+    model: Callable[[Any], None] = lambda model: None
+    scenario: Callable[[Any, Setup], Any] = lambda built, setup: built
+    wrapped: Callable[[Any, Setup], Any] = lambda wrapped, setup: wrapped
+    save: Callable[[Callable[[], None], Path, Setup], None] = lambda write, folder, setup: write()
+
+
+def injection(name: str) -> Injection:
+    """The Injection that ``path/to/file.py:NAME`` names."""
+    if not name:
+        return Injection()
+    file, attribute = name.rsplit(":", 1)
+    return runpy.run_path(file)[attribute]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant of a failure's module, or of what stands for it, as this rank runs it.
+
+    What comes of it is in `trace` and `report`; `checkpoint` is the folder that it saves to, where it does.
+    """
+
+    module: Any  # has `scenario` or `trainer`, as a failure's file
+    variant: Variant
+    cell: Cell
+    setup: Setup
+    report: Report = field(default_factory=Report)
+    inject: Injection = field(default_factory=Injection)
+    checkpoint: str = ""
+    trace: Trace = field(default_factory=Trace)
+
+
+def show(run: Run) -> None:
+    """Leave a rank's evidence where the supervisor finds it, should the rank not live to report."""
+    file = Path(run.setup.folder) / f"rank{run.setup.rank}.evidence"
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(run.report.evidence))
+    partial.replace(file)
