@@ -18,12 +18,10 @@ from faultline.diagnose.prefixes import PREFIX, bare
 CHUNK = 1 << 18  # bytes that are read at a time
 WIDTH = 1 << 16  # bytes of a line of JSON that are read; the rest is dropped
 PLAIN = 1 << 13  # the same of any other line
-WINDOW = 1 << 15  # bytes of lines that are searched together, one of each kind
 HEAD = 1 << 10  # bytes that show the encoding
 GZIP = b"\x1f\x8b"
 TRACEBACK = "Traceback (most recent call last)"
 
-_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _STEERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and the moves of several progress bars
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x08\x1b"})
 
@@ -52,8 +50,7 @@ class Line(NamedTuple):  # of which there may be many millions
 
 
 Wanted = Callable[[], "re.Pattern[bytes] | None"]
-"""The pattern of the lines that count at the moment when it is called; None where every line counts. A pattern stays
-within a line, takes all digits for the same, and looks for words, which escape sequences may interrupt."""
+"""The pattern of the lines that count at the moment when it is called; None where every line counts."""
 
 
 def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] | None = None) -> Iterator[Line]:
@@ -63,11 +60,11 @@ def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] 
     """
     for name in files:
         if name == STDIN:
-            yield from lines("standard input", chunks(sys.stdin.buffer), wanted, binary)
+            yield from lines("standard input", sys.stdin.buffer, wanted, binary)
             continue
         try:
             with open(name, "rb") as stream:
-                yield from lines(name, chunks(stream), wanted, binary)
+                yield from lines(name, stream, wanted, binary)
         except OSError as error:
             advice = ""
             if name.startswith(("http://", "https://")):
@@ -77,29 +74,31 @@ def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] 
             raise UsageError(f"{plain(name)} can't be read: {error.strerror or error}{advice}") from None
 
 
-def chunks(stream: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: stream.read(CHUNK), b"")
-
-
 def lines(
-    name: str, content: Iterable[bytes], wanted: Wanted = lambda: None, binary: list[str] | None = None
+    name: str, stream: BinaryIO, wanted: Wanted = lambda: None, binary: list[str] | None = None
 ) -> Iterator[Line]:
-    """The lines of one log, the same however its bytes are cut into pieces.
+    """The lines of one log that are wanted.
 
     Its name is added to `binary` if it begins with many control characters, in whichever encoding, as no log does.
     """
-    first, parts = _with_head(utf8(unzipped(content)), 1)
-    head = first[:CHUNK]
-    if binary is not None and len(head) > 10 * len(head.translate(None, _CONTROLS)) // 9:
+    first, parts = _first(utf8(unzipped(iter(lambda: stream.read(CHUNK), b""))))
+    if binary is not None and len(first) > 10 * len(first.translate(None, _CONTROLS)) // 9:
         binary.append(name)
     for number, raw in split(parts, wanted):
         for text in unwrapped(decoded(raw)):
             yield Line(name, number, *bare(text))
 
 
+def _first(parts: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first piece that isn't empty, and all pieces; without the mark of UTF-8."""
+    rest = filter(None, parts)
+    first = next(rest, b"").removeprefix(codecs.BOM_UTF8)
+    return first, chain([first] if first else [], rest)
+
+
 def unzipped(content: Iterable[bytes]) -> Iterator[bytes]:
     """The content of gzip members, known by their first bytes, else the bytes as they are; a torn member ends it."""
-    first, parts = _with_head(content, len(GZIP))
+    first, parts = _first(content)
     if not first.startswith(GZIP):
         yield from parts
         return
@@ -118,15 +117,11 @@ def unzipped(content: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def utf8(content: Iterable[bytes]) -> Iterator[bytes]:
-    """UTF-16 as UTF-8, and UTF-8 without its mark; the rest is left for `decoded`."""
-    first, parts = _with_head(content, HEAD)
-    encoding, at_mark = _utf16(first[:HEAD]), True
+    """UTF-16 as UTF-8; the rest is left for `decoded`."""
+    first, parts = _first(content)
+    encoding = _utf16(first[:HEAD])
     decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
     for part in parts:
-        if at_mark:
-            for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) if decoder else (codecs.BOM_UTF8,):
-                part = part.removeprefix(mark)
-            at_mark = False
         yield decoder.decode(part).encode("utf-8", "replace") if decoder else part
 
 
@@ -140,73 +135,33 @@ def _utf16(head: bytes) -> str:
     return ""
 
 
-def _with_head(content: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """The first piece, and all pieces: the same bytes, the first piece of at least `size` where there are as many."""
-    parts, head = iter(content), b""
-    for part in parts:
-        head += part
-        if len(head) >= size:
-            break
-    return head, chain([head], parts)
-
-
 def split(content: Iterable[bytes], wanted: Wanted = lambda: None) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers and without their ends: the first bytes of what each showed last, where carriage returns
-    overwrite: `WIDTH` of what may be JSON, else `PLAIN`. Lines without the pattern that is `wanted` at that moment are
-    passed over as fast as they are read."""
-    line, returned, number = b"", False, 0
+    """The lines that are wanted, with their numbers and without their ends."""
+    number, rest = 0, b""
     for part in content:
-        at = stop = 0  # where the next line begins, and where the stretch ends that has wanted lines
-        while part:
-            pattern = wanted()
-            if pattern and not line and not returned:  # at the beginning of a line
-                start, stop = (at, stop) if at < stop else _stretch(pattern, part, at)
-                match = pattern.search(part, start, stop)
-                passed = part.rfind(b"\n", at, match.start() if match else stop) + 1
-                if passed:
-                    number += part.count(b"\n", at, passed)
-                    at = passed
-            end = part.find(b"\n", at)
-            piece = part[at:end] if end >= 0 else part[at:]
-            body = piece.rstrip(b"\r")
-            if body:
-                _, again, shown = body.rpartition(b"\r")
-                if returned or again:
-                    line = b""
-                if len(line) < WIDTH:
-                    line = _beginning(line + shown[:WIDTH])
-                returned = False
-            returned = returned or len(body) < len(piece)
-            if end < 0:
-                break
-            number, at = number + 1, end + 1
+        *ended, rest = (rest + part).split(b"\n")
+        pattern = wanted()
+        for raw in ended:
+            number += 1
+            line = _shown(raw)
             if not pattern or _has(pattern, line):
                 yield number, line
-            line, returned = b"", False
-    if line and (not (pattern := wanted()) or _has(pattern, line)):
+                pattern = wanted()
+        # What a carriage return at the end does, only the next piece shows.
+        rest = _shown(rest) + (b"\r" if rest.endswith(b"\r") else b"")
+    if (line := _shown(rest)) and (not (pattern := wanted()) or _has(pattern, line)):
         yield number + 1, line
+
+
+def _shown(raw: bytes) -> bytes:
+    """The beginning of what a line showed last, where carriage returns overwrite: more of it if it may be JSON."""
+    if b"\r" in raw:
+        raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
+    return raw[: WIDTH if raw.lstrip()[:1] in (b"{", b'"') else PLAIN] if len(raw) > PLAIN else raw
 
 
 def _has(pattern: re.Pattern[bytes], line: bytes) -> bool:
     return bool(pattern.search(_STEERS.sub(b"", line) if b"\x1b" in line else line))
-
-
-def _beginning(line: bytes) -> bytes:
-    return line[: WIDTH if line.lstrip()[:1] in (b"{", b'"') else PLAIN]
-
-
-def _stretch(pattern: re.Pattern[bytes], part: bytes, at: int) -> tuple[int, int]:
-    """Where the next stretch of about `WINDOW` bytes begins and ends that has a wanted line; else the end, twice.
-
-    Most lines of a log differ from others in digits and escape sequences alone: one of each kind is searched.
-    """
-    stop = at
-    while stop < len(part):
-        start, stop = stop, part.find(b"\n", stop + WINDOW) + 1 or len(part)
-        kinds = b"\n".join({*part[start:stop].translate(_ONE_DIGIT).split(b"\n")})
-        if pattern.search(_STEERS.sub(b"", kinds)):
-            return start, stop
-    return stop, stop
 
 
 def decoded(raw: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -103,7 +104,9 @@ def index(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def diagnosed(labelled: LabelledLog) -> Diagnosis:
-    return diagnose(lambda wanted: diagnose_lines.lines(labelled.name, [labelled.log], wanted), labelled.options)
+    return diagnose(
+        lambda wanted: diagnose_lines.lines(labelled.name, io.BytesIO(labelled.log), wanted), labelled.options
+    )
 
 
 def answer_of(diagnosis: Diagnosis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import fields, replace
 from pathlib import Path
@@ -292,7 +293,7 @@ def test_both_commands_give_one_answer_to_one_error():
     cell = "check/model/ddp-find-unused/reentrant/fp32/w2/cpu"
     told = entry("raises", cell, detail=words, ranks=(error(READY),))
     match, either = findings.recognised(told)
-    other = diagnosis.diagnose(lambda wanted: lines.lines("log", [READY.encode()], wanted))
+    other = diagnosis.diagnose(lambda wanted: lines.lines("log", io.BytesIO(READY.encode()), wanted))
     assert matching.name_of(match, either) == matching.name_of(other.match, other.either)
     assert match.mechanism == other.match.mechanism != "" and (match.sure, other.match.sure) == ("likely", "likely")
     text = shown([told])

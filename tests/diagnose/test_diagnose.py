@@ -44,12 +44,14 @@ TWICE = "AssertionError: The parameter 7 has already been reduced. Gradient comp
 
 def told(text, **how):
     content = text if isinstance(text, bytes) else text.encode()
-    return diagnose(lambda wanted: diagnose_lines.lines("log", [content], wanted), Hints(**how) if how else None)
+    return diagnose(
+        lambda wanted: diagnose_lines.lines("log", io.BytesIO(content), wanted), Hints(**how) if how else None
+    )
 
 
 def unhurried(content, asked=None):
     """The same with every line looked at."""
-    return diagnose(lambda wanted: diagnose_lines.lines("log", [content], lambda: wanted() and None), asked)
+    return diagnose(lambda wanted: diagnose_lines.lines("log", io.BytesIO(content), lambda: wanted() and None), asked)
 
 
 def printed(answer):
@@ -698,7 +700,7 @@ def test_no_text_of_a_log_steers_the_terminal(text):
     hostile = f"\x1b]0;{text}\x07\x1b[2J[bold red]{text}[/]"
     for content in (f"ValueError: {hostile}\n", f"RuntimeError: has already been reduced {hostile}\n"):
         for name in ("log", f"log{text}\x1b[2J"):
-            answer = diagnose(lambda wanted, c=content, n=name: diagnose_lines.lines(n, [c.encode()], wanted))
+            answer = diagnose(lambda wanted, c=content, n=name: diagnose_lines.lines(n, io.BytesIO(c.encode()), wanted))
             shown = io.StringIO()
             view.show(Console(file=shown, width=200), answer)
             assert "\x1b" not in shown.getvalue() and "\x07" not in shown.getvalue()

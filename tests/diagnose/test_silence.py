@@ -25,7 +25,7 @@ FORMS = (
 
 def told(*lines):
     content = "".join(f"{line}\n" for line in lines).encode()
-    return diagnose(lambda wanted: diagnose_lines.lines("train.log", [content], wanted))
+    return diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), wanted))
 
 
 def shown(answer):
@@ -142,5 +142,5 @@ def test_machines_are_told_as_well(asked, tmp_path):
 def test_law_lines_that_are_passed_over_change_no_answer(lines):
     """Breaks when the quick look at a log's bytes says otherwise than reading every line."""
     content = "\n".join(lines).encode()
-    slow = diagnose(lambda wanted: diagnose_lines.lines("train.log", [content], lambda: wanted() and None))
-    assert diagnose(lambda wanted: diagnose_lines.lines("train.log", [content], wanted)) == slow
+    slow = diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), lambda: wanted() and None))
+    assert diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), wanted)) == slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from faultline.diagnose import lines as diagnose_lines
@@ -19,7 +21,7 @@ def read(lines):
 
 
 def found(text):
-    return read(diagnose_lines.lines("log", [text.encode()]))
+    return read(diagnose_lines.lines("log", io.BytesIO(text.encode())))
 
 
 def cause(text):
@@ -95,11 +97,14 @@ def test_an_error_that_was_survived_is_not_the_cause():
 def test_files_are_read_apart():
     """Breaks when the log of a rank that trains on speaks for one that died."""
     died, trains = traceback("ValueError: x"), "{'loss': 0.1}\n"
-    lines = [*diagnose_lines.lines("rank0", [died.encode()]), *diagnose_lines.lines("rank1", [trains.encode()])]
+    lines = [
+        *diagnose_lines.lines("rank0", io.BytesIO(died.encode())),
+        *diagnose_lines.lines("rank1", io.BytesIO(trains.encode())),
+    ]
     assert not read(lines).cause().survived
     torn = [
-        *diagnose_lines.lines("rank0", [died.encode()[:-20]]),
-        *diagnose_lines.lines("rank1", [traceback("KeyError: 'y'").encode()]),
+        *diagnose_lines.lines("rank0", io.BytesIO(died.encode()[:-20])),
+        *diagnose_lines.lines("rank1", io.BytesIO(traceback("KeyError: 'y'").encode())),
     ]
     assert read(torn).cause().text == "KeyError: 'y'"
 
@@ -305,7 +310,9 @@ def test_times_decide_which_of_several_files_failed_first():
     untimed = "OSError: whenever\n"
 
     def first(*texts):
-        lines = (line for n, text in enumerate(texts) for line in diagnose_lines.lines(f"node{n}", [text.encode()]))
+        lines = (
+            line for n, text in enumerate(texts) for line in diagnose_lines.lines(f"node{n}", io.BytesIO(text.encode()))
+        )
         return read(lines).cause().text
 
     assert first(late, early) == first(early, late) == "KeyError: 'early'"
@@ -319,8 +326,8 @@ def test_the_earliest_of_several_summaries_names_the_rank():
         entry = f"  time      : 2025-04-02_10:00:{time}\n  host      : x\n  rank      : {rank} (local_rank: 1)\n"
         return traceback(error, rank) + f"Root Cause (first observed failure):\n[0]:\n{entry}"
 
-    lines = [*diagnose_lines.lines("a", [node("09", 1, "ValueError: late").encode()])]
-    lines += diagnose_lines.lines("b", [node("05", 9, "KeyError: 'early'").encode()])
+    lines = [*diagnose_lines.lines("a", io.BytesIO(node("09", 1, "ValueError: late").encode()))]
+    lines += diagnose_lines.lines("b", io.BytesIO(node("05", 9, "KeyError: 'early'").encode()))
     assert read(lines).cause().text == "KeyError: 'early'"
 
 
