@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
+from faultline import strategies
+from faultline.audit.arguments import trainers
 from faultline.audit.defaults import OTHER_TRAINER
+from faultline.audit.engines import NO, YES
 from faultline.audit.project import Project
 from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import CHECKPOINTING, Cell, default_world
+from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import in_words, ordered
 from faultline.observations import history, measured, releases
 from faultline.observations.ranges import Range
@@ -65,60 +68,54 @@ def findings(project: Project) -> list[Finding]:
     """Every failure that nothing known excludes, the surest first."""
     matches = []
     for failure in failures().values():
-        cases = [case for variant in _broken(failure, project) if (case := _case(failure, variant, project))]
-        if cases:
-            together = sorted(_together(cases), key=lambda case: len(case.open))
-            matches.append(Finding(failure, tuple(together)))
+        broken = [variant for variant in failure.variants if variant.broken]
+        if cases := [case for variant in broken if (case := _case(failure, variant, project))]:
+            matches.append(Finding(failure, tuple(sorted(_together(cases), key=lambda case: len(case.open)))))
     return sorted(matches, key=lambda finding: (len(finding.cases[0].open), finding.failure.name))
-
-
-def _broken(failure: Failure, project: Project) -> list[Variant]:
-    """The variants that show the failure in the trainers that the project leaves.
-
-    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism, or what goes
-    wrong in any trainer.
-    """
-    broken = [variant for variant in failure.variants if variant.broken]
-    left = project.left.get("trainer")
-    if left is None:
-        return broken
-    measured = {variant.trainer for variant in broken}
-    return [v for v in broken if v.trainer in left or (bool(left - measured) and (v.any_trainer or not v.trainer))]
 
 
 def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
     """One variant in a project; None if something known excludes it, or nothing in its places shows the failure."""
-    if any(project.left.get(need) == frozenset(["no"]) for need in variant.needs):
+    trainer = _trainer(failure, variant, project)
+    if trainer is None or any(project.left.get(need) == NO for need in variant.needs):
         return None
     states = _states(failure, variant, project)
     shown = [cell for cell, (shows, _) in states.items() if shows is not False]
     if not shown:
         return None
-    holds, unknown = _trainer(failure, variant, project)
-    needed = [need for need in variant.needs if project.left.get(need) == frozenset(["yes"])]
+    holds, unknown = trainer
+    needed = [need for need in variant.needs if project.left.get(need) == YES]
     missing = [need for need in variant.needs if need not in needed]
+    whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
     holds += needed
     holds += [axis for axis in PLACES if axis in project.left and _holds(axis, failure, shown, states, project)]
-    whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
-    unknown += [*missing, *([_differs(shown, [*states])] if len(shown) < len(states) else []), *whys]
-    turns = [
-        t for cell in shown for t in (releases.fixed(failure, cell), history.turn(failure.history.began, cell)) if t
-    ]
-    holds += dict.fromkeys(turn.package for turn in turns if turn.package in project.versions and not whys)
-    unknown += [variant.look_for] if variant.look_for else []
+    for cell in shown if not whys else ():
+        turns = (releases.fixed(failure, cell), history.turn(failure.history.began, cell))
+        holds += [turn.package for turn in turns if turn and turn.package in project.versions]
+    unknown += missing
+    if len(shown) < len(states):
+        unknown.append(_differs(shown, [*states]))
+    unknown += [*whys, variant.look_for] if variant.look_for else whys
     asks = bool(variant.look_for) or not all(_by_default(need, project) for need in missing)
-    return Case((variant,), tuple(shown), tuple(states), tuple(holds), tuple(unknown), asks)
+    return Case((variant,), tuple(shown), tuple(states), tuple(dict.fromkeys(holds)), tuple(unknown), asks)
 
 
-def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list[str], list[str]]:
-    """The trainer as a condition that holds, and as an open one."""
-    left = project.left.get("trainer")
+def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list[str], list[str]] | None:
+    """The trainer as a condition that holds, and as an open one; None if the project's trainers exclude the variant.
+
+    A trainer that the failure was measured in is that variant's; any other may run the bare mechanism, or what goes
+    wrong in any trainer.
+    """
+    left = project.left.get("trainer", trainers())
     measured = {each.trainer for each in failure.variants if each.broken and each.trainer}
-    if not measured:
+    runs_in_others = variant.any_trainer or not variant.trainer
+    if variant.trainer not in left and not (runs_in_others and left - measured):
+        return None
+    if not measured or (not variant.trainer and not left & measured):
         return [], []
-    if left is not None and (left == {variant.trainer} if variant.trainer else not left & measured):
-        return (["trainer"] if variant.trainer else []), []
-    if variant.any_trainer and left is not None and OTHER_TRAINER not in left:
+    if left == {variant.trainer}:
+        return ["trainer"], []
+    if variant.any_trainer and OTHER_TRAINER not in left:
         return [], [f"your trainer behaves like {_named([variant])} {BELOW}"]
     return [], ["trainer"]
 
@@ -158,17 +155,14 @@ def _places(failure: Failure, variant: Variant, project: Project) -> list[Cell]:
     cells = [c for c in measured.outcomes(failure) if c.variant == variant.name and c.world_size == default_world(c)]
     run = {cell.checkpointing for cell in cells}
     modes = run if run == {"off"} else project.left.get("checkpointing", run)
-    left = {
-        cell
-        for cell in cells
-        if cell.strategy in project.left.get("strategy", (cell.strategy,)) and cell.checkpointing in modes
-    }
-    precision = project.left.get("precision")
-    if precision == frozenset(["bf16"]):
-        left = {cell for cell in left if cell.precision == "bf16" or replace(cell, precision="bf16") not in left}
-    elif precision == frozenset(["fp32"]):
-        left = {cell for cell in left if cell.precision == "fp32"}
-    return [cell for cell in cells if cell in left]
+    names = project.left.get("strategy", strategies.names())
+    left = [cell for cell in cells if cell.strategy in names and cell.checkpointing in modes]
+    precision = project.left.get("precision", PRECISIONS)
+    if "fp32" not in precision:
+        return [cell for cell in left if cell.precision == "bf16" or replace(cell, precision="bf16") not in left]
+    if "bf16" not in precision:
+        return [cell for cell in left if cell.precision == "fp32"]
+    return left
 
 
 def _holds(axis: str, failure: Failure, shown: Sequence[Cell], among: Collection[Cell], project: Project) -> bool:

@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from faultline.base.text import STDIN, one_line
 
 LONGEST = 8_000_000  # bytes of a file; uv.lock of a large project has a tenth of it
 LONGEST_YAML = 100_000  # characters, for PyYAML takes seconds for more
-DEEPEST = 50  # brackets within brackets, for which PyYAML takes minutes
+DEEPEST = 50  # levels of a YAML file; PyYAML takes minutes for thousands of brackets
 ALIASES = 20  # of a YAML file; merged into each other, more could make millions of keys
 FILES, FOLDERS, DEPTH = 300, 3000, 3  # that are looked at in a folder
 USUAL = re.compile(
@@ -100,15 +101,14 @@ def find(paths: Sequence[str]) -> tuple[list[Candidate], list[str]]:
     """The files that are named or lie in a named folder, and the places in these folders that can't be read."""
     candidates: list[Candidate] = []
     unreadable: list[str] = []
-    for name in paths:
-        path = Path(name)
+    for path in map(Path, paths):
         if not path.is_dir() or is_environment(path):
             candidates.append(Candidate(path, one_line(path), named=True))
             continue
-        inside, closed = _inside(path)
-        shown = {each: one_line(each.relative_to(path) if len(paths) == 1 else each) for each in (*inside, *closed)}
-        candidates += [Candidate(each, shown[each], named=False) for each in inside]
-        unreadable += [shown[each] for each in closed]
+        shown_in = path if len(paths) > 1 else Path()
+        usual, closed = _inside(path)
+        candidates += [Candidate(path / each, one_line(shown_in / each), named=False) for each in usual]
+        unreadable += [one_line(shown_in / each) for each in closed]
     return candidates, unreadable
 
 
@@ -121,11 +121,12 @@ def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
     """The usual files of a project's folder and of the three levels below, the nearest first; what can't be read."""
     usual: list[Path] = []
     closed: list[Path] = []
-    walk = os.walk(folder, onerror=lambda error: closed.append(Path(error.filename)))
+    walk = os.walk(folder, onerror=lambda error: closed.append(Path(error.filename).relative_to(folder)))
     for root, below, names in itertools.islice(walk, FOLDERS):
-        depth = len(Path(root).relative_to(folder).parts)
+        place = Path(root).relative_to(folder)
+        depth = len(place.parts)
         ours = not depth or "pyvenv.cfg" not in names
-        usual += [Path(root, name) for name in names if ours and USUAL.fullmatch(name)]
+        usual += [place / name for name in names if ours and USUAL.fullmatch(name)]
         below[:] = sorted(name for name in below if ours and depth < DEPTH and not NOT_OURS.fullmatch(name))
     return sorted(usual, key=lambda path: (len(path.parts), path))[:FILES], closed
 
@@ -133,23 +134,19 @@ def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
 def read(path: Path, name: str = "") -> Document:
     """Read a file and parse it; raises UsageError if it is not text, too long or hostile."""
     name = name or one_line(path)
-    if str(path) == STDIN:
-        content = sys.stdin.buffer.read(LONGEST + 1)
-        return document(content, "standard input", Path())
     try:
-        if not path.is_file():  # a pipe would keep us waiting
+        if str(path) == STDIN:
+            path, name = Path(), "standard input"
+            content = sys.stdin.buffer.read(LONGEST + 1)
+        elif path.is_file():  # a pipe would keep us waiting
+            with open(path, "rb") as file:
+                content = file.read(LONGEST + 1)
+        else:
             raise UsageError(f"{name} is not a file" if path.exists() else f"{name} does not exist")
-        with open(path, "rb") as file:
-            content = file.read(LONGEST + 1)
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror or error}") from None
-    return document(content, name, path)
-
-
-def document(content: bytes, name: str, path: Path) -> Document:
-    """The content of a file as text, and parsed."""
     if len(content) > LONGEST:
-        raise UsageError(f"{name} is longer than {LONGEST // 1_000_000} MB, so not a file of settings or versions")
+        raise UsageError(f"{name} is longer than {LONGEST // 1_000_000} MB, too much for settings or versions")
     text = decoded(content)
     if text is None:
         raise UsageError(f"{name} is not text")
@@ -170,24 +167,19 @@ def parsed(text: str, name: str) -> Any:
     """A text's JSON, TOML or YAML; None if it is something else, such as lines of requirements."""
     start = text.lstrip()[:1]
     try:
-        if start in ("{", "["):
-            try:
+        if start == "{":
+            return json.loads(text)
+        if start == "[":
+            with suppress(ValueError):
                 return json.loads(text)
-            except ValueError:
-                if start == "{":
-                    raise
-        return _toml(text) or _yaml(text, name)
+        with suppress(ValueError):
+            if data := tomllib.loads(text):
+                return data
+        return _yaml(text, name)
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
     except ValueError as error:
         raise UsageError(f"{name} begins like JSON and is not: {one_line(error)[:100]}") from None
-
-
-def _toml(text: str) -> Table | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None
 
 
 def _yaml(text: str, name: str) -> Any:
@@ -196,19 +188,16 @@ def _yaml(text: str, name: str) -> Any:
         return None
     if len(text) > LONGEST_YAML:
         raise UsageError(f"{name} is longer than {LONGEST_YAML // 1000} kB, too much for settings in YAML")
-    depth = itertools.accumulate((bracket in "[{") * 2 - 1 for bracket in re.findall(r"[\[\]{}]", text))
-    if max(depth, default=0) > DEEPEST or re.search(rf"^(?:[-?] *){{{DEEPEST}}}", text.lstrip(), re.MULTILINE):
-        raise UsageError(f"{name} is nested too deeply")
     import yaml  # here, as only this needs it, and it brings a library in C
 
+    depth = aliases = 0
     try:
-        if len(re.findall(r"\*\w", text)) > ALIASES:
-            aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
-            if aliases > ALIASES:
-                raise UsageError(f"{name} has {aliases} YAML aliases, and more than {ALIASES} are not followed")
+        for event in yaml.parse(text, yaml.SafeLoader):  # one by one, so that a hostile file ends early
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            aliases += isinstance(event, yaml.AliasEvent)
+            if depth > DEEPEST or aliases > ALIASES:
+                raise UsageError(f"{name} is nested too deeply, or has more than {ALIASES} YAML aliases")
         data = yaml.load(text, yaml.SafeLoader)
-    except yaml.YAMLError:
-        return None
-    except (ValueError, TypeError, OverflowError):  # such as a date that there isn't
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError):  # such as a date that there isn't
         return None
     return data if isinstance(data, dict) else None

@@ -60,42 +60,42 @@ def read_project(paths: Sequence[str], environment: bool = False, python: str = 
     Raises UsageError for a file that isn't recognised, unless it was only found in a folder.
     """
     candidates, unreadable = files.find(paths)
-    contents = {candidate.name: _content(candidate) for candidate in candidates}
-    read = [name for name, content in contents.items() if content]
-    skipped = [name for name, content in contents.items() if not content]
-    if paths and not read:
+    contents: dict[str, Content] = {}
+    skipped = []
+    for candidate in candidates:
+        try:
+            contents[candidate.name] = _content(candidate)
+        except UsageError:
+            if candidate.named:
+                raise
+            skipped.append(candidate.name)
+    if paths and not contents:
         raise UsageError(f"no requirements, lock file or training config found in {few(paths)}")
     notes = []
     if environment or python or not paths:
         prefix = versions.of_python(python) if python else versions.active()
-        contents[""] = Content(pins=versions.environment(prefix, "installed"))
-        read.append(f"what is installed in {prefix}")
+        contents[f"what is installed in {prefix}"] = Content(pins=versions.environment(prefix, "installed"))
         if not python and prefix == Path(sys.prefix):
             notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
-    project = put_together([content for content in contents.values() if content])
-    notes += [*project.notes]
+    project = put_together([*contents.values()])
+    notes += project.notes
     notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
     notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
-    return replace(project, notes=tuple(notes), read=tuple(read))
+    return replace(project, notes=tuple(notes), read=tuple(contents))
 
 
-def _content(candidate: Candidate) -> Content | None:
-    """What a file states; None for one of a folder that isn't recognised."""
+def _content(candidate: Candidate) -> Content:
+    """What a file states; raises UsageError for one that isn't recognised."""
     path, name = candidate.path, candidate.name
-    try:
-        if files.is_environment(path):
-            return Content(pins=versions.environment(path, name))
-        document = files.read(path, name)
-        settings, pins = arguments.read(document), versions.read(document)
-        if settings is None and pins is None:
-            raise UsageError(
-                f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, or "
-                "training arguments in YAML or JSON"
-            )
-    except UsageError:
-        if candidate.named:
-            raise
-        return None
+    if files.is_environment(path):
+        return Content(pins=versions.environment(path, name))
+    document = files.read(path, name)
+    settings, pins = arguments.read(document), versions.read(document)
+    if settings is None and pins is None:
+        raise UsageError(
+            f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, or "
+            "training arguments in YAML or JSON"
+        )
     kind, statements = settings or ("", [])
     return Content(kind, statements, pins or [])
 

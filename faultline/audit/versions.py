@@ -25,10 +25,11 @@ from faultline.observations.ranges import Range
 DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 LONG = 5000  # characters of a requirement with its hashes
-MOST_UNREAD = 3  # lines that aren't requirements for each that is: a merge conflict leaves as many
+MOST_UNREAD = 3  # lines that aren't requirements for each that is, as a merge conflict leaves them
 NAMELESS = re.compile(r"[\w.+:/@-]+\.(?:whl|zip|tar\.gz)|(?:git\+|https?://|file:|\./|\.\./)")
 INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
+PACKAGES = ("lib*/python*/site-packages", "lib/python*/dist-packages", "local/lib/python*/dist-packages")
 PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
 BUILD = re.compile(r"-(\d[\w.]*?)(?:\+[\w.]+)?(?:-[\w.]+-[\w.]+-[\w.]+\.whl|\.tar\.gz)|@v?(\d[\w.]*)$")
 
@@ -63,13 +64,10 @@ def read(document: Document) -> list[Pin] | None:
     return None if pins is None else [pin for pin in pins if pin]
 
 
-def environment(folder: Path, name: str) -> list[Pin]:
+def environment(prefix: Path, name: str) -> list[Pin]:
     """The versions in an environment, by the names of its metadata folders; nothing of it is imported."""
-    names = sorted(
-        entry.name.removesuffix(".dist-info") for each in _folders(folder) for entry in each.glob("*.dist-info")
-    )
-    pins = (_pin(package, f"=={version}", name) for package, _, version in (each.partition("-") for each in names))
-    return [pin for pin in pins if pin]
+    packages = (each.split("-", 1) for each in _installed(prefix) if "-" in each)
+    return [pin for package, version in packages if (pin := _pin(package, f"=={version}", name))]
 
 
 def active() -> Path:
@@ -83,15 +81,15 @@ def of_python(name: str) -> Path:
     """The environment of an interpreter, or the folder of one; raises UsageError where there is none."""
     path = Path(name)
     folder = path if path.is_dir() else path.absolute().parent.parent  # not resolved: the link is in the environment
-    if not (path.is_dir() or (path.is_file() and path.parent.name in ("bin", "Scripts"))) or not any(_folders(folder)):
+    if not (path.is_dir() or (path.is_file() and path.parent.name == "bin")) or not _installed(folder):
         raise UsageError(f"{one_line(name)} is neither an interpreter nor an environment with packages")
     return folder
 
 
-def _folders(prefix: Path) -> Iterator[Path]:
-    for pattern in ("lib*/python*/site-packages", "lib/python*/dist-packages", "Lib/site-packages"):
-        yield from prefix.glob(pattern)
-    yield from prefix.glob("local/lib/python*/dist-packages")  # Debian's
+def _installed(prefix: Path) -> list[str]:
+    """The packages of an environment, as ``trl-0.15.2``."""
+    metadata = (folder for pattern in PACKAGES for folder in prefix.glob(f"{pattern}/*.dist-info"))
+    return sorted(folder.name.removesuffix(".dist-info") for folder in metadata)
 
 
 def _pin(name: object, specifier: str, place: str) -> Pin | None:
@@ -171,12 +169,10 @@ def _included(document: Document, name: str, depth: int, source: str) -> list[Pi
 
 def _unread(line: str, source: str) -> list[Pin]:
     """A note on a line that isn't a requirement, but none on a build of a package that isn't under test."""
-    start = line[:60]
-    if NAMELESS.match(line):
-        names = [name for name in STACK if re.search(rf"\b{name}\b", line)]
-        return [_skipped(source, f"names no package: write {name} @ {start}") for name in names[:1]]
-    why = "left from a merge conflict" if re.match(r"[<=>|]{7}", line) else "not a requirement like trl==0.15.2"
-    return [_skipped(source, f"{why}: {start}")]
+    if not NAMELESS.match(line):
+        return [_skipped(source, f"not a requirement like trl==0.15.2: {line[:60]}")]
+    names = [name for name in STACK if re.search(rf"\b{name}\b", line)]
+    return [_skipped(source, f"names no package: write {name} @ {line[:60]}") for name in names[:1]]
 
 
 def _skipped(source: str, why: str) -> Pin:

@@ -165,7 +165,7 @@ def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
     [
         ("accelerate=1.4.0", "not a requirement like trl==0.15.2: accelerate=1.4.0"),
         ("trl==", "not a requirement like trl==0.15.2: trl=="),
-        ("<<<<<<< HEAD", "left from a merge conflict: <<<<<<< HEAD"),
+        ("<<<<<<< HEAD", "not a requirement like trl==0.15.2: <<<<<<< HEAD"),
         ("-r missing.txt", "missing.txt does not exist"),
         ("git+https://example.org/accelerate@v1.4.0", "write accelerate @ git+https://example.org/accelerate@v1.4.0"),
     ],
