@@ -101,7 +101,7 @@ def test_the_first_release_is_found(world, bisected, direction, first, others):
 
 @pytest.mark.parametrize(("sides", "direction"), [((FAILS, TRAINS), "fixed"), ((TRAINS, FAILS), "introduced")])
 def test_without_a_direction_the_newest_release_gives_it(world, bisected, sides, direction):
-    """Breaks when make bisect FAILURE=... PACKAGE=... alone finds nothing where there is something."""
+    """Breaks when bisect FAILURE PACKAGE alone finds nothing where there is something."""
     world.does = lambda versions, time: sides[minor(versions) >= 30]
     code, _, told = bisected()
     assert (code, told["direction"], told["after"]["version"]) == (0, direction, "0.30.0")

@@ -223,7 +223,7 @@ def maker(tmp_path, monkeypatch):
 
 
 def test_environments_can_be_removed(tmp_path, maker, capsys):
-    """Breaks when make clean-stacks leaves gigabytes, or takes the environment of a run for one that nobody uses."""
+    """Breaks when clean-stacks leaves gigabytes, or takes the environment of a run for one that nobody uses."""
     while not (tmp_path / "pid").exists():
         assert maker.poll() is None, "it ended before its uv was at work"
         time.sleep(0.02)
