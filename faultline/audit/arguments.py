@@ -12,7 +12,7 @@ from faultline.audit.defaults import OTHER_TRAINER
 from faultline.audit.engines import NO, YES, Statement, truth
 from faultline.audit.files import Document, Section
 from faultline.base.text import one_line
-from faultline.catalogue.loading import failures
+from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
 
 # Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.
@@ -90,7 +90,7 @@ def _arguments(section: Section) -> Iterator[Statement]:
         yield Statement("reference model", YES if beta else NO, section.source("beta"))
     elif left == {"sft"}:
         yield Statement("reference model", NO, trainer[0].source)
-    for key in ("average_tokens_across_devices", "precompute_ref_log_probs"):
+    for key in settings():
         if (on := truth(section.get(key))) is not None:
             yield Statement(key, YES if on else NO, section.source(key))
     yield from engines.accumulation(section)

@@ -12,7 +12,7 @@ from faultline.audit.arguments import trainers
 from faultline.audit.defaults import OTHER_TRAINER
 from faultline.audit.engines import NO, YES
 from faultline.audit.project import Project
-from faultline.catalogue import BY_DEFAULT, NEEDS, Failure, Variant
+from faultline.catalogue import Failure, Variant, needs, settings
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import in_words, ordered
@@ -42,7 +42,7 @@ class Case:
     @property
     def applies(self) -> bool:
         """Whether all conditions hold; or the strategy and a trainer or need, and neither code nor setting is open."""
-        named = "strategy" in self.holds and not {"trainer", *NEEDS}.isdisjoint(self.holds)
+        named = "strategy" in self.holds and not {"trainer", *needs()}.isdisjoint(self.holds)
         return not self.open or (named and not self.asks)
 
 
@@ -135,8 +135,10 @@ def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, 
 
 def _by_default(need: str, project: Project) -> bool:
     """Whether a setting that no file makes is the default in some release that the project leaves."""
-    package, since = BY_DEFAULT.get(need, ("", ""))
-    return bool(package) and not project.versions.get(package, Range()).below(Version(since))
+    setting = settings().get(need)
+    if not setting or not setting.package:
+        return False
+    return not project.versions.get(setting.package, Range()).below(Version(setting.default_since))
 
 
 def _differs(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
@@ -203,7 +205,7 @@ def _named(variants: Sequence[Variant]) -> str:
 def words(case: Case, condition: str) -> str:
     """An open condition, as the rest of a sentence that begins with ``if``."""
     if condition != "trainer":
-        return f"there is {NEEDS[condition]}" if condition in NEEDS else condition
+        return f"there is {needs()[condition]}" if condition in needs() else condition
     if not any(variant.trainer for variant in case.variants):
         return "you train with another trainer, or a loop of your own"
     others = any(variant.any_trainer for variant in case.variants)

@@ -14,7 +14,7 @@ from faultline.audit.versions import Pin
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
-from faultline.catalogue import NEEDS
+from faultline.catalogue import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
 
@@ -40,7 +40,7 @@ class Project:
     @property
     def unknown(self) -> list[str]:
         """The axes, needs and packages that failures depend on and no file states, in a stable order."""
-        axes = ("strategy", "checkpointing", "precision", "trainer", *NEEDS)
+        axes = ("strategy", "checkpointing", "precision", "trainer", *needs())
         return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
 
 

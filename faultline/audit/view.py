@@ -14,7 +14,7 @@ from faultline.audit.evidence import MECHANISM, WITH, Evidence, evidence
 from faultline.audit.project import OTHER_NORM, Project, few
 from faultline.base.packages import STACK
 from faultline.base.text import here, one_line
-from faultline.catalogue import NEEDS, Failure
+from faultline.catalogue import Failure, needs
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import grouped, ordered
 
@@ -46,7 +46,7 @@ def show(console: Console, project: Project, findings: Sequence[Finding], everyt
 
 def _known(console: Console, project: Project) -> None:
     _line(console, Text("Known", style="bold").append(f"  from {few(project.read)}", style="not bold dim"))
-    for key in ("strategy", "checkpointing", "precision", "trainer", *NEEDS):
+    for key in ("strategy", "checkpointing", "precision", "trainer", *needs()):
         if key in project.left:
             _row(console, LABELS.get(key, key), f"{_values(project, key)}  ({few(project.sources[key])})")
     for name in STACK:

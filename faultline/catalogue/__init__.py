@@ -14,15 +14,13 @@ from faultline.catalogue.authors import (
     variants,
 )
 from faultline.catalogue.history import Change, History, Reported
-from faultline.catalogue.loading import failures, load_module
-from faultline.catalogue.recognition import BY_DEFAULT, NEEDS, Condition, Mechanism, Project, Recognition
+from faultline.catalogue.loading import failures, load_module, needs, settings
+from faultline.catalogue.recognition import Condition, Mechanism, Project, Recognition
 from faultline.catalogue.records import KINDS, REMEDIES, Claim, Failure, Variant
 
 __all__ = [
-    "BY_DEFAULT",
     "EVERY_MODE",
     "KINDS",
-    "NEEDS",
     "REMEDIES",
     "REPROS",
     "ROOT",
@@ -43,7 +41,9 @@ __all__ = [
     "failures",
     "helps",
     "load_module",
+    "needs",
     "present",
+    "settings",
     "shows",
     "trains",
     "variants",

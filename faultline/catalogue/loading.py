@@ -15,7 +15,7 @@ from faultline.base.errors import UsageError, unknown
 from faultline.base.paths import REPROS
 from faultline.catalogue import tables
 from faultline.catalogue.history import History
-from faultline.catalogue.recognition import Project, Recognition
+from faultline.catalogue.recognition import NEEDS, Project, Recognition, Setting
 from faultline.catalogue.records import Claim, Failure, Variant
 
 
@@ -44,6 +44,17 @@ def failures(root: Path = REPROS) -> dict[str, Failure]:
     return every
 
 
+@functools.cache
+def settings() -> dict[str, Setting]:
+    """The settings that variants need, by name, as the folders declare them."""
+    return {name: each for failure in failures().values() for name, each in failure.recognition.setting.items()}
+
+
+def needs() -> dict[str, str]:
+    """All that variants need, by name, in words."""
+    return NEEDS | {name: setting.text or f"`{name}`" for name, setting in settings().items()}
+
+
 def failure_named(name: str) -> Failure:
     """The failure of that name; refuses any other name, with the nearest."""
     if name not in failures():
@@ -68,6 +79,10 @@ def load(folder: Path) -> Failure:
         for name in getattr(recognition, table):
             if name not in names:
                 raise UsageError(f"{place}/recognise.toml: {table}: {unknown('name', name, names)}")
+    needed = {name for project in recognition.project.values() for name in project.needs}
+    for name in needed - {*NEEDS, *recognition.setting}:
+        known_needs = [*NEEDS, *recognition.setting]
+        raise UsageError(f"{place}/recognise.toml: project: {unknown('need', name, known_needs)}")
     claims = dict(failure.claims)
     for key, text in recognition.remedies.items():
         claims[key] = replace(claims[key], general=text or claims[key].text)

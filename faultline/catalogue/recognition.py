@@ -9,18 +9,26 @@ from dataclasses import dataclass, field, replace
 NEEDS = {
     "adapter": "an adapter, such as LoRA",
     "reference model": "a reference model, as `beta` above 0 makes one",
-    "average_tokens_across_devices": "`average_tokens_across_devices`, on by default since transformers 4.54",
     "accumulation": "`gradient_accumulation_steps` above 1",
     "no gradient_clipping": "a DeepSpeed config without `gradient_clipping`",
     "own max_grad_norm": "a `max_grad_norm` at which DeepSpeed doesn't clip by itself (1.0 since 0.19.3, never before)",
     "sharded state dict": "`fsdp_state_dict_type: SHARDED_STATE_DICT`",
-    "precompute_ref_log_probs": "`precompute_ref_log_probs`",
     "target_parameters": "an adapter with `target_parameters`",
     "trained head": "an adapter with `modules_to_save=['lm_head']`",
 }
-"""What a variant may need of a training beside its place in the matrix, where a project's files can say it."""
-BY_DEFAULT = {"average_tokens_across_devices": ("transformers", "4.54.0")}
-"""Those of them that are there unless a file says otherwise, and the package and release since which they are."""
+"""What any variant may need of a training beside its place in the matrix; a folder's own needs are settings."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the training arguments, true or false, that a variant needs: its `text`, if its name isn't enough.
+
+    It is on by default since the release `default_since` of the `package`, if there is one.
+    """
+
+    text: str = ""
+    package: str = ""
+    default_since: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Project:
-    """What a variant needs of a project: `needs` are names of NEEDS, which its files can show.
+    """What a variant needs of a project: `needs` are names of NEEDS or of a setting, which its files can show.
 
     `look_for` says what no file shows. `package` is the library in which it goes wrong: TRL in a trainer, else
     the strategy's engine, unless it is named.
@@ -100,11 +108,6 @@ class Project:
     needs: tuple[str, ...] = ()
     look_for: str = ""
     package: str = ""
-
-    def __post_init__(self) -> None:
-        for need in self.needs:
-            if need not in NEEDS:
-                raise ValueError(f"a variant needs some of {', '.join(NEEDS)}, not {need!r}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Recognition:
 
     model: Facts = field(default_factory=Facts)
     project: Mapping[str, Project] = field(default_factory=dict)
+    setting: Mapping[str, Setting] = field(default_factory=dict)
     error: Mapping[str, Error] = field(default_factory=dict)
     mechanism: Mapping[str, Mechanism] = field(default_factory=dict)
     warning: tuple[Warned, ...] = ()

@@ -14,7 +14,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.markdown import BEGIN
 from faultline.base.packages import TODAY
 from faultline.base.paths import GENERATED, REPROS
-from faultline.catalogue import NEEDS, Change, Failure, Variant
+from faultline.catalogue import Change, Failure, Variant, needs
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
 from faultline.cells import words
@@ -82,7 +82,7 @@ def _kind(record: str) -> str:
 def _conditions(variant: Variant) -> Json:
     return {
         "variant": variant.name,
-        **({"needs": [NEEDS[need] for need in variant.needs]} if variant.needs else {}),
+        **({"needs": [needs()[need] for need in variant.needs]} if variant.needs else {}),
         **({"look_for": variant.look_for} if variant.look_for else {}),
     }
 
