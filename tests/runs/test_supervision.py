@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -43,7 +43,7 @@ def server(tmp_path):
 
 
 def run(server, deed, world_size=2):
-    strategy = {"wrapper": "DistributedDataParallel", **strategies.options(CELL.strategy)}
+    strategy = {"wrapper": "DistributedDataParallel", **asdict(strategies.options(CELL.strategy))}
     evidence = {**strategy, "world_size": world_size, "checkpointing_set": CELL.checkpointing}
     return server.run({"inject": deed, "evidence": evidence}, world_size)
 
