@@ -14,7 +14,7 @@ from faultline.audit.files import Document, Section
 from faultline.base.errors import UsageError
 from faultline.base.text import matches, one_line
 from faultline.cells.cell import PRECISIONS
-from faultline.strategies.naming import asked_for
+from faultline.strategies.naming import asked_for, presets
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -56,14 +56,13 @@ def accelerate(config: Section) -> Iterator[Statement]:
     kind = "" if value is None else str(value).upper().rpartition(".")[2]
     if kind in ("NO", "FALSE"):  # YAML takes a NO without quotes for false
         yield Statement("strategy", frozenset(["single"]), source)
-    elif kind.startswith("MULTI_"):
-        yield Statement("strategy", family("ddp*"), source)
     elif kind == "FSDP":
         yield from fsdp(config.section("fsdp_config"), source, default=1)
     elif kind == "DEEPSPEED":
         yield from _deepspeed_plugin(config.section("deepspeed_config"), source)
     elif kind:
-        yield Statement("strategy", frozenset(), source, f"{one_line(kind)} was not measured")
+        names = family(*asked_for([f"distributed_type: {kind}"]))
+        yield Statement("strategy", names, source, "" if names else f"{one_line(kind)} was not measured")
     if "mixed_precision" in config.data:
         yield from precision(config, "mixed_precision", str(config.get("mixed_precision")))
 
@@ -71,10 +70,8 @@ def accelerate(config: Section) -> Iterator[Statement]:
 def accelerate_named(arguments: Section, key: str) -> Iterator[Statement]:
     """An accelerate config that TRL's command line is given: one of TRL's by name, or a file."""
     name = arguments.get(key)
-    trl = {"multi_gpu": family("ddp*"), "single_gpu": family("single"), "fsdp1": family("fsdp1-full")}
-    trl |= {"fsdp2": family("fsdp2"), **{f"zero{stage}": _zero(stage, [], None) for stage in (1, 2, 3)}}
-    if name in trl:
-        yield Statement("strategy", trl[name], arguments.source(key))
+    if name in presets():
+        yield Statement("strategy", family(*presets()[name]), arguments.source(key))
     elif config := beside(arguments.document, name):
         yield from accelerate(config)
 

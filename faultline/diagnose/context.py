@@ -12,7 +12,7 @@ from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose.lines import Line
 from faultline.diagnose.words import patterns, texts
 from faultline.observations.matching import Hints
-from faultline.strategies.naming import asked_for, table, within
+from faultline.strategies.naming import asked_for, table, within, words
 
 MOST = 400  # lines that are remembered for what they show
 ENOUGH = 20_000  # lines that are searched for versions
@@ -36,9 +36,8 @@ MODES = (
     ),
 )
 _USUAL = (
-    "DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\\d_|FSDP|fsdp|DDP|ddp|Distributed|"
-    "distributed|Fully|fully|Checkpoint|checkpoint|reentrant|requires_grad|torch|Torch|transformers|Transformers|"
-    "trl|TRL|accelerate|Accelerate|peft|PEFT|Peft|find_unused"
+    "Checkpoint|checkpoint|reentrant|requires_grad|torch|Torch|transformers|Transformers|"
+    "trl|TRL|accelerate|Accelerate|peft|PEFT|Peft"
 )
 _NAME = re.compile(r"\b(py)?(torch|transformers|trl|peft|accelerate|deepspeed)\b(?!/)", re.IGNORECASE)
 _VERSION = re.compile(
@@ -53,7 +52,7 @@ def settings() -> bytes:
     Each alternative begins with a letter, which is what makes the search fast: so does every pattern here that is
     looked for in whole logs.
     """
-    return "|".join((_USUAL, *texts())).encode()
+    return "|".join((_USUAL, *words(), *texts())).encode()
 
 
 @functools.cache

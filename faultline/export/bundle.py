@@ -11,13 +11,13 @@ from faultline.base.errors import UsageError
 from faultline.export.fold import fold
 from faultline.export.names import code, outside, tree
 from faultline.export.parse import Module, Sources, ours, read
-from faultline.export.specialise_calls import Placed, fit
+from faultline.export.specialise_calls import Placed, fit, without_idle_methods
 
 
-def bundle(sources: Sources, main: str) -> tuple[set[str], str]:
+def bundle(sources: Sources, main: str, trainer: bool) -> tuple[set[str], str]:
     """The lines that import what isn't ours, and all definitions that `main` uses, with itself at the end.
 
-    Raises UsageError if two things would have one name.
+    A trainer may call any method of a model. Raises UsageError if two things would have one name.
     """
     start = read(main)
     folded: set[tuple[str, str]] = set()
@@ -28,8 +28,10 @@ def bundle(sources: Sources, main: str) -> tuple[set[str], str]:
             folded.add((place, name))
             node = module.definitions[name]
             if isinstance(node, cst.FunctionDef):
-                module.definitions[name] = fold(node, sources.constants(place), sources.tables(place))
-        if not new and not fit(order, start, sources):
+                module.definitions[name] = fold(
+                    node, sources.constants(place), sources.tables(place), sources.numbers(place)
+                )
+        if not new and not fit(order, start, sources) and (trainer or not without_idle_methods(order, start)):
             break
     nodes = [(module, module.definitions[name]) for _, module, name in order]
     nodes += [(start, node) for node in start.definitions.values()]
@@ -46,8 +48,8 @@ def bundle(sources: Sources, main: str) -> tuple[set[str], str]:
 
 def _simple(node: cst.CSTNode) -> bool:
     """Whether a definition is a constant, which needs nothing but other constants."""
-    if not isinstance(node, cst.SimpleStatementLine):
-        return False
+    if not isinstance(node, cst.SimpleStatementLine) or isinstance(getattr(node.body[0], "value", None), cst.Name):
+        return False  # another name for a function
     return not any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(tree(node)))
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.cells.cell import STEPS, TOLERANCE
 from faultline.export.bundle import bundle, line, reachable
 from faultline.export.cell import Place, introduction
-from faultline.export.file import File
+from faultline.export.file import File, statements
 from faultline.export.names import code
 from faultline.export.parse import Sources, read
 from faultline.export.special_cases import AS_LAUNCHED, NO_SAMPLING, SAMPLE_BLOCKS
@@ -24,10 +25,14 @@ from faultline.export.specialise import specialised
 from faultline.export.tidy import tidy
 from faultline.strategies import ROWS
 
+
+def refuse(why: str) -> str:
+    raise UsageError(f"this cell can't be exported: {why}")
+
+
 FOLDER = Path(__file__).parent / "templates"
-STRATEGIES = FOLDER / "strategies"
 TEMPLATES = Environment(
-    loader=FileSystemLoader(FOLDER),
+    loader=FileSystemLoader([FOLDER, Path(strategies.__file__).parent]),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -35,6 +40,8 @@ TEMPLATES = Environment(
 )
 TEMPLATES.globals |= {
     "STEPS": STEPS,
+    "statements": statements,
+    "refuse": refuse,
     "ROWS": ROWS,
     "TOLERANCE": TOLERANCE,
     "FLOOR": {"fp32": 1e-3, "bf16": 0.05},  # the part of the largest movement that smaller ones are held against
@@ -55,15 +62,13 @@ DISTRIBUTIONS = {"PIL": "pillow"}
 
 def write(place: Place) -> str:
     """The source of the file; raises UsageError for what can't be exported."""
-    if not (STRATEGIES / f"{place.family}.py.j2").exists():
-        template = f"there is no template for strategies of {place.family}"
-        raise UsageError(f"{place.cell.id} can't be exported: {template}")
     sources, kind, built = specialised(place)
     failure = sources["failure"]
     origins = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
     file = File(place, kind, built, "\n".join(line(name, *origin) for name, origin in origins.items()))
     file = surveyed(file, sources)
-    imports, body = bundle(sources, rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file))
+    main = rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file)
+    imports, body = bundle(sources, main, file.trainer)
     imports.update(STANDARD)
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
     needed = packages(imports, place.pins)

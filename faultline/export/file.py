@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from faultline import strategies
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, Place
 from faultline.export.specialise import Built, gives_back
-from faultline.strategies import Setup, zero
+from faultline.strategies import Setup
 
 ERROR_LIKE = ("raises", "crashes", "hangs")
 LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
@@ -68,7 +69,7 @@ class File:
         return bool(self.place.variant.trainer)
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Any:
         return strategies.options(self.cell.strategy)
 
     @property
@@ -84,21 +85,22 @@ class File:
     def untied(self) -> bool:
         return self.place.signature == "checkpoint-untied"
 
-    @cached_property
-    def ds_config(self) -> list[str]:
-        """The statements that make the DeepSpeed config of the cell, without what DeepSpeed does anyway."""
-        if self.place.family != "zero":
-            return []
+    @property
+    def family(self) -> ModuleType:
+        return strategies.family(self.cell.strategy)
+
+    @property
+    def template(self) -> str:
+        """The family's template, or the one for families that have none."""
+        file = Path(str(self.family.__file__)).with_suffix(".py.j2")
+        return file.name if file.exists() else "strategy.py.j2"
+
+    @property
+    def setup(self) -> Setup:
+        """What a strategy needs to know of the cell; of ranks, what is the same on each."""
         micro_batches = 1 if "by_hand" in self.built.parts else self.built.micro_batches
         cell = self.cell
-        setup = Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, micro_batches)
-        config = zero.merged(copy.deepcopy(zero.config(dict(self.options), setup)), dict(self.built.deepspeed))
-        usual: dict[str, object] = {"gradient_accumulation_steps": 1}
-        if "offload_optimizer" not in config["zero_optimization"]:
-            usual["zero_force_ds_cpu_optimizer"] = False
-        config = {key: value for key, value in config.items() if key not in usual or usual[key] != value}
-        optimization = config.pop("zero_optimization")
-        return [*statements("DS_CONFIG", config), *statements('DS_CONFIG["zero_optimization"]', optimization)]
+        return Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, micro_batches)
 
     @cached_property
     def anew(self) -> bool:

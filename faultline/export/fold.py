@@ -208,15 +208,19 @@ class Fold(cst.CSTTransformer):
         return flat(updated.body, updated.leading_lines)
 
 
-def fold(function: cst.FunctionDef, known: Mapping[str, Any], tables: Mapping[str, cst.Dict]) -> cst.FunctionDef:
+def fold(
+    function: cst.FunctionDef, known: Mapping[str, Any], tables: Mapping[str, cst.Dict], numbers: Collection[str] = ()
+) -> cst.FunctionDef:
     """A function with what is known decided, its own constants and look-up tables included.
 
-    A local name is a constant if it is bound once in the whole function, to a constant that nothing changes.
+    A local name is a constant if it is bound once in the whole function, to a constant that nothing changes. `numbers`
+    are names from around it whose values are put in their place.
     """
+    parameter_names, bound = parameters(function), bindings(function)
     values = {
         name: literal(value)
         for name, value in known.items()
-        if name in parameters(function) and isinstance(value, str | int | None)
+        if (name in parameter_names and isinstance(value, str | int | None)) or (name in numbers and name not in bound)
     }
     written = {
         each.targets[0].id  # as a table in the source, and easier to read there

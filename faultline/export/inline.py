@@ -89,18 +89,10 @@ class Inline(Place):
 
 
 class Splice(Place):
-    """Puts a function's statements where its result is returned or given a name.
-
-    Its docstring becomes a comment, unless the statements are all that a documented function does.
-    """
+    """Puts a function's statements where its result is returned or given a name."""
 
     def __init__(self, function: cst.FunctionDef) -> None:
         super().__init__(function, set(outside(function)))
-        self.documented = False
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        super().visit_FunctionDef(node)
-        self.documented = node.get_docstring() is not None and len(node.body.body) == 2
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
         statement = updated.body[0]
@@ -117,16 +109,12 @@ class Splice(Place):
         self.done = True
         body = self.function.body.visit(Fold(plain, {}, {}))
         assert isinstance(body, cst.IndentedBlock)
-        docstring = self.function.get_docstring()
         statements: list[Any] = list(body.body)
-        *before, last = statements if docstring is None else statements[1:]
+        *before, last = statements if self.function.get_docstring() is None else statements[1:]
         start = [cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(n))], v)]) for n, v in others.items()]
         lines = [*start, *before, updated.with_changes(body=[statement.with_changes(value=last.body[0].value)])]
-        comments = list(updated.leading_lines)
-        if docstring and len(before) > 2 and not self.documented:
-            comments += [cst.EmptyLine(comment=cst.Comment(f"# {text.strip()}")) for text in docstring.splitlines()]
         lines[-1] = lines[-1].with_changes(leading_lines=[])
-        lines[0] = lines[0].with_changes(leading_lines=comments)
+        lines[0] = lines[0].with_changes(leading_lines=updated.leading_lines)
         return cst.FlattenSentinel(lines)
 
     def _ambiguous(self, given: Mapping[str, cst.BaseExpression], plain: Mapping[str, cst.BaseExpression]) -> bool:

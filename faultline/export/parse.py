@@ -45,6 +45,7 @@ class Reader(Statements):
     def __init__(self, module: Module, rows: int) -> None:
         super().__init__()
         self.module, self.rows = module, rows
+        self.classes = 0
 
     def leave_Import(self, original: cst.Import, updated: cst.Import) -> Any:
         for alias in updated.names:
@@ -66,7 +67,11 @@ class Reader(Statements):
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
         return spliced(shortened(updated.with_changes(returns=None)))
 
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.classes += 1
+
     def leave_ClassDef(self, original: cst.ClassDef, updated: cst.ClassDef) -> cst.ClassDef:
+        self.classes -= 1
         return shortened(updated)
 
     def leave_With(self, original: cst.With, updated: cst.With) -> Any:
@@ -74,6 +79,8 @@ class Reader(Statements):
         return flat(updated.body, updated.leading_lines) if seeded else updated
 
     def leave_AnnAssign(self, original: cst.AnnAssign, updated: cst.AnnAssign) -> Any:
+        if self.classes and isinstance(updated.target, cst.Name):  # perhaps a field
+            return updated
         if updated.value is None:
             return cst.RemoveFromParent()
         return cst.Assign([cst.AssignTarget(updated.target)], updated.value)
@@ -141,6 +148,11 @@ class Sources:
             with contextlib.suppress(Unknown):
                 known[local] = evaluate(value, known)
         return known
+
+    def numbers(self, name: str) -> set[str]:
+        """A module's names for the numbers of other modules."""
+        known, imports = self.constants(name), self[name].imports
+        return {local for local in imports if type(known.get(local)) in (int, float)}
 
     def tables(self, name: str) -> dict[str, cst.Dict]:
         """A module's dictionaries, whatever their values are."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import libcst as cst
 
+from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue import Variant
@@ -29,8 +30,6 @@ from faultline.strategies import ROWS
 # What a scenario builds, in the order of its fields, and what else it says, which has to be constant.
 PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "by_hand", "optimizer", "before_step")
 CONSTANTS = ("deepspeed", "accelerate", "micro_batches")
-# The arguments that strategies give to a trainer, by family.
-GIVEN = {"zero": ("deepspeed",), "fsdp1": ("fsdp", "fsdp_config"), "fsdp2": ("fsdp", "fsdp_config")}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,9 @@ def specialised(place: Place) -> tuple[Sources, str, Built]:
         definitions = sources[module].definitions
         definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))
     if variant.trainer:
-        built = trainer(sources, cell, variant, None if compared else GIVEN.get(place.family, ()))
+        built = trainer(
+            sources, cell, variant, None if compared else strategies.constant(cell.strategy, "ARGUMENTS", ())
+        )
     else:
         function = _folded(sources, "scenario", {"remedy": variant.remedy, "setup": _setup(cell, compared)})
         known = sources.constants("failure")
@@ -121,7 +122,8 @@ def _folded(sources: Sources, name: str, known: Mapping[str, Any]) -> cst.Functi
     function = sources["failure"].definitions.get(name)
     if not isinstance(function, cst.FunctionDef):
         raise UsageError(f"this cell can't be exported: its failure.py has no function {name}")
-    return fold(function, {**sources.constants("failure"), **known}, sources.tables("failure"))
+    known = {**sources.constants("failure"), **known}
+    return fold(function, known, sources.tables("failure"), sources.numbers("failure"))
 
 
 def _statements(function: cst.FunctionDef) -> str:

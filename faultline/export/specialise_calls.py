@@ -33,6 +33,11 @@ def names_in(node: cst.CSTNode) -> Counter[str]:
     return bindings(node) + Counter(each.id for each in ast.walk(tree(node)) if isinstance(each, ast.Name))
 
 
+@functools.lru_cache(10_000)
+def attributes_in(node: cst.CSTNode) -> Counter[str]:
+    return Counter(each.attr for each in ast.walk(tree(node)) if isinstance(each, ast.Attribute))
+
+
 def fit(order: list[Placed], start: Module, sources: Sources) -> bool:
     """Change one function together with its calls; return whether there was anything to change."""
     places = [*((module, name) for _, module, name in order), *((start, name) for name in start.definitions)]
@@ -83,6 +88,26 @@ def _moved(function: cst.FunctionDef) -> Inline | Splice | None:
     if (expression := only_expression(function)) is not None:
         return Inline(function, expression)
     return Splice(function) if ends_in_return(function) else None
+
+
+def without_idle_methods(order: list[Placed], start: Module) -> bool:
+    """Take away the methods of torch modules that nothing calls; return whether there was one.
+
+    `forward` and what begins with an underscore are called by libraries.
+    """
+    definitions = [*(module.definitions[name] for _, module, name in order), *start.definitions.values()]
+    called = sum(map(attributes_in, definitions), Counter[str]())
+    for _, module, name in order:
+        node = module.definitions[name]
+        if not isinstance(node, cst.ClassDef) or not any(code(base.value).endswith("Module") for base in node.bases):
+            continue
+        for method in node.body.body:
+            method_name = method.name.value if isinstance(method, cst.FunctionDef) else "_"
+            idle = called[method_name] == attributes_in(method)[method_name]  # or only by itself
+            if idle and method_name != "forward" and not method_name.startswith("_"):
+                module.definitions[name] = node.deep_remove(method)  # type: ignore[assignment]
+                return True
+    return False
 
 
 class Cut(cst.CSTTransformer):

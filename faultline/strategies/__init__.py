@@ -15,13 +15,19 @@ and these constants, of which all but the first two may be missing:
     ORDER           its place among the families, from one process to the most sharded
     PACKAGE         the package whose engine it is
     DISTRIBUTED     False if it runs in one process, without a process group
+    ARGUMENTS       the names of what `arguments` returns, if a failure's code may ask for them
     CASTS           True if its engine casts to bf16 by itself, where others need autocast
     USUAL           strategies that the default matrix also runs in bf16 and on four ranks
     ONE_RANK        strategies that the default matrix also runs on a single rank
     SETTINGS        (pattern, strategies) of settings that ask for it; a group becomes part of the name: ``zero{}*``
     ENGINE          (pattern, strategies) of settings that ask for it and leave open in which form
+    PRESETS         the accelerate configs that TRL's command line knows by name, and the strategies of each
+    WORDS           a pattern of what a log's line has if one of the patterns above or below may be in it
     MESSAGES        (pattern, strategies) of lines that its engine prints
     FRAMES          (pattern, strategies) of what its engine's errors and frames have in a traceback
+
+An exported file gets these functions as they are, unless a template beside the family's file, ``ddp.py.j2``, has a
+shorter way to write them.
 
 Files import torch inside their functions, so that this list is free of it.
 """
@@ -31,13 +37,19 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 ROWS = 4  # of the global batch, which the ranks share
+
+Config = dict[str, Any]
+"""A DeepSpeed config, or a part of it, as its JSON has it."""
+
+Evidence = Mapping[str, Any]
+"""What the live objects of a rank showed, as its report has it."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,17 @@ class Setup:
     precision: str
     device: Any
     folder: str
-    deepspeed: dict[str, Any]
+    deepspeed: Config
     micro_batches: int = 1
     reference: bool = False
+
+
+def merged(content: Config, changes: Config) -> Config:
+    """A DeepSpeed config with changes to it, in its sections too; None takes a key out."""
+    new = {
+        key: {**content.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
+    }
+    return {key: value for key, value in {**content, **new}.items() if value is not None}
 
 
 @functools.cache
@@ -87,8 +107,8 @@ def families() -> dict[str, ModuleType]:
 
 @functools.cache
 def _index() -> dict[str, ModuleType]:
-    found = sorted(families().values(), key=lambda module: (module.ORDER, module.__name__))
-    return {name: module for module in found for name in module.STRATEGIES}
+    ordered = sorted(families().values(), key=lambda module: (module.ORDER, module.__name__))
+    return {name: module for module in ordered for name in module.STRATEGIES}
 
 
 def constant(name: str, key: str, default: Any) -> Any:
@@ -126,8 +146,9 @@ def family(name: str) -> ModuleType:
     return _index()[name]
 
 
-def options(name: str) -> dict[str, Any]:
-    return dict(_index()[name].STRATEGIES[name])
+def options(name: str) -> Any:
+    """What its family knows of a strategy: a record of the family's own."""
+    return _index()[name].STRATEGIES[name]
 
 
 def wrap(built: Any, name: str, setup: Setup) -> Wrapped:

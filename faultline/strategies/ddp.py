@@ -3,60 +3,74 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from faultline.strategies import Setup, Wrapped
+from faultline.strategies import Evidence, Setup, Wrapped
 from faultline.strategies.shared import nbytes, no_sync, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 1
 PACKAGE = "torch"
 USUAL = ONE_RANK = ("ddp",)
+WORDS = r"DDP|ddp|Distributed|distributed|find_unused"
 # As in the arguments of DDP, and not as in the message that recommends it.
 SETTINGS = (
     (re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!`|\W{1,3}to\b)"), ("ddp-find-unused",)),
 )
-ENGINE = ((re.compile(r"distributed_type: (?:MULTI_GPU|MULTI_CPU)|DistributedType\.MULTI"), ("ddp*",)),)
+ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
+PRESETS = {"multi_gpu": ("ddp*",)}
 MESSAGES = ((re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),)
 FRAMES = (
     (re.compile(r"Expected to have finished reduction|Expected to mark a variable ready only once"), ("ddp*",)),
     (re.compile(r"nn/parallel/distributed\.py|DistributedDataParallel\("), ("ddp*",)),
 )
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "ddp": {"find_unused_parameters": False, "static_graph": False},
-    "ddp-find-unused": {"find_unused_parameters": True, "static_graph": False},
-    "ddp-static-graph": {"find_unused_parameters": False, "static_graph": True},
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of DDP."""
+
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+
+
+STRATEGIES = {
+    "ddp": Options(),
+    "ddp-find-unused": Options(find_unused_parameters=True),
+    "ddp-static-graph": Options(static_graph=True),
 }
 
 
-def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     from torch.nn.parallel import DistributedDataParallel
 
     devices = [setup.device] if setup.device.type == "cuda" else None
-    model = DistributedDataParallel(model, device_ids=devices, **options)
+    model = DistributedDataParallel(model, device_ids=devices, **asdict(options))
     return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
 
 
-def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def arguments(options: Options, setup: Setup) -> dict[str, object]:
     from transformers import TrainingArguments
 
-    given = {"ddp_find_unused_parameters": options["find_unused_parameters"]}
-    if options["static_graph"]:
-        given["ddp_static_graph"] = True
-    if lacking := given.keys() - TrainingArguments.__dataclass_fields__.keys():
-        raise ImportError(f"TrainingArguments has no {lacking.pop()}")
-    return given
+    arguments: dict[str, object] = {"ddp_find_unused_parameters": options.find_unused_parameters}
+    if options.static_graph:
+        arguments["ddp_static_graph"] = True
+    if missing := arguments.keys() - TrainingArguments.__dataclass_fields__.keys():
+        raise ImportError(f"TrainingArguments has no {missing.pop()}")
+    return arguments
 
 
-def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     from accelerate.utils import DistributedDataParallelKwargs
 
-    return {"kwargs_handlers": [DistributedDataParallelKwargs(**options)]}
+    return {"kwargs_handlers": [DistributedDataParallelKwargs(**asdict(options))]}
 
 
-parameters, gradients = whole_parameters, whole_gradients
+parameters = whole_parameters
+gradients = whole_gradients
 
 
-def evidence(model: Any) -> dict[str, Any]:
+def evidence(model: Any) -> dict[str, object]:
     held = nbytes(model.parameters())
     return {
         "wrapper": type(model).__name__,
@@ -67,11 +81,11 @@ def evidence(model: Any) -> dict[str, Any]:
     }
 
 
-def prepared(options: dict[str, Any]) -> dict[str, Any]:
+def prepared(options: Options) -> dict[str, object]:
     return {"distributed_type": "MULTI"}
 
 
-def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    if found["wrapper"] != "DistributedDataParallel":
-        return [f"the model is wrapped in {found['wrapper']}, not DistributedDataParallel"]
-    return [f"{key} is {found[key]}" for key, value in options.items() if found[key] != value]
+def doubts(options: Options, evidence: Evidence) -> list[str]:
+    if evidence["wrapper"] != "DistributedDataParallel":
+        return [f"the model is wrapped in {evidence['wrapper']}, not DistributedDataParallel"]
+    return [f"{key} is {evidence[key]}" for key, value in asdict(options).items() if evidence[key] != value]

@@ -5,38 +5,62 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from faultline.strategies import Setup, Wrapped
-from faultline.strategies.shared import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
+from faultline.strategies import Evidence, Setup, Wrapped
+from faultline.strategies.releases import fsdp_plugin
+from faultline.strategies.shared import (
+    Gradients,
+    Tensors,
+    all_gather,
+    clean,
+    named,
+    nbytes,
+    no_sync,
+    plain_backward,
+    plain_step,
+    units,
+)
 
 ORDER = 3
 PACKAGE = "torch"
 CASTS = True
+ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ("fsdp1-full",)
+WORDS = r"FSDP|fsdp|Fully|fully"
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),)
+PRESETS = {"fsdp1": ("fsdp1-full",)}
 ENGINE = ((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),)
 FRAMES = (
     (re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"), ("fsdp1*",)),
 )
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "fsdp1-full": {"sharding": "FULL_SHARD", "fsdp": "full_shard"},
-    "fsdp1-grad-op": {"sharding": "SHARD_GRAD_OP", "fsdp": "shard_grad_op"},
-    "fsdp1-no-shard": {"sharding": "NO_SHARD", "fsdp": "no_shard"},
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is sharded: one of torch's `ShardingStrategy`."""
+
+    sharding: str
+
+
+STRATEGIES = {
+    "fsdp1-full": Options("FULL_SHARD"),
+    "fsdp1-grad-op": Options("SHARD_GRAD_OP"),
+    "fsdp1-no-shard": Options("NO_SHARD"),
 }
 
 
-def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     import torch
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import CustomPolicy
 
-    own = {*units(model)}
     mixed = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = FullyShardedDataParallel(
         model,
-        sharding_strategy=ShardingStrategy[options["sharding"]],
-        auto_wrap_policy=CustomPolicy(own.__contains__),
+        sharding_strategy=ShardingStrategy[options.sharding],
+        auto_wrap_policy=CustomPolicy(set(units(model)).__contains__),
         mixed_precision=mixed if setup.precision == "bf16" else None,
         device_id=setup.device,
         use_orig_params=True,
@@ -44,21 +68,19 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
     return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
 
 
-def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def arguments(options: Options, setup: Setup) -> dict[str, object]:
     # Accelerate 1.15 takes FULL_SHARD whatever `fsdp` says, unless this variable of its launcher is set.
-    os.environ["FSDP_SHARDING_STRATEGY"] = options["sharding"]
+    os.environ["FSDP_SHARDING_STRATEGY"] = options.sharding
     return {
-        "fsdp": f"{options['fsdp']} auto_wrap",
+        "fsdp": f"{options.sharding.lower()} auto_wrap",
         "fsdp_config": {"version": 1, "sync_module_states": False, "use_orig_params": True},
     }
 
 
-def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from faultline.strategies.releases import fsdp_plugin
-
+def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     plugin = fsdp_plugin(
         1,
-        sharding_strategy=options["sharding"],  # `reshard_after_forward` has no effect in accelerate 1.15
+        sharding_strategy=options.sharding,  # `reshard_after_forward` has no effect in accelerate 1.15
         auto_wrap_policy="transformer_based_wrap",
         sync_module_states=False,
         use_orig_params=True,
@@ -66,13 +88,13 @@ def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     return {"fsdp_plugin": plugin}
 
 
-def parameters(model: Any) -> dict[str, Any]:
+def parameters(model: Any) -> Tensors:
     held = {name: parameter.detach().clone() for name, parameter in {**named(model), **_views(model)}.items()}
     gathered = _gathered(_sharded(model), lambda parameter: parameter.detach())
     return {**held, **{name: weight for name, weight, _ in gathered}}
 
 
-def gradients(model: Any) -> dict[str, Any]:
+def gradients(model: Any) -> Gradients:
     held = {name: None if p.grad is None else p.grad.detach().clone() for name, p in named(model).items()}
     # Under `no_sync()` each rank has a whole gradient of its own.
     reduced = [unit for unit in _sharded(model) if not _same_size(unit[0].flat_param.grad, unit[0].flat_param)]
@@ -107,10 +129,10 @@ def _gathered(units: list[tuple[Any, list[str]]], part: Callable[[Any], Any]) ->
     `summon_full_params` does that too, but makes the root known to its units, as its first forward pass would: a
     cell would do something else than it does without being looked at.
     """
-    mine = [_shard(handle.flat_param, part) for handle, _ in units]
-    for (handle, names), everyone in zip(units, all_gather(mine), strict=True):
-        shards, some = everyone[:, : -len(names)].flatten(), everyone[:, -len(names) :].any(0)
-        whole = handle._get_unflat_views(shards[: handle.flat_param._unpadded_unsharded_size.numel()])
+    shards = [_shard(handle.flat_param, part) for handle, _ in units]
+    for (handle, names), everyone in zip(units, all_gather(shards), strict=True):
+        flat, some = everyone[:, : -len(names)].flatten(), everyone[:, -len(names) :].any(0)
+        whole = handle._get_unflat_views(flat[: handle.flat_param._unpadded_unsharded_size.numel()])
         yield from (
             (name, tensor.clone(), bool(any_of_it)) for name, tensor, any_of_it in zip(names, whole, some, strict=True)
         )
@@ -120,14 +142,14 @@ def _shard(flat: Any, part: Callable[[Any], Any]) -> Any:
     """This rank's shard of a flat parameter [n + parameters], and behind it which of them have any of what is asked."""
     parts = [part(parameter) for parameter in flat._params]
     shard = flat.new_zeros(flat._sharded_size.numel() + len(parts))
-    for index, (mine, place) in enumerate(zip(parts, flat._shard_param_infos, strict=True)):
-        if mine is not None and place.in_shard:
-            shard[place.offset_in_shard : place.offset_in_shard + place.numel_in_shard] = mine
+    for index, (tensor, place) in enumerate(zip(parts, flat._shard_param_infos, strict=True)):
+        if tensor is not None and place.in_shard:
+            shard[place.offset_in_shard : place.offset_in_shard + place.numel_in_shard] = tensor
             shard[index - len(parts)] = 1
     return shard
 
 
-def _views(model: Any) -> dict[str, Any]:
+def _views(model: Any) -> Tensors:
     """What units hold as plain views at this moment: a unit that is all frozen is not put back after a
     forward pass when nothing is sharded, and `named_parameters` does not see its tensors then."""
     prefixes = {module: f"{name}." if name else "" for name, module in model.named_modules()}
@@ -138,16 +160,16 @@ def _views(model: Any) -> dict[str, Any]:
     }
 
 
-def evidence(model: Any) -> dict[str, Any]:
+def evidence(model: Any) -> dict[str, object]:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     units = FullyShardedDataParallel.fsdp_modules(model)
     held = nbytes(model.parameters())
     flat = [handle.flat_param for handle, _ in _sharded(model)]
     elsewhere = sum(
-        (shape.numel() - mine.numel()) * mine.element_size()
+        (shape.numel() - shard.numel()) * shard.element_size()
         for one in flat
-        for shape, mine in zip(one._shapes, one._params, strict=True)
+        for shape, shard in zip(one._shapes, one._params, strict=True)
     )
     return {
         "wrapper": type(model).__name__,
@@ -158,18 +180,18 @@ def evidence(model: Any) -> dict[str, Any]:
     }
 
 
-def prepared(options: dict[str, Any]) -> dict[str, Any]:
+def prepared(options: Options) -> dict[str, object]:
     return {"distributed_type": "FSDP", "fsdp_version": 1}
 
 
-def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    if found["wrapper"] != "FullyShardedDataParallel":
-        return [f"the model is wrapped in {found['wrapper']}, not FullyShardedDataParallel"]
+def doubts(options: Options, evidence: Evidence) -> list[str]:
+    if evidence["wrapper"] != "FullyShardedDataParallel":
+        return [f"the model is wrapped in {evidence['wrapper']}, not FullyShardedDataParallel"]
     # FSDP1 itself turns every strategy into NO_SHARD when there is one rank.
-    sharding = options["sharding"] if found["world_size"] > 1 else "NO_SHARD"
-    wrong = [] if found["sharding"] == sharding else [f"sharding is {found['sharding']}, not {sharding}"]
-    if found["units"] < 2:
-        wrong.append(f"{found['units']} FSDP unit, not one per block")
-    if sharding != "NO_SHARD" and found["bytes_held"] >= found["bytes_whole"]:
+    sharding = options.sharding if evidence["world_size"] > 1 else "NO_SHARD"
+    wrong = [] if evidence["sharding"] == sharding else [f"sharding is {evidence['sharding']}, not {sharding}"]
+    if evidence["units"] < 2:
+        wrong.append(f"{evidence['units']} FSDP unit, not one per block")
+    if sharding != "NO_SHARD" and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
     return wrong

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from faultline.strategies import Setup, Wrapped
-from faultline.strategies.shared import all_gather, named, nbytes, plain_backward, plain_step, units
+from faultline.strategies import Evidence, Setup, Wrapped
+from faultline.strategies.releases import fsdp_plugin
+from faultline.strategies.shared import (
+    Gradients,
+    Tensors,
+    all_gather,
+    named,
+    nbytes,
+    plain_backward,
+    plain_step,
+    units,
+)
 
 ORDER = 4
 PACKAGE = "torch"
 CASTS = True
+ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ONE_RANK = ("fsdp2",)
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
+PRESETS = {"fsdp2": ("fsdp2",)}
 FRAMES = ((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),)
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "fsdp2": {"reshard_after_forward": True},
-    "fsdp2-no-reshard": {"reshard_after_forward": False},
-}
 
 
-def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+@dataclass(frozen=True)
+class Options:
+    """The argument of `fully_shard` in which its strategies differ."""
+
+    reshard_after_forward: bool = True
+
+
+STRATEGIES = {"fsdp2": Options(), "fsdp2-no-reshard": Options(reshard_after_forward=False)}
+
+
+def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -31,7 +51,7 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
         "mesh": init_device_mesh(setup.device.type, (setup.world_size,)),
         "mp_policy": bf16 if setup.precision == "bf16" else MixedPrecisionPolicy(),
     }
-    if not options["reshard_after_forward"]:  # else torch's default: all but the root, which accelerate leaves to it
+    if not options.reshard_after_forward:  # else torch's default: all but the root, which accelerate leaves to it
         settings["reshard_after_forward"] = False
     for module in reversed(units(model)):  # a unit within a unit first
         fully_shard(module, **settings)
@@ -44,28 +64,32 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
     return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=accumulate)
 
 
-def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from faultline.strategies.releases import fsdp2_arguments
+def arguments(options: Options, setup: Setup) -> dict[str, object]:
+    fsdp_plugin(2, cpu_ram_efficient_loading=False)  # raises Impossible where there is none
+    # Transformers 4 doesn't hand `version` on: there, FSDP2 is chosen by the variables that accelerate's launcher sets,
+    # which transformers 5 overrules.
+    os.environ["FSDP_VERSION"] = "2"
+    os.environ["FSDP_RESHARD_AFTER_FORWARD"] = str(options.reshard_after_forward).lower()
+    config = {"version": 2, "sync_module_states": False, **asdict(options)}
+    return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
 
-    return fsdp2_arguments(options)
 
-
-def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    from faultline.strategies.releases import fsdp_plugin
-
-    plugin = fsdp_plugin(2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **options)
+def accelerate(options: Options, setup: Setup) -> dict[str, object]:
+    plugin = fsdp_plugin(
+        2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **asdict(options)
+    )
     return {"fsdp_plugin": plugin}
 
 
-def parameters(model: Any) -> dict[str, Any]:
+def parameters(model: Any) -> Tensors:
     return whole(named(model))
 
 
-def gradients(model: Any) -> dict[str, Any]:
+def gradients(model: Any) -> Gradients:
     return whole({name: p.grad for name, p in named(model).items() if p.grad is not None})
 
 
-def whole(tensors: dict[str, Any]) -> dict[str, Any]:
+def whole(tensors: Tensors) -> Tensors:
     """Whole tensors from their shards, with one collective instead of one for each.
 
     FSDP2 shards dimension 0 into chunks of equal size of which the last ranks
@@ -91,7 +115,7 @@ def whole(tensors: dict[str, Any]) -> dict[str, Any]:
     return ready
 
 
-def evidence(model: Any) -> dict[str, Any]:
+def evidence(model: Any) -> dict[str, object]:
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
@@ -112,16 +136,16 @@ def evidence(model: Any) -> dict[str, Any]:
     }
 
 
-def prepared(options: dict[str, Any]) -> dict[str, Any]:
+def prepared(options: Options) -> dict[str, object]:
     return {"distributed_type": "FSDP", "fsdp_version": 2}
 
 
-def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    if found["wrapper"] != "FSDPModule":
+def doubts(options: Options, evidence: Evidence) -> list[str]:
+    if evidence["wrapper"] != "FSDPModule":
         return ["fully_shard was not applied to the model"]
-    wrong = [] if found["units"] >= 2 else [f"{found['units']} FSDP unit, not one per block"]
-    if found["reshard_after_forward"] != options["reshard_after_forward"]:
-        wrong.append(f"reshard_after_forward is {found['reshard_after_forward']}")
-    if found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
+    wrong = [] if evidence["units"] >= 2 else [f"{evidence['units']} FSDP unit, not one per block"]
+    if evidence["reshard_after_forward"] != options.reshard_after_forward:
+        wrong.append(f"reshard_after_forward is {evidence['reshard_after_forward']}")
+    if evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
     return wrong

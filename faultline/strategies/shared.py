@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from faultline.base.errors import Impossible
+
+if TYPE_CHECKING:
+    import torch
 
 SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
+Tensors: TypeAlias = "dict[str, torch.Tensor]"
+Gradients: TypeAlias = "dict[str, torch.Tensor | None]"
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -17,7 +24,7 @@ def clean(name: str) -> str:
     return name.removeprefix("module.")
 
 
-def named(model: Any) -> dict[str, Any]:
+def named(model: Any) -> Tensors:
     """Parameters by clean name; tied parameters appear once."""
     return {clean(name): parameter for name, parameter in model.named_parameters()}
 
@@ -37,13 +44,11 @@ def units(model: Any) -> list[Any]:
 
     Raises Impossible where there is none: the root alone would be no sharding by blocks.
     """
-    from faultline.base.errors import Impossible
-
     classes = tuple(blocks(model))
-    found = [m for m in model.modules() if isinstance(m, classes) and not getattr(m, SHARES, False)]
-    if not found:
+    whole_blocks = [m for m in model.modules() if isinstance(m, classes) and not getattr(m, SHARES, False)]
+    if not whole_blocks:
         raise Impossible("no part of the model can be an FSDP unit of its own, so nothing would be sharded by blocks")
-    return found
+    return whole_blocks
 
 
 def all_gather(shards: list[Any]) -> list[Any]:
@@ -53,19 +58,19 @@ def all_gather(shards: list[Any]) -> list[Any]:
 
     if not shards:
         return []
-    mine = torch.cat([shard.detach().flatten() for shard in shards])
+    local = torch.cat([shard.detach().flatten() for shard in shards])
     world = dist.get_world_size()
-    everyone = mine.new_empty(world * mine.numel())
-    dist.all_gather_into_tensor(everyone, mine)
+    everyone = local.new_empty(world * local.numel())
+    dist.all_gather_into_tensor(everyone, local)
     return list(everyone.view(world, -1).split([shard.numel() for shard in shards], dim=1))
 
 
-def whole_parameters(model: Any) -> dict[str, Any]:
+def whole_parameters(model: Any) -> Tensors:
     """The parameters of a model that every rank holds whole."""
     return {name: parameter.detach() for name, parameter in named(model).items()}
 
 
-def whole_gradients(model: Any) -> dict[str, Any]:
+def whole_gradients(model: Any) -> Gradients:
     return {name: parameter.grad for name, parameter in named(model).items()}
 
 

@@ -4,41 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.strategies import Setup, Wrapped
+from faultline.strategies import Evidence, Setup, Wrapped
 from faultline.strategies.shared import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 0
 PACKAGE = "torch"
 DISTRIBUTED = False
 USUAL = ("single",)
-STRATEGIES: dict[str, dict[str, Any]] = {"single": {}}
+PRESETS = {"single_gpu": ("single",)}
+STRATEGIES = {"single": None}
 
 
-def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def wrap(model: Any, optimizer: Any, options: None, setup: Setup) -> Wrapped:
     return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)))
 
 
-def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def arguments(options: None, setup: Setup) -> dict[str, object]:
     return {}
 
 
-def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def accelerate(options: None, setup: Setup) -> dict[str, object]:
     return {}
 
 
-parameters, gradients = whole_parameters, whole_gradients
+parameters = whole_parameters
+gradients = whole_gradients
 
 
-def evidence(model: Any) -> dict[str, Any]:
+def evidence(model: Any) -> dict[str, object]:
     held = nbytes(model.parameters())
     return {"wrapper": type(model).__name__, "bytes_held": held, "bytes_whole": held}
 
 
-def prepared(options: dict[str, Any]) -> dict[str, Any]:
+def prepared(options: None) -> dict[str, object]:
     return {"distributed_type": "NO"}
 
 
-def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def doubts(options: None, evidence: Evidence) -> list[str]:
     wrappers = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel")
-    wrapped = found["wrapper"] in wrappers or found["wrapper"].startswith("FSDP")  # FSDP2 renames the class
-    return [f"the model is wrapped in {found['wrapper']}"] if wrapped else []
+    wrapped = evidence["wrapper"] in wrappers or evidence["wrapper"].startswith("FSDP")  # FSDP2 renames the class
+    return [f"the model is wrapped in {evidence['wrapper']}"] if wrapped else []

@@ -8,18 +8,20 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from faultline.base.errors import UsageError
-from faultline.strategies import ROWS, Setup, Wrapped
-from faultline.strategies.shared import all_gather, clean, nbytes
+from faultline.strategies import ROWS, Config, Evidence, Setup, Wrapped, merged
+from faultline.strategies.shared import Gradients, Tensors, all_gather, clean, nbytes
 
 ORDER = 2
 PACKAGE = "deepspeed"
 CASTS = True
+ARGUMENTS = ("deepspeed",)
 USUAL = ONE_RANK = ("zero2", "zero3")
+WORDS = r"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\d_"
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)",
     r"['\"]stage['\"]: ?(\d)",
@@ -41,7 +43,7 @@ OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "Deep
 
 
 @functools.cache
-def read_config(file: Path) -> dict[str, Any]:
+def read_config(file: Path) -> Config:
     """A DeepSpeed config; raises UsageError that names the file and line of a mistake."""
     try:
         config = json.loads(file.read_text())
@@ -53,24 +55,25 @@ def read_config(file: Path) -> dict[str, Any]:
     return config
 
 
+@dataclass(frozen=True)
+class Options:
+    """A config's file, and its section on ZeRO."""
+
+    file: Path
+    zero: Config
+
+
 # Reading every file here means that a broken one is refused before anything starts.
-STRATEGIES: dict[str, dict[str, Any]] = {
-    file.stem: {"file": file, "zero": read_config(file)["zero_optimization"]}
+PRESETS = {f"zero{stage}": (f"zero{stage}", f"zero{stage}-small") for stage in (1, 2, 3)}
+STRATEGIES = {
+    file.stem: Options(file, read_config(file)["zero_optimization"])
     for file in sorted(CONFIGS.glob("*.json"), key=lambda file: file.stem)
 }
 
 
-def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A config with changes to it, in its sections too; None takes a key out."""
-    new = {
-        key: {**content.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
-    }
-    return {key: value for key, value in {**content, **new}.items() if value is not None}
-
-
-def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def config(options: Options, setup: Setup) -> Config:
     """The file as it stands at world size 2 and fp32, else with the batch and precision of the cell."""
-    content = merged(copy.deepcopy(read_config(options["file"])), setup.deepspeed)
+    content = merged(copy.deepcopy(read_config(options.file)), setup.deepspeed)
     content["train_micro_batch_size_per_gpu"] = ROWS // setup.world_size
     if setup.micro_batches > 1:
         content["gradient_accumulation_steps"] = setup.micro_batches
@@ -79,7 +82,16 @@ def config(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
     return content
 
 
-def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> Wrapped:
+def exported(options: Options, setup: Setup, changes: Config) -> Config:
+    """The config for an exported file, without what DeepSpeed does anyway."""
+    content = merged(config(options, setup), changes)
+    usual: Config = {"gradient_accumulation_steps": 1}
+    if "offload_optimizer" not in content["zero_optimization"]:
+        usual["zero_force_ds_cpu_optimizer"] = False
+    return {key: value for key, value in content.items() if key not in usual or usual[key] != value}
+
+
+def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     import deepspeed
 
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer(model), config=config(options, setup))
@@ -93,22 +105,22 @@ def wrap(model: Any, optimizer: Any, options: dict[str, Any], setup: Setup) -> W
     return Wrapped(engine, engine.backward, engine.step, accumulate=accumulate)
 
 
-def arguments(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def arguments(options: Options, setup: Setup) -> dict[str, object]:
     content = config(options, setup)
-    if content == read_config(options["file"]):
-        return {"deepspeed": str(options["file"])}
+    if content == read_config(options.file):
+        return {"deepspeed": str(options.file)}
     file = Path(setup.folder) / f"deepspeed-{setup.rank}.json"
     file.write_text(json.dumps(content))
     return {"deepspeed": str(file)}
 
 
-def accelerate(options: dict[str, Any], setup: Setup) -> dict[str, Any]:
+def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     from accelerate import DeepSpeedPlugin
 
     return {"deepspeed_plugin": DeepSpeedPlugin(hf_ds_config=arguments(options, setup)["deepspeed"])}
 
 
-def parameters(engine: Any) -> dict[str, Any]:
+def parameters(engine: Any) -> Tensors:
     """Whole parameters: what the model computes with, or in bf16 the fp32 master that it is the rounding of."""
     import torch
     from deepspeed.utils import safe_get_full_fp32_param
@@ -127,8 +139,8 @@ def parameters(engine: Any) -> dict[str, Any]:
                 masters[name] = safe_get_full_fp32_param(known[name])
     if low and engine.zero_optimization_stage() == 0:  # its optimizer keeps masters where `safe_get_*` doesn't look
         groups = zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True)
-        kept = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
-        masters |= {name: kept.get(known[name]) for name in low}
+        masters_of = {p: master for lows, highs in groups for p, master in zip(lows, highs, strict=True)}
+        masters |= {name: masters_of.get(known[name]) for name in low}
     for name, master in masters.items():
         # The master says more, but only where the model really computes with its rounded copy.
         if master is not None and torch.equal(master.to(whole[name].device, whole[name].dtype), whole[name]):
@@ -136,7 +148,7 @@ def parameters(engine: Any) -> dict[str, Any]:
     return whole
 
 
-def gradients(engine: Any) -> dict[str, Any]:
+def gradients(engine: Any) -> Gradients:
     from deepspeed.utils import safe_get_full_grad
 
     with one_collective():
@@ -151,6 +163,8 @@ def gradients(engine: Any) -> dict[str, Any]:
 def one_collective() -> Iterator[None]:
     """Put off the collectives of DeepSpeed's `safe_get_*` functions, which make one for each parameter, and
     make one of all of them at the end: the tensors that the functions returned are filled then."""
+    from unittest import mock
+
     import torch
     from deepspeed import comm
 
@@ -185,7 +199,7 @@ def one_collective() -> Iterator[None]:
         output.copy_(part.flatten())
 
 
-def evidence(engine: Any) -> dict[str, Any]:
+def evidence(engine: Any) -> dict[str, object]:
     if not hasattr(engine, "zero_optimization_stage"):
         return {"wrapper": type(engine).__name__}
     known, optimizer = list(engine.parameters()), engine.optimizer
@@ -210,35 +224,35 @@ def evidence(engine: Any) -> dict[str, Any]:
     }
 
 
-def prepared(options: dict[str, Any]) -> dict[str, Any]:
-    return {"distributed_type": "DEEPSPEED", "zero_stage": options["zero"]["stage"]}
+def prepared(options: Options) -> dict[str, object]:
+    return {"distributed_type": "DEEPSPEED", "zero_stage": options.zero["stage"]}
 
 
-def doubts(options: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    zero = options["zero"]
-    if found.get("wrapper") != "DeepSpeedEngine":
-        return [f"the model is wrapped in {found.get('wrapper')}, not DeepSpeedEngine"]
+def doubts(options: Options, evidence: Evidence) -> list[str]:
+    zero = options.zero
+    if evidence.get("wrapper") != "DeepSpeedEngine":
+        return [f"the model is wrapped in {evidence.get('wrapper')}, not DeepSpeedEngine"]
     stage = zero["stage"]
     wanted = {
         "stage": stage,
-        "accumulation": found.get("engine_accumulates", found["accumulation"]),
+        "accumulation": evidence.get("engine_accumulates", evidence["accumulation"]),
         "partition_gradients": {1: False, 2: True}.get(stage),
-        "reduce_bucket_size": zero.get("reduce_bucket_size", found["reduce_bucket_size"]),
+        "reduce_bucket_size": zero.get("reduce_bucket_size", evidence["reduce_bucket_size"]),
         "offload_optimizer": "offload_optimizer" in zero,
         "offload_param": "offload_param" in zero,
     }
-    wrong = [f"{key} is {found[key]}, not {value}" for key, value in wanted.items() if found[key] != value]
-    if (found["optimizer"] if found["optimizer"].startswith("DeepSpeedZero") else None) != OPTIMIZERS.get(stage):
-        wrong.append(f"the optimizer is a {found['optimizer']}")
-    if "reduce_bucket_size" not in zero and found["reduce_bucket_size"] < found["bytes_whole"]:
-        wrong.append(f"reduce_bucket_size is {found['reduce_bucket_size']}: the model may not fit into one")
-    if stage and found["world_size"] > 1 and found["masters_held"] >= found["masters_whole"]:
+    wrong = [f"{key} is {evidence[key]}, not {value}" for key, value in wanted.items() if evidence[key] != value]
+    if (evidence["optimizer"] if evidence["optimizer"].startswith("DeepSpeedZero") else None) != OPTIMIZERS.get(stage):
+        wrong.append(f"the optimizer is a {evidence['optimizer']}")
+    if "reduce_bucket_size" not in zero and evidence["reduce_bucket_size"] < evidence["bytes_whole"]:
+        wrong.append(f"reduce_bucket_size is {evidence['reduce_bucket_size']}: the model may not fit into one")
+    if stage and evidence["world_size"] > 1 and evidence["masters_held"] >= evidence["masters_whole"]:
         wrong.append("every rank steps all weights")
-    if not stage and found["masters_held"] < found["masters_whole"]:
-        wrong.append(f"a rank steps {found['masters_held']} of {found['masters_whole']} weights")
-    if found["device"] != "cpu" and (found["masters_on"] == ["cpu"]) != ("offload_optimizer" in zero):
-        wrong.append(f"the optimizer's weights are on {', '.join(found['masters_on'])}")
-    if stage == 3 and found["world_size"] > 1 and found["bytes_held"] >= found["bytes_whole"]:
+    if not stage and evidence["masters_held"] < evidence["masters_whole"]:
+        wrong.append(f"a rank steps {evidence['masters_held']} of {evidence['masters_whole']} weights")
+    if evidence["device"] != "cpu" and (evidence["masters_on"] == ["cpu"]) != ("offload_optimizer" in zero):
+        wrong.append(f"the optimizer's weights are on {', '.join(evidence['masters_on'])}")
+    if stage == 3 and evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
     return wrong
 

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from ruff import find_ruff_bin
 
-from faultline import strategies
 from faultline.base import paths
 from faultline.base.errors import UsageError
 from faultline.catalogue import loading, stories
@@ -115,6 +114,7 @@ def test_only_what_the_cell_needs_is_in_its_file():
 def test_nothing_of_other_modes_is_left():
     """Breaks when a file has what nothing in it uses, or a comment on what isn't there."""
     assert "gradient_checkpointing_enable" in exported(RAISES)
+    assert "gradient_checkpointing_enable" not in exported(WRAPPED), "no checkpointing is asked for"
     for cell in (RAISES, WRAPPED, *RUN):
         text = exported(cell)
         assert "sys.exit(print(" not in text
@@ -153,11 +153,6 @@ def test_lines_are_short():
             assert len(line) <= 120 or "http" in line, line
 
 
-def test_every_family_of_strategies_has_its_template():
-    """Breaks when a new way to distribute can't be exported."""
-    assert {file.name.partition(".")[0] for file in emit.STRATEGIES.iterdir()} >= {*strategies.families()}
-
-
 def test_comments_are_kept():
     text = exported("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
     assert "# of a single layer, the bug that trains wrongly in small buckets makes an error" in text
@@ -167,7 +162,7 @@ def test_comments_are_kept():
 def test_the_median_length_is_bounded():
     """Breaks when exports grow beyond what somebody reads in an issue; every 9th cell of those that fail."""
     lengths = [len(exported(cell.id).splitlines()) for cell in CELLS[::9]]
-    assert statistics.median(lengths) < 155
+    assert statistics.median(lengths) < 150
 
 
 @pytest.mark.slow

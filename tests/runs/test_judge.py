@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -27,7 +27,7 @@ SHOWN = {
     "device": "cpu",
     "checkpointing_set": "reentrant",
     "wrapper": "DistributedDataParallel",
-    **strategies.options("ddp"),
+    **asdict(strategies.options("ddp")),
     "bytes_held": 4,
     "bytes_whole": 4,
     "gradients_remain": True,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from faultline.base.errors import Impossible
-from faultline.strategies import releases
+from faultline.strategies import fsdp2, releases
 
 
 def before_fsdp2(sharding_strategy="", cpu_ram_efficient_loading=True):
@@ -35,7 +35,7 @@ def test_fsdp2_is_impossible_before_accelerate_has_it(accelerate):
     with pytest.raises(Impossible, match="no FSDP2"):
         releases.fsdp_plugin(2)
     with pytest.raises(Impossible, match="no FSDP2"):
-        releases.fsdp2_arguments({"reshard_after_forward": True})
+        fsdp2.arguments(fsdp2.Options(), None)
     assert releases.fsdp_plugin(1, sharding_strategy="FULL_SHARD").sharding_strategy == "FULL_SHARD"
 
 
@@ -44,6 +44,6 @@ def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
     """Breaks when transformers 4, which takes FSDP2 from variables, or 5, from the config, runs FSDP1."""
     accelerate(with_fsdp2)
     assert releases.fsdp_plugin(2).fsdp_version == 2
-    told = releases.fsdp2_arguments({"reshard_after_forward": reshard})
+    told = fsdp2.arguments(fsdp2.Options(reshard), None)
     assert told["fsdp_config"]["version"] == 2 and told["fsdp_config"]["reshard_after_forward"] is reshard
     assert os.environ["FSDP_VERSION"] == "2" and os.environ["FSDP_RESHARD_AFTER_FORWARD"] == str(reshard).lower()
