@@ -17,9 +17,10 @@ from faultline.check.findings import COMPARED, CUT_OFF, Form, Group, agrees, cut
 from faultline.observations import matching
 from faultline.observations.wording import normalised
 from faultline.ranks.facts import Facts
+from faultline.ranks.report import Deviation
 from faultline.report import run, terminal
 from faultline.runs import progress
-from faultline.runs.results import Deviation, Result, finite
+from faultline.runs.results import Result, finite
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback

@@ -17,7 +17,6 @@ from faultline.ranks.report import Step
 
 Tensors = dict[str, torch.Tensor]
 
-KINDS = ("gradients", "weights")
 EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 
 

@@ -19,7 +19,7 @@ from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import accelerate, checkpointing, compare, observer, saved, trainers
 from faultline.ranks.job import Job
 from faultline.ranks.own_model import target
-from faultline.ranks.report import Report, error_report
+from faultline.ranks.report import KINDS, Report, error_report
 from faultline.ranks.run import Injection, Run, injection, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Setup, Wrapped
@@ -63,7 +63,7 @@ def _run(job: Job, report: Report) -> None:
         if run.trace.weights:
             report.steps = compare.compare(run.trace, reference, noise, cell.precision)
             report.compared = tuple(
-                kind for kind in compare.KINDS if all(getattr(step, kind) is not None for step in report.steps)
+                kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
             report.digests = tuple(compare.digest(weights) for weights in run.trace.weights)
     return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from faultline.base.errors import OTHER, RankError
 from faultline.base.traces import own_fault
 from faultline.ranks.facts import Facts
 
+KINDS = ("gradients", "weights")
+Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
 Evidence = dict[str, Any]  # whatever shows that a cell was what its name says, each family with keys of its own
 
 
@@ -101,6 +103,16 @@ class Checkpoint:
     error: str = ""
 
 
+class Deviation(NamedTuple):
+    """A relative error and its place: a list in JSON."""
+
+    parameter: str
+    kind: str
+    step: int
+    rank: int
+    error: Number
+
+
 @dataclass
 class Report:
     """One rank's report, filled while it runs."""
@@ -115,6 +127,13 @@ class Report:
     digests: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     seconds: float = 0.0
+
+    def deviations(self) -> Iterator[tuple[Deviation, float | None]]:
+        """Each error, with how many times the noise it is, if that excuses it."""
+        for number, step in enumerate(self.steps, 1):
+            for kind in KINDS:
+                for name, error in step.errors(kind).items():
+                    yield Deviation(name, kind, number, self.rank, error), step.rounding.get(f"{kind}:{name}")
 
 
 @dataclass(frozen=True)

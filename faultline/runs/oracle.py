@@ -225,26 +225,20 @@ def placement_faults(reports: Sequence[Report]) -> list[str]:
 
 def _judge_numbers(reports: Sequence[Report]) -> Judgement:
     """Agreement with the reference and between ranks, over every parameter and step."""
-    worst, error, bad, unmoved, nan = "", 0.0, 0, set(), []
-    for report in reports:
-        for number, step in enumerate(report.steps):
-            nan += [f"{name} at step {number + 1} on rank {report.rank}" for name in step.nan]
-            bad += len(step.bad)
-            unmoved |= set(step.unmoved)
-            for kind in ("gradients", "weights"):
-                for name, value in step.errors(kind).items():
-                    if value > error and f"{kind}:{name}" not in step.rounding:
-                        worst, error = f"{name} ({kind}, step {number + 1}, rank {report.rank})", value
-    if nan:
+    rows = [row for report in reports for row, noise in report.deviations() if noise is None and float(row.error) > 0]
+    largest = max(rows, key=lambda row: row.error, default=None)
+    worst, error = "", 0.0
+    if largest:
+        worst = f"{largest.parameter} ({largest.kind}, step {largest.step}, rank {largest.rank})"
+        error = float(largest.error)
+    steps = [(number, report.rank, step) for report in reports for number, step in enumerate(report.steps, 1)]
+    if nan := [f"{name} at step {number} on rank {rank}" for number, rank, step in steps for name in step.nan]:
         return Judgement(Outcome.DIVERGES, Signature.NAN, f"not a number: {nan[0]}", None, nan[0])
+    unmoved = sorted({name for _, _, step in steps for name in step.unmoved})
     digests = {tuple(report.digests) for report in reports}
-    if bad:
+    if any(step.bad for _, _, step in steps):
         signature = Signature.UNMOVED if unmoved else Signature.DIFFERS
-        detail = f"{worst} is off by {error:.2g}"
-        if unmoved:
-            detail += f"; never moved: {', '.join(sorted(unmoved)[:3])}" + (
-                f" and {len(unmoved) - 3} more" if len(unmoved) > 3 else ""
-            )
+        detail = f"{worst} is off by {error:.2g}" + (f"; never moved: {_some(unmoved)}" if unmoved else "")
         return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
     if len(digests) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -17,23 +18,11 @@ from faultline.catalogue.outcomes import Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.ranks.facts import Facts
-from faultline.ranks.report import Report
+from faultline.ranks.report import KINDS, Deviation, Number, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
-
-Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
-
-
-class Deviation(NamedTuple):
-    """A relative error and its place: a list in JSON."""
-
-    parameter: str
-    kind: str
-    step: int
-    rank: int
-    error: Number
 
 
 @dataclass(frozen=True)
@@ -193,28 +182,16 @@ def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:
 
 def worst_errors(reports: Iterable[Report]) -> list[Deviation]:
     """The largest errors of each kind, without those of rounding."""
-    rows: dict[str, list[Deviation]] = {"gradients": [], "weights": []}
-    for row, noise in _errors(reports):
-        if row.error and noise is None:
-            rows[row.kind].append(row)
-    worst = [row for kind in rows.values() for row in sorted(kind, key=_size)[:WORST]]
-    return sorted(worst, key=_size)
+    rows = [row for report in reports for row, noise in report.deviations() if row.error and noise is None]
+    rows.sort(key=_size)
+    worst = [[row for row in rows if row.kind == kind][:WORST] for kind in KINDS]
+    return sorted(chain(*worst), key=_size)
 
 
 def excused(reports: Iterable[Report]) -> Rounding:
-    rows = [(row, noise) for row, noise in _errors(reports) if noise is not None]
+    rows = [(row, noise) for report in reports for row, noise in report.deviations() if noise is not None]
     largest = min((row for row, _ in rows), key=_size, default=None)
     return Rounding(len(rows), largest, max((noise for _, noise in rows), default=None))
-
-
-def _errors(reports: Iterable[Report]) -> Iterator[tuple[Deviation, float | None]]:
-    """Each error, with how many times the noise it is, if that excuses it."""
-    for report in reports:
-        for number, step in enumerate(report.steps):
-            for kind in ("gradients", "weights"):
-                for name, error in step.errors(kind).items():
-                    row = Deviation(name, kind, number + 1, report.rank, error)
-                    yield row, step.rounding.get(f"{kind}:{name}")
 
 
 def _size(row: Deviation) -> float:
