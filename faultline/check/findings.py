@@ -16,7 +16,7 @@ from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
 from faultline.observations.wording import normalised
-from faultline.ranks.facts import Facts
+from faultline.ranks.report import Facts
 from faultline.runs.results import Result
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.

@@ -16,8 +16,7 @@ from faultline.cells.words import places
 from faultline.check.findings import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
 from faultline.observations import matching
 from faultline.observations.wording import normalised
-from faultline.ranks.facts import Facts
-from faultline.ranks.report import Deviation
+from faultline.ranks.report import Deviation, Facts
 from faultline.report import run, terminal
 from faultline.runs import progress
 from faultline.runs.results import Result, finite

@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.ranks.checkpointing import CutOff
-from faultline.ranks.facts import Facts
+from faultline.ranks.report import Facts
 from faultline.strategies.shared import blocks
 
 

@@ -18,7 +18,6 @@ from faultline.runs import folders, storage
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
-from faultline.stacks.environments import Environment
 from faultline.stacks.requests import Stack
 
 
@@ -84,34 +83,28 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     """
     folder = part(campaign, name)
     facts = folder.facts()
-    if facts.get("unusable") and not facts.get("lock"):
+    lock = facts.get("lock", "")
+    if facts.get("unusable") and not lock:
         return Measured(name, unusable=facts["unusable"])
     try:
-        environment = ready(stack, facts.get("lock", ""))
+        environment = environments.make(lock) if lock and not stack.here else environments.ready(stack)
     except Uninstallable as error:
         folder.describe(unusable=str(error))
         return Measured(name, unusable=str(error))
     folder.describe(lock=environment.lock, cells=[cell.id for cell in cells])
-    wanted = {cell.id for cell in cells}
-    have = [entry for entry in folders.entries(folder) if entry.cell.id in wanted]
-    missing = [cell for cell in cells if cell.id not in {entry.cell.id for entry in have}]
-    if missing:
+    wanted = set(cells)
+    known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
+    measured = {entry.cell for entry in known}
+    if missing := [cell for cell in cells if cell not in measured]:
         say(f"{name}: {stack_name(environment.versions)}")
         try:
-            folders.measure(missing, campaign.workers, folder, have, environment.python)
+            folders.measure(missing, campaign.workers, folder, known, environment.python)
         except NeverReady as error:
             folder.describe(unusable=str(error))
             return Measured(name, environment.lock, unusable=str(error))
     folder.describe(finished=True, unusable="")
-    found = [entry for entry in folder.results() if entry.cell.id in wanted]
-    return Measured(name, environment.lock, found, versions=environment.versions)
-
-
-def ready(stack: Stack, lock: str) -> Environment:
-    """The environment of a stack, or the one that a lock of it names."""
-    if stack.here or not lock:
-        return environments.ready(stack)
-    return environments.make(lock)
+    results = [entry for entry in folder.results() if entry.cell in wanted]
+    return Measured(name, environment.lock, results, versions=environment.versions)
 
 
 def part(campaign: Campaign, name: str) -> RunFolder:

@@ -17,8 +17,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
-from faultline.ranks.facts import Facts
-from faultline.ranks.report import KINDS, Deviation, Number, Report
+from faultline.ranks.report import KINDS, Deviation, Facts, Number, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 

@@ -23,9 +23,8 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected as cells_expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
-from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job, Target
-from faultline.ranks.report import ErrorReport, Report
+from faultline.ranks.report import ErrorReport, Facts, Report
 from faultline.runs import oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
