@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -181,17 +180,12 @@ def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch
         accumulating = built.by_hand(wrapped.model, last)
     else:
         accumulating = wrapped.accumulate(last)
+    autocast = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)  # or the engine does it
     with accumulating, (built.around or nullcontext)():
-        with watch.training(), autocast(run):
+        with watch.training(), torch.autocast(setup.device.type, torch.bfloat16, enabled=autocast):
             loss = built.loss(wrapped.model, batch)
         report.losses.append(loss.item())
         wrapped.backward(loss / built.micro_batches if built.by_hand else loss)
-
-
-def autocast(run: Run) -> AbstractContextManager[Any]:
-    """bf16 by autocast, unless the strategy's engine casts by itself."""
-    enabled = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)
-    return torch.autocast(run.setup.device.type, torch.bfloat16, enabled=enabled)
 
 
 def record(run: Run, file: Path) -> None:
