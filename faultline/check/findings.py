@@ -170,7 +170,7 @@ def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
         )
         likely = next(words, None)
         return (replace(likely, sure=matching.LIKELY), matching.sharing(likely, fits)) if likely else (None, ())
-    did = (result.outcome, result.signature)
+    did = result.did
     if compared := _doing(did, where, shown):
         return compared[0], compared[1:]
     alike = _doing(did, where, seen(facts))

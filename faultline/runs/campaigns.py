@@ -13,11 +13,13 @@ from rich.console import Console
 
 from faultline.base.errors import NeverReady, Uninstallable, UsageError
 from faultline.base.packages import stack_name
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.runs import folders, storage
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
+from faultline.stacks.environments import Environment
 from faultline.stacks.requests import Stack
 
 
@@ -48,9 +50,9 @@ class Measured:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def outcomes(self) -> dict[str, tuple[str, str]]:
+    def outcomes(self) -> dict[str, Did]:
         """The outcome and signature of each cell by its id."""
-        return {entry.cell.id: (entry.outcome, entry.signature) for entry in self.results}
+        return {entry.cell.id: entry.did for entry in self.results}
 
 
 def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = False) -> Campaign:
@@ -87,7 +89,7 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     if facts.get("unusable") and not lock:
         return Measured(name, unusable=facts["unusable"])
     try:
-        environment = environments.make(lock) if lock and not stack.here else environments.ready(stack)
+        environment = ready(stack, lock)
     except Uninstallable as error:
         folder.describe(unusable=str(error))
         return Measured(name, unusable=str(error))
@@ -105,6 +107,11 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     folder.describe(finished=True, unusable="")
     results = [entry for entry in folder.results() if entry.cell in wanted]
     return Measured(name, environment.lock, results, versions=environment.versions)
+
+
+def ready(stack: Stack, lock: str) -> Environment:
+    """The environment of a stack, or the one that a lock of it names."""
+    return environments.make(lock) if lock and not stack.here else environments.ready(stack)
 
 
 def part(campaign: Campaign, name: str) -> RunFolder:

@@ -14,7 +14,7 @@ import msgspec
 
 from faultline.base.errors import OTHER, UsageError
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import Outcome, named
+from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.ranks.report import KINDS, Deviation, Facts, Number, Report
@@ -114,6 +114,10 @@ class Result:
     rounding: Rounding
     ranks: tuple[RankResult, ...]
     checked: Checked = field(default_factory=Checked)
+
+    @property
+    def did(self) -> Did:
+        return Did(self.outcome, self.signature)
 
     def as_json(self) -> Mapping[str, Any]:
         """The line of cells.jsonl: `cell` is its id and axes, and the keys of `checked` are only there for a check."""
@@ -220,13 +224,9 @@ def as_expected(result: Result) -> bool:
 
 def expectation(result: Result) -> str:
     """The expected and the observed outcome in a few words."""
-    return f"expected {named(result.expected.outcome, *result.expected.signatures)}, got {observed(result)}"
+    return f"expected {named(result.expected.outcome, *result.expected.signatures)}, got {result.did}"
 
 
-def observed(result: Result) -> str:
-    return named(result.outcome, result.signature)
-
-
-def outcomes(results: Iterable[Result]) -> dict[Cell, tuple[str, str]]:
+def outcomes(results: Iterable[Result]) -> dict[Cell, Did]:
     """Outcome and signature of each cell, as claims are held against them."""
-    return {result.cell: (result.outcome, result.signature) for result in results}
+    return {result.cell: result.did for result in results}
