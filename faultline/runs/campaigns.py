@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
@@ -55,7 +54,7 @@ class Measured:
         return {entry.cell.id: entry.did for entry in self.results}
 
 
-def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = False) -> Campaign:
+def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool = False) -> Campaign:
     """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
 
     It is only the same as long as what is installed here is.

@@ -17,7 +17,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
-from faultline.ranks.report import KINDS, Deviation, Facts, Number, Report
+from faultline.ranks.report import KINDS, Deviation, Evidence, Facts, Number, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 
@@ -51,7 +51,7 @@ class RankResult:
     rank: int
     exit: int | None = None
     error: RankError | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=dict)
     losses: tuple[Number, ...] = ()
     steps: int = 0
     bad: int = 0
@@ -88,7 +88,7 @@ class Checked:
     shows: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
 
-    def as_json(self) -> Mapping[str, Any]:
+    def as_json(self) -> Mapping[str, object]:
         values = dataclasses.asdict(self)
         return {**values, "first": values["first"] or {}, "facts": self.facts.as_json()}
 
@@ -108,7 +108,7 @@ class Result:
     expected: Expectation
     verdict: str
     seconds: float
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     compared: tuple[str, ...]
     errors: tuple[Deviation, ...]
     rounding: Rounding
@@ -119,7 +119,7 @@ class Result:
     def did(self) -> Did:
         return Did(self.outcome, self.signature)
 
-    def as_json(self) -> Mapping[str, Any]:
+    def as_json(self) -> Mapping[str, object]:
         """The line of cells.jsonl: `cell` is its id and axes, and the keys of `checked` are only there for a check."""
         values = dataclasses.asdict(self)
         axes, _ = values.pop("cell"), values.pop("checked")

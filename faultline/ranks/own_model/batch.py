@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from faultline.base.errors import NoBatch
+from faultline.base.errors import Refused
 from faultline.ranks.own_model.shrink import VOCABULARY
 from faultline.strategies import ROWS
 
@@ -26,7 +26,7 @@ def loss(model: Any, batch: Batch) -> Any:
 def of(model: Any) -> tuple[Batch, list[str]]:
     """The fullest batch of ROWS rows that a model takes and has a finite loss for, and what fuller ones failed of.
 
-    Raises NoBatch where there is none.
+    Raises Refused where there is none.
     """
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     tried: dict[str, str] = {}
@@ -45,7 +45,7 @@ def of(model: Any) -> tuple[Batch, list[str]]:
             return batch, [f"{each} ({why})" for each, why in tried.items() if "pictures" in each or "sound" in each]
         tried[name] = "no finite loss"
     what = f"no batch could be made for {type(bare).__name__}; give a function that returns (model, loss, batch)"
-    raise NoBatch(f"{what}. Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
+    raise Refused(f"{what}. Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
 
 
 class NotTaken(Exception):

@@ -85,7 +85,7 @@ def mean(loss: Callable[..., Any], observer: Observer, setup: Setup, model: Any,
     return whole
 
 
-def ready(model: Any, lora: Mapping[str, Any]) -> Any:
+def ready(model: Any, lora: Mapping[str, object]) -> Any:
     """A model that can be trained under every strategy, with an adapter where one is asked for."""
     if lora:
         model = add_lora(model, lora)
@@ -223,7 +223,7 @@ def keep_together(model: torch.nn.Module) -> None:
                 setattr(module, SHARES, True)
 
 
-def add_lora(model: Any, keywords: Mapping[str, Any]) -> Any:
+def add_lora(model: Any, keywords: Mapping[str, object]) -> Any:
     """A PEFT adapter; B starts small instead of at zero, so that A has a gradient at once."""
     from peft import LoraConfig, get_peft_model
 
