@@ -1,20 +1,4 @@
-"""Exit codes, and all that this suite raises by intent.
-
-FaultlineError
-    UsageError          a mistake of the person at the terminal: one clear line, and exit code 2
-    CheckFailed         a check that somebody recommends found the problem
-    TargetFailed        a model that is checked can't be trained in one process
-    Unavailable
-        Uninstallable   a stack that can't be installed
-        NoBrowser       no browser for pages
-        NeverReady      a rank server that could not start
-    ServerDied          a rank server that ended
-        NeverReady      (see above)
-    RankError           raised in a rank, with the `kind` that its report has
-        Impossible      the cell can't exist here
-        Refused         a model that can't be checked
-        NoBatch         a model for which no batch could be made
-"""
+"""Exit codes, and all that this suite raises by intent: a `FaultlineError` of some kind."""
 
 from __future__ import annotations
 
@@ -41,7 +25,7 @@ class FaultlineError(Exception):
 
 
 class UsageError(FaultlineError):
-    """Something asked for can't be done; the message is one line and says what to do about it."""
+    """Something asked for can't be done: exit code 2; the message is one line and says what to do about it."""
 
 
 class CheckFailed(FaultlineError):
@@ -103,20 +87,14 @@ class Refused(RankError):
     kind = "refused"
 
 
-class NoBatch(RankError):
-    """No batch is known for a model; the message says which were tried."""
-
-    kind = "no-batch"
-
-
 def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     """An error for a name that doesn't exist, with the nearest ones that do; where none is near, with all that there
     are, or with what lists them."""
     if near := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
         return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(near)}?")
-    told = ", ".join(known)
-    if len(told) <= LONGEST:
-        return UsageError(f"unknown {kind} {name!r}: {f'one of {told}' if told else 'there is none'}")
+    names = ", ".join(known)
+    if len(names) <= LONGEST:
+        return UsageError(f"unknown {kind} {name!r}: {f'one of {names}' if names else 'there is none'}")
     if kind in LISTS:
         return UsageError(f"unknown {kind} {name!r}: none of the {len(known)} that {LISTS[kind]} has")
     return UsageError(f"unknown {kind} {name!r}: one of {', '.join(known[:FIRST])} and {len(known) - FIRST} more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from faultline.base.text import one_line
 
@@ -49,6 +50,16 @@ class Signature(StrEnum):
     REFERENCE_DIED = "reference-died"  # invalid
     OWN_FAULT = "own-fault"  # invalid: Faultline's own code ended the cell
     SERVER = "server"  # invalid: the rank server died
+
+
+class Did(NamedTuple):
+    """What a cell did: an outcome, and the signature that says of which kind."""
+
+    outcome: str
+    signature: str = ""
+
+    def __str__(self) -> str:
+        return named(*self)
 
 
 def named(outcome: str, *signatures: str) -> str:

@@ -18,9 +18,8 @@ from faultline.cells import expected as cells_expected
 from faultline.cells.cell import TOLERANCE, Cell
 from faultline.cells.expected import Expectation
 from faultline.check.target import Target
-from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job
-from faultline.ranks.report import ErrorReport, Frame, Raised, Report
+from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
 from faultline.runs import oracle, results, runner
 from faultline.runs.results import Checked, Difference, Result
 from faultline.runs.runner import References

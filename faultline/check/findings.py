@@ -16,7 +16,7 @@ from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
 from faultline.observations.wording import normalised
-from faultline.ranks.facts import Facts
+from faultline.ranks.report import Facts
 from faultline.runs.results import Result
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
@@ -170,7 +170,7 @@ def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
         )
         likely = next(words, None)
         return (replace(likely, sure=matching.LIKELY), matching.sharing(likely, fits)) if likely else (None, ())
-    did = (result.outcome, result.signature)
+    did = result.did
     if compared := _doing(did, where, shown):
         return compared[0], compared[1:]
     alike = _doing(did, where, seen(facts))

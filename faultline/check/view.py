@@ -16,10 +16,10 @@ from faultline.cells.words import places
 from faultline.check.findings import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
 from faultline.observations import matching
 from faultline.observations.wording import normalised
-from faultline.ranks.facts import Facts
+from faultline.ranks.report import Deviation, Facts
 from faultline.report import run, terminal
 from faultline.runs import progress
-from faultline.runs.results import Deviation, Result, finite
+from faultline.runs.results import Result, finite
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback

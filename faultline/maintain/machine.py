@@ -13,7 +13,7 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.packages import versions
-from faultline.ranks import settings
+from faultline.ranks import preload
 from faultline.report import listing
 from faultline.stacks import environments
 
@@ -28,7 +28,7 @@ def env(as_json: bool) -> int:
         "suite": {name: metadata.version(name) for name in ("pytest", "rich", "psutil")},
         "compiler": shutil.which("g++") or "none (none is needed)",
         "gpus": _gpus(),
-        "settings": settings.environment(),
+        "settings": preload.environment(),
     }
     if as_json:
         print(json.dumps(facts, indent=2))

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from accelerate import Accelerator, DistributedType
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-from faultline import strategies
+from faultline import scenario, strategies
 from faultline.ranks import observer
 from faultline.strategies import Setup, Wrapped
 from faultline.strategies.shared import plain_step
@@ -21,9 +24,6 @@ def honest_on_cpu() -> None:
     FSDP or DeepSpeed was asked for (`DistributedType.MULTI_CPU`), and say nothing.
     The state is set right after it was made; everything that follows is theirs.
     """
-    from accelerate import DistributedType
-    from accelerate.state import AcceleratorState, PartialState
-
     original = AcceleratorState.__init__
     if hasattr(original, "__wrapped__"):
         return
@@ -56,18 +56,12 @@ def honest_on_cpu() -> None:
 
 def begin_anew() -> None:
     """Forget the first `Accelerator` of this process, which otherwise sets the strategy of every later one."""
-    from accelerate.state import AcceleratorState, GradientState
-
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
 
-def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
+def wrap(built: scenario.Scenario, name: str, setup: Setup) -> Wrapped:
     """Put a scenario's model under a strategy through `Accelerator.prepare`."""
-    from accelerate import Accelerator, DistributedType
-
-    from faultline.scenario import sgd
-
     if setup.device.type == "cpu":
         honest_on_cpu()
     family, options = strategies.family(name), strategies.options(name)
@@ -77,8 +71,7 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
         gradient_accumulation_steps=setup.micro_batches,
         **family.accelerate(options, setup),
     )
-    model, optimizer = accelerator.prepare(built.model, (built.optimizer or sgd)(built.model))
-
+    model, optimizer = accelerator.prepare(built.model, (built.optimizer or scenario.sgd)(built.model))
     # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
     remain = accelerator.distributed_type != DistributedType.DEEPSPEED
     step = plain_step(optimizer)
@@ -88,7 +81,6 @@ def wrap(built: Any, name: str, setup: Setup) -> Wrapped:
 def prepared() -> Mapping[str, object]:
     """How accelerate is to distribute what it will be given, by its own state, or by the DeepSpeed config that
     transformers has been given before there is one; empty before either."""
-    from accelerate.state import AcceleratorState
     from transformers.integrations.deepspeed import deepspeed_config
 
     if not AcceleratorState._shared_state:
@@ -104,8 +96,6 @@ def prepared() -> Mapping[str, object]:
 
 def placement(model: Any) -> Mapping[str, object]:
     """Where a model that is only read lives: bytes on this rank against the whole, devices, mode."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
     held = whole = 0
     devices = set()
     for parameter in model.parameters():
@@ -113,8 +103,7 @@ def placement(model: Any) -> Mapping[str, object]:
         held += local.numel() * local.element_size()
         whole += getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
         devices.add(str(local.device))
-    units = FullyShardedDataParallel.fsdp_modules(model)
-    if units:
+    if units := FullyShardedDataParallel.fsdp_modules(model):
         flat = [unit._handle.flat_param for unit in units if unit._handle]
         whole = sum(f._unpadded_unsharded_size.numel() * f.element_size() for f in flat)
     return {

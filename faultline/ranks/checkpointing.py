@@ -28,16 +28,13 @@ class Watch:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model, self._mine = model, set(model.modules())
-        self._whole_with_grad = True
-        self.recomputed = 0
-        self.without_grad = 0
-        self.forwards = 0
-        self._in_loop = False
+        self._model, self._modules = model, set(model.modules())
+        self._whole_with_grad, self._in_loop = True, False
+        self.recomputed = self.without_grad = self.forwards = 0
         self._handle = register_module_forward_pre_hook(self._on_forward)
 
     def _on_forward(self, module: torch.nn.Module, args: Any) -> None:
-        if module not in self._mine:
+        if module not in self._modules:
             return
         self.forwards += 1
         if module is self._model:
@@ -58,19 +55,10 @@ class Watch:
     def close(self) -> None:
         self._handle.remove()
 
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, object]:
         """What was seen; `off` where nothing was, be it that there was no time for it."""
-        if self.without_grad:
-            mode = "reentrant"
-        elif self.recomputed:
-            mode = "non-reentrant"
-        else:
-            mode = "off"
-        return {
-            "checkpointing_seen": mode,
-            "recomputed": self.recomputed,
-            "forwards": self.forwards,
-        }
+        mode = "reentrant" if self.without_grad else "non-reentrant" if self.recomputed else "off"
+        return {"checkpointing_seen": mode, "recomputed": self.recomputed, "forwards": self.forwards}
 
 
 class CutOff:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from faultline.ranks.report import Step
 
 Tensors = dict[str, torch.Tensor]
 
-KINDS = ("gradients", "weights")
 EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 
 
@@ -98,7 +97,7 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     observed: those that are bad, in the order of their calls. `factor` is there where the first step is wrong.
     """
     runs = (trace, reference, noise)
-    size = dict(zip(reference.initial, _sizes(list(reference.initial.values())), strict=True))
+    size = {name: initial.norm().item() for name, initial in reference.initial.items()}
     steps = []
     for index in range(len(trace.weights)):
         step = Step()
@@ -169,32 +168,12 @@ def factor(run: Tensors, reference: Tensors, tolerance: float) -> float | None:
 
 def movement(trace: Trace, index: int) -> Tensors:
     """How far each weight has come since the start."""
-    names = list(trace.initial)
-    return dict(
-        zip(
-            names,
-            torch._foreach_sub([trace.weights[index][n] for n in names], [trace.initial[n] for n in names]),
-            strict=True,
-        )
-    )
+    return {name: trace.weights[index][name] - initial for name, initial in trace.initial.items()}
 
 
-def _norms(names: list[str], run: Tensors, reference: Tensors, noise: Tensors) -> Any:
+def _norms(names: Iterable[str], run: Tensors, reference: Tensors, noise: Tensors) -> Iterator[list[float]]:
     """For each name: norms of a run and of its reference, of their difference, and of the reference's noise."""
-
-    def column(tensors: Tensors) -> list[torch.Tensor]:
-        return [tensors[name] if name in tensors else torch.zeros_like(_any(name, run, reference)) for name in names]
-
-    if not names:
-        return []
-    a, b, c = column(run), column(reference), column(noise)
-    columns = [a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)]
-    return zip(*map(_sizes, columns), strict=True)
-
-
-def _sizes(tensors: list[torch.Tensor]) -> list[float]:
-    return torch.stack(torch._foreach_norm(tensors)).tolist() if tensors else []
-
-
-def _any(name: str, *runs: Tensors) -> torch.Tensor:
-    return next(run[name] for run in runs if name in run)
+    for name in names:
+        zeros = torch.zeros_like(run[name] if name in run else reference[name])
+        a, b, c = (side.get(name, zeros) for side in (run, reference, noise))
+        yield torch.stack([each.norm() for each in (a, b, a - b, c - b)]).tolist()

@@ -17,7 +17,7 @@ class Target:
 
     file: str
     function: str
-    lora: Mapping[str, Any]
+    lora: Mapping[str, object]
     cwd: str
     world_size: int
 

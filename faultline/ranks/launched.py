@@ -12,12 +12,12 @@ from pathlib import Path
 def main() -> None:
     """Run the job in the file that the first argument names and write this rank's report beside it."""
     from faultline.cells.cell import Cell
-    from faultline.ranks import preload, settings
+    from faultline.ranks import preload
     from faultline.ranks.job import Job
 
     file = Path(sys.argv[1])
     job = Job.read(json.loads(file.read_text()))
-    os.environ.update(settings.environment(Cell.parse(job.cell).device))
+    os.environ.update(preload.environment(Cell.parse(job.cell).device))
     if "/zero" in job.cell or "ACCELERATE_USE_DEEPSPEED" in os.environ:
         preload.compile_nothing()
     from faultline.ranks import main as ranks_main

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import accelerate, checkpointing, compare, observer, saved, trainers
 from faultline.ranks.job import Job
 from faultline.ranks.own_model import target
-from faultline.ranks.report import Report, error_report
+from faultline.ranks.report import KINDS, Report, error_report
 from faultline.ranks.run import Injection, Run, injection, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Setup, Wrapped
@@ -63,7 +62,7 @@ def _run(job: Job, report: Report) -> None:
         if run.trace.weights:
             report.steps = compare.compare(run.trace, reference, noise, cell.precision)
             report.compared = tuple(
-                kind for kind in compare.KINDS if all(getattr(step, kind) is not None for step in report.steps)
+                kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
             report.digests = tuple(compare.digest(weights) for weights in run.trace.weights)
     return None
@@ -181,17 +180,12 @@ def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch
         accumulating = built.by_hand(wrapped.model, last)
     else:
         accumulating = wrapped.accumulate(last)
+    autocast = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)  # or the engine does it
     with accumulating, (built.around or nullcontext)():
-        with watch.training(), autocast(run):
+        with watch.training(), torch.autocast(setup.device.type, torch.bfloat16, enabled=autocast):
             loss = built.loss(wrapped.model, batch)
         report.losses.append(loss.item())
         wrapped.backward(loss / built.micro_batches if built.by_hand else loss)
-
-
-def autocast(run: Run) -> AbstractContextManager[Any]:
-    """bf16 by autocast, unless the strategy's engine casts by itself."""
-    enabled = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)
-    return torch.autocast(run.setup.device.type, torch.bfloat16, enabled=enabled)
 
 
 def record(run: Run, file: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.ranks.checkpointing import CutOff
-from faultline.ranks.facts import Facts
+from faultline.ranks.report import Facts
 from faultline.strategies.shared import blocks
 
 
@@ -77,7 +77,7 @@ class Observer:
         if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
 
-    def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+    def _on_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, object], output: Any) -> None:
         name = self._seen(module)
         if name is None:
             return

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from faultline.base.errors import OTHER, RankError
 from faultline.base.traces import own_fault
-from faultline.ranks.facts import Facts
 
+Names = tuple[str, ...]
+
+KINDS = ("gradients", "weights")
+Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
 Evidence = dict[str, Any]  # whatever shows that a cell was what its name says, each family with keys of its own
 
 
@@ -101,6 +104,62 @@ class Checkpoint:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What was seen, by name: of a run in one process all, under a strategy `apart`, `inside` and `entered` hold.
+
+    - `model`: the class of the model; empty where nothing was seen. In JSON it is ``class``.
+    - `no_gradient`, `zero_gradient`: trainable parameters in no step of which one came
+    - `several_calls`: modules that run more than once in a forward pass
+    - `frozen_input`: blocks that train on inputs without a graph, and what the model's own reentrant checkpoints cut
+      off for that (see `checkpointing.CutOff`)
+    - `unfrozen`: parameters that require gradients only since a step
+    - `entered`: the classes of the model and of what is around it whose forward passes ran
+    - `unequal`: modules that run for some ranks' rows only
+    - `tied`: the names of one parameter; `apart`: those of them that aren't one any more
+    - `order`: all modules as they run; `inside`: the innermost module whose forward pass did not end
+    - `not_fed`: what a made-up batch leaves out, and why; `cast`: the types of weights that were made fp32
+    - `checkpointing`, `noise`: of a reference, its mode and how far rounding moves its gradients
+    """
+
+    model: str = ""
+    parameters: int = 0
+    trainable: int = 0
+    no_gradient: Names = ()
+    zero_gradient: Names = ()
+    several_calls: Names = ()
+    frozen_input: Names = ()
+    unfrozen: Names = ()
+    entered: Names = ()
+    unequal: Names = ()
+    tied: tuple[Names, ...] = ()
+    apart: tuple[Names, ...] = ()
+    order: Names = ()
+    inside: str | None = None
+    not_fed: Names = ()
+    cast: Names = ()
+    checkpointing: str = "off"
+    noise: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.model)
+
+    def as_json(self) -> Mapping[str, object]:
+        """The mapping that JSON has; empty where nothing was seen."""
+        values = asdict(self)
+        return {"class": values.pop("model"), **values} if self else {}
+
+
+class Deviation(NamedTuple):
+    """A relative error and its place: a list in JSON."""
+
+    parameter: str
+    kind: str
+    step: int
+    rank: int
+    error: Number
+
+
 @dataclass
 class Report:
     """One rank's report, filled while it runs."""
@@ -115,6 +174,13 @@ class Report:
     digests: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     seconds: float = 0.0
+
+    def deviations(self) -> Iterator[tuple[Deviation, float | None]]:
+        """Each error, with how many times the noise it is, if that excuses it."""
+        for number, step in enumerate(self.steps, 1):
+            for kind in KINDS:
+                for name, error in step.errors(kind).items():
+                    yield Deviation(name, kind, number, self.rank, error), step.rounding.get(f"{kind}:{name}")
 
 
 @dataclass(frozen=True)

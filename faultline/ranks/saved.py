@@ -25,7 +25,6 @@ LIVE, SAVED = "live", "saved"
 def save(run: Run, trained: Any, tied: list[list[str]]) -> None:
     """On every rank: have the failure's `save` write what it writes, and rank 0 the live weights beside it."""
     folder = Path(run.checkpoint)
-    folder.mkdir(exist_ok=True)
     if run.setup.rank == 0:
         compare.write((run.trace.weights[-1], tied), folder / LIVE)
     run.inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)

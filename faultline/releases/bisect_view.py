@@ -10,7 +10,6 @@ from faultline.base.text import cut
 from faultline.catalogue.outcomes import named
 from faultline.releases.bisection import Bisection
 from faultline.releases.search import Boundary, Smallest
-from faultline.runs import results
 from faultline.runs.campaigns import Measured
 from faultline.stacks import requests
 from faultline.stacks.environments import pins
@@ -83,7 +82,7 @@ def changes(names: Collection[str], old: Mapping[str, str], new: Mapping[str, st
 
 def why(measured: Measured) -> str:
     """What a stack did, in a line: why there was no run, or each outcome with its error."""
-    told = [f"{results.observed(entry)}: {entry.detail}".removesuffix(": ") for entry in measured.results]
+    told = [f"{entry.did}: {entry.detail}".removesuffix(": ") for entry in measured.results]
     return cut(measured.unusable or "; ".join(dict.fromkeys(told)) or "no cell ran", WIDTH)
 
 

@@ -12,7 +12,7 @@ from faultline.base.text import one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell, default_world
 from faultline.observations.wording import normalised, same_error
-from faultline.runs.results import Result, observed
+from faultline.runs.results import Result
 
 LOUD = (Outcome.RAISES, Outcome.HANGS, Outcome.CRASHES)
 SAMPLE = 3  # cells of one cause that are measured again
@@ -238,7 +238,7 @@ def classify(before: Result, after: Result) -> Kind | None:
 
 def same(one: Result, other: Result) -> bool:
     """Whether two results say the same; an error without a name is known by its text."""
-    if (one.outcome, one.signature) != (other.outcome, other.signature):
+    if one.did != other.did:
         return False
     unnamed = one.outcome == Outcome.RAISES and one.signature == Signature.OTHER
     return not unnamed or normalised(one.detail) == normalised(other.detail)
@@ -301,7 +301,7 @@ def _trained(result: Result | None) -> bool:
 
 
 def _told(result: Result | None) -> str:
-    return observed(result) if result else "no proof"
+    return str(result.did) if result else "no proof"
 
 
 def _text(change: Change) -> str:
@@ -309,7 +309,7 @@ def _text(change: Change) -> str:
     if change.first is Kind.INFRA:
         return normalised(change.note)
     side = change.after if not _trained(change.after) else change.before
-    if side and (side.outcome, side.signature) == (Outcome.RAISES, Signature.OTHER):
+    if side and side.did == (Outcome.RAISES, Signature.OTHER):
         return normalised(side.detail)
     named = (Outcome.CRASHES, Outcome.IMPOSSIBLE)
     return normalised(side.detail) if side and side.outcome in named else ""

@@ -16,7 +16,7 @@ from faultline.catalogue import Failure, Reported
 from faultline.catalogue.loading import failure_named
 from faultline.cells import words
 from faultline.cells.cell import Cell
-from faultline.runs import campaigns, devices, results
+from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Measured
 from faultline.runs.results import shows
 from faultline.stacks import requests
@@ -83,7 +83,7 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
 
 
 def _outcome(measured: Measured) -> str:
-    return results.observed(measured.results[0]) if measured.results else "uninstallable"
+    return str(measured.results[0].did) if measured.results else "uninstallable"
 
 
 def _detail(measured: Measured) -> str:

@@ -6,13 +6,13 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
 
 from faultline.base.errors import NeverReady, Uninstallable, UsageError
 from faultline.base.packages import stack_name
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.runs import folders, storage
 from faultline.runs.results import Result
@@ -49,12 +49,12 @@ class Measured:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def outcomes(self) -> dict[str, tuple[str, str]]:
+    def outcomes(self) -> dict[str, Did]:
         """The outcome and signature of each cell by its id."""
-        return {entry.cell.id: (entry.outcome, entry.signature) for entry in self.results}
+        return {entry.cell.id: entry.did for entry in self.results}
 
 
-def begin(kind: str, request: Mapping[str, Any], workers: int, resume: bool = False) -> Campaign:
+def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool = False) -> Campaign:
     """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
 
     It is only the same as long as what is installed here is.
@@ -84,34 +84,33 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     """
     folder = part(campaign, name)
     facts = folder.facts()
-    if facts.get("unusable") and not facts.get("lock"):
+    lock = facts.get("lock", "")
+    if facts.get("unusable") and not lock:
         return Measured(name, unusable=facts["unusable"])
     try:
-        environment = ready(stack, facts.get("lock", ""))
+        environment = ready(stack, lock)
     except Uninstallable as error:
         folder.describe(unusable=str(error))
         return Measured(name, unusable=str(error))
     folder.describe(lock=environment.lock, cells=[cell.id for cell in cells])
-    wanted = {cell.id for cell in cells}
-    have = [entry for entry in folders.entries(folder) if entry.cell.id in wanted]
-    missing = [cell for cell in cells if cell.id not in {entry.cell.id for entry in have}]
-    if missing:
+    wanted = set(cells)
+    known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
+    measured = {entry.cell for entry in known}
+    if missing := [cell for cell in cells if cell not in measured]:
         say(f"{name}: {stack_name(environment.versions)}")
         try:
-            folders.measure(missing, campaign.workers, folder, have, environment.python)
+            folders.measure(missing, campaign.workers, folder, known, environment.python)
         except NeverReady as error:
             folder.describe(unusable=str(error))
             return Measured(name, environment.lock, unusable=str(error))
     folder.describe(finished=True, unusable="")
-    found = [entry for entry in folder.results() if entry.cell.id in wanted]
-    return Measured(name, environment.lock, found, versions=environment.versions)
+    results = [entry for entry in folder.results() if entry.cell in wanted]
+    return Measured(name, environment.lock, results, versions=environment.versions)
 
 
 def ready(stack: Stack, lock: str) -> Environment:
     """The environment of a stack, or the one that a lock of it names."""
-    if stack.here or not lock:
-        return environments.ready(stack)
-    return environments.make(lock)
+    return environments.make(lock) if lock and not stack.here else environments.ready(stack)
 
 
 def part(campaign: Campaign, name: str) -> RunFolder:

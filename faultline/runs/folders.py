@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -81,11 +82,11 @@ def undisturbed(name: str) -> RunFolder:
 
 def entries(folder: RunFolder) -> list[Result]:
     """A run's results; says how many lines of its file are none."""
-    found, others = folder.read()
+    results, others = folder.read()
     if others:
         lines = "1 line is" if others == 1 else f"{others} lines are"
         print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or not a result", file=sys.stderr)
-    return found
+    return results
 
 
 def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
@@ -100,9 +101,9 @@ def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, s
 def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> None:
     """Refuse a run of other versions than these, or than are installed here."""
     here = packages.stack_name(versions or packages.versions())
-    theirs = folder.facts().get("stack", here)
-    if theirs != here:
-        raise UsageError(f"{folder.path.name} was run on another stack ({theirs}); start a new run")
+    other = folder.facts().get("stack", here)
+    if other != here:
+        raise UsageError(f"{folder.path.name} was run on another stack ({other}); start a new run")
 
 
 def newest_with(cells: Iterable[Cell]) -> tuple[RunFolder | None, list[Result]]:
@@ -110,25 +111,14 @@ def newest_with(cells: Iterable[Cell]) -> tuple[RunFolder | None, list[Result]]:
 
     Gives its results as well; no run where none has any.
     """
-    wanted = {_anywhere(cell.id) for cell in cells}
+    wanted = {replace(cell, device="") for cell in cells}
     best: tuple[RunFolder | None, list[Result]] = None, []
     most = 0
     for folder in storage.runs():
-        try:
-            asked = wanted & {_anywhere(name) for name in folder.facts().get("cells", ())}
-        except UsageError:
-            continue
-        if len(asked) <= most:
-            continue
-        found = folder.results()
-        have = len(wanted & {_anywhere(entry.cell.id) for entry in found})
-        if have > most:
-            best, most = (folder, found), have
+        results = folder.results()
+        known = len({replace(result.cell, device="") for result in results} & wanted)
+        if known > most:
+            best, most = (folder, results), known
         if most == len(wanted):
             break
     return best
-
-
-def _anywhere(name: str) -> str:
-    """A cell's id without its device."""
-    return name.rpartition("/")[0]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from faultline import strategies
 from faultline.base import traces
@@ -13,7 +12,7 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks.report import Checkpoint, ErrorReport, Report
+from faultline.ranks.report import Checkpoint, ErrorReport, Evidence, Report
 from faultline.runs.supervisor import Ended
 
 
@@ -50,13 +49,8 @@ def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = Non
     misplaced = placement_faults(reports)
     numbers = _judge_numbers(reports)
     if misplaced:
-        return Judgement(
-            Outcome.MISPLACED,
-            Signature.REFERENCE_MODEL,
-            "; ".join(misplaced),
-            worst_parameter=numbers.worst_parameter,
-            relative_error=numbers.relative_error,
-        )
+        detail = "; ".join(misplaced)
+        return replace(numbers, outcome=Outcome.MISPLACED, signature=Signature.REFERENCE_MODEL, detail=detail)
     if numbers.outcome is Outcome.TRAINS and any(report.evidence.get("saved") for report in reports):
         return _judge_checkpoint(loaded, numbers)
     return numbers
@@ -123,7 +117,7 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
     return _proven(cell, ended, Judgement(Outcome.RAISES, failure.signature(text), text, rank))
 
 
-def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
+def _proven(cell: Cell, ended: Ended, judged: Judgement) -> Judgement:
     """A bad end, or `invalid` where it may not have been that of the cell's strategy and mode.
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
@@ -134,38 +128,37 @@ def _proven(cell: Cell, ended: Ended, told: Judgement) -> Judgement:
     """
     doubts = []
     for rank, end in enumerate(ended.ranks):
-        found, who = end.evidence, f"rank {rank}: "
-        doubts += [who + doubt for doubt in _doubts(cell, found)]
-        if told.rank not in (None, rank):
+        shown, who = end.evidence, f"rank {rank}: "
+        doubts += [who + doubt for doubt in _doubts(cell, shown)]
+        if judged.rank not in (None, rank):
             continue
-        ours = "wrapper" in found or found.get("wrapping") == cell.strategy  # its engine may refuse a model
-        if not ours and not _prepared(cell, found) and told.signature != Signature.OTHER:
+        ours = "wrapper" in shown or shown.get("wrapping") == cell.strategy  # its engine may refuse a model
+        if not ours and not _prepared(cell, shown) and judged.signature != Signature.OTHER:
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
-        seen = found.get("checkpointing_seen", "off")
-        mode = found.get("checkpointing_set", cell.checkpointing) if seen == "off" else seen
+        seen = shown.get("checkpointing_seen", "off")
+        mode = shown.get("checkpointing_set", cell.checkpointing) if seen == "off" else seen
         if mode != cell.checkpointing:
             doubts.append(who + f"checkpointing was {mode}, not {cell.checkpointing}")
     if doubts:
-        return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join([*doubts, told.detail]), told.rank)
-    return told
+        return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join([*doubts, judged.detail]), judged.rank)
+    return judged
 
 
-def _prepared(cell: Cell, found: dict[str, Any]) -> bool:
-    """Whether a trainer that failed while it was built had been told by then to train under the cell's strategy."""
+def _prepared(cell: Cell, shown: Evidence) -> bool:
+    """Whether a trainer that failed while it was built was about to train under the cell's strategy by then."""
     wanted = strategies.family(cell.strategy).prepared(strategies.options(cell.strategy))
-    told = found.get("prepared", {})
-    return all(told.get(key) == value for key, value in wanted.items())
+    return wanted.items() <= shown.get("prepared", {}).items()
 
 
-def _doubts(cell: Cell, found: dict[str, Any]) -> list[str]:
+def _doubts(cell: Cell, shown: Evidence) -> list[str]:
     """What speaks against a rank's strategy and processes, as far as its evidence goes."""
     doubts = []
-    if "wrapper" in found:
-        doubts += strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), found)
-    if found.get("world_size", cell.world_size) != cell.world_size:
-        doubts.append(f"world size {found['world_size']}")
-    server = found.get("at_fork", {})
+    if "wrapper" in shown:
+        doubts += strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), shown)
+    if shown.get("world_size", cell.world_size) != cell.world_size:
+        doubts.append(f"world size {shown['world_size']}")
+    server = shown.get("at_fork", {})
     if server.get("threads", 1) > 1:
         doubts.append(f"the rank server had {server['threads']} threads when it forked")
     if server.get("cuda_initialised"):
@@ -179,27 +172,23 @@ def evidence_doubts(cell: Cell, reports: Sequence[Report]) -> list[str]:
     if len(reports) != cell.world_size:
         doubts.append(f"{len(reports)} of {cell.world_size} ranks reported")
     for report in reports:
-        found, who = report.evidence, f"rank {report.rank}: "
-        if "wrapper" not in found:
+        shown, who = report.evidence, f"rank {report.rank}: "
+        if "wrapper" not in shown:
             doubts.append(who + "no evidence of the strategy")
             continue
-        doubts += [who + doubt for doubt in _doubts(cell, found)]
-        if found["checkpointing_seen"] != cell.checkpointing:
-            doubts.append(who + f"checkpointing was {found['checkpointing_seen']}, not {cell.checkpointing}")
+        doubts += [who + doubt for doubt in _doubts(cell, shown)]
+        if shown["checkpointing_seen"] != cell.checkpointing:
+            doubts.append(who + f"checkpointing was {shown['checkpointing_seen']}, not {cell.checkpointing}")
         if len(report.steps) != STEPS:
             doubts.append(who + f"{len(report.steps)} of {STEPS} steps")
-        micro_batches = found.get("micro_batches", 0)
+        micro_batches = shown.get("micro_batches", 0)
         if micro_batches and len(report.losses) != STEPS * micro_batches:
             doubts.append(who + f"{len(report.losses)} losses of {STEPS} steps of {micro_batches} micro-batches")
-        wanted = ["gradients", "weights"] if found.get("gradients_remain") else ["weights"]
+        wanted = ["gradients", "weights"] if shown.get("gradients_remain") else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
-    losses = {tuple(report.losses) for report in reports}
-    told = all(loss == loss for each in losses for loss in each)  # not a number says nothing of the rows
-    rows = {report.evidence.get("rows") for report in reports}
-    alike = len(losses) == 1 and losses != {()} and told
-    if None not in rows:  # a loss may be the mean over the ranks
-        alike = len(rows) == 1
-    if cell.world_size > 1 and alike:
+    # Where a trainer made the rows, losses show them, if they are numbers; else one may be the mean over the ranks.
+    rows = {report.evidence.get("rows") or tuple(report.losses) for report in reports}
+    if cell.world_size > 1 and len(rows) == 1 and rows != {()} and all(each == each for each in next(iter(rows))):
         doubts.append("every rank trained on the same rows")
     return doubts
 
@@ -208,44 +197,39 @@ def placement_faults(reports: Sequence[Report]) -> list[str]:
     """A second model that is whole where the trained one is sharded, or that lives on another device."""
     faults = []
     for report in reports:
-        found = report.evidence
-        second = found.get("second")
+        first, second = report.evidence, report.evidence.get("second")
         if not second:
             continue
-        sharded = found["bytes_held"] < found["bytes_whole"]
+        sharded = first["bytes_held"] < first["bytes_whole"]
         if sharded and second["bytes_held"] >= second["bytes_whole"]:
             faults.append(
                 f"rank {report.rank} holds all {second['bytes_whole']} bytes of the second model"
-                f" ({second['wrapper']}); of the trained one it holds {found['bytes_held']} of {found['bytes_whole']}"
+                f" ({second['wrapper']}); of the trained one it holds {first['bytes_held']} of {first['bytes_whole']}"
             )
-        if any(device.split(":")[0] != found["device"].split(":")[0] for device in second["devices"]):
+        if any(device.split(":")[0] != first["device"].split(":")[0] for device in second["devices"]):
             faults.append(f"rank {report.rank} keeps the second model on {second['devices']}")
     return faults
 
 
 def _judge_numbers(reports: Sequence[Report]) -> Judgement:
     """Agreement with the reference and between ranks, over every parameter and step."""
-    worst, error, bad, unmoved, nan = "", 0.0, 0, set(), []
+    rows = [row for report in reports for row, noise in report.deviations() if noise is None and float(row.error) > 0]
+    largest = max(rows, key=lambda row: row.error, default=None)
+    worst, error = "", 0.0
+    if largest:
+        worst = f"{largest.parameter} ({largest.kind}, step {largest.step}, rank {largest.rank})"
+        error = float(largest.error)
     for report in reports:
-        for number, step in enumerate(report.steps):
-            nan += [f"{name} at step {number + 1} on rank {report.rank}" for name in step.nan]
-            bad += len(step.bad)
-            unmoved |= set(step.unmoved)
-            for kind in ("gradients", "weights"):
-                for name, value in step.errors(kind).items():
-                    if value > error and f"{kind}:{name}" not in step.rounding:
-                        worst, error = f"{name} ({kind}, step {number + 1}, rank {report.rank})", value
-    if nan:
-        return Judgement(Outcome.DIVERGES, Signature.NAN, f"not a number: {nan[0]}", None, nan[0])
-    digests = {tuple(report.digests) for report in reports}
-    if bad:
+        for number, step in enumerate(report.steps, 1):
+            if step.nan:
+                place = f"{step.nan[0]} at step {number} on rank {report.rank}"
+                return Judgement(Outcome.DIVERGES, Signature.NAN, f"not a number: {place}", None, place)
+    steps = [step for report in reports for step in report.steps]
+    unmoved = sorted({name for step in steps for name in step.unmoved})
+    if any(step.bad for step in steps):
         signature = Signature.UNMOVED if unmoved else Signature.DIFFERS
-        detail = f"{worst} is off by {error:.2g}"
-        if unmoved:
-            detail += f"; never moved: {', '.join(sorted(unmoved)[:3])}" + (
-                f" and {len(unmoved) - 3} more" if len(unmoved) > 3 else ""
-            )
+        detail = f"{worst} is off by {error:.2g}" + (f"; never moved: {_some(unmoved)}" if unmoved else "")
         return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
-    if len(digests) > 1:
+    if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)

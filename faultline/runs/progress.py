@@ -26,39 +26,31 @@ def progress(
     `known` are results that a resumed run has already; `wrong` says what those are that are counted. Where nobody
     watches, a line for each tenth takes the place of the bar.
     """
-    unexpected = sum(not as_expected(result) for result in known)
-    if console.is_terminal and not console.is_dumb_terminal:
-        bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=console,
-        )
-        task = bar.add_task(f"{unexpected} {wrong}", total=total, completed=len(known))
-
-        def advance(result: Result) -> None:
-            nonlocal unexpected
-            unexpected += not as_expected(result)
-            bar.update(task, advance=1, description=f"{unexpected} {wrong}, {one_line(result.cell.failure)[:32]}")
-
-        with bar:
-            yield advance
-        return
-    done, start = len(known), time.monotonic()
-    write_line(
-        console,
-        f"{total} {'cell' if total == 1 else 'cells'}" + (f", {done} of them known from before" if done else ""),
+    done, unexpected = len(known), sum(not as_expected(result) for result in known)
+    start = time.monotonic()
+    bar = Progress(
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+        disable=not console.is_terminal or console.is_dumb_terminal,
     )
+    task = bar.add_task(f"{unexpected} {wrong}", total=total, completed=done)
+    if bar.disable:
+        before = f", {done} of them known from before" if done else ""
+        write_line(console, f"{total} {'cell' if total == 1 else 'cells'}{before}")
 
-    def tell(result: Result) -> None:
+    def advance(result: Result) -> None:
         nonlocal done, unexpected
         done, unexpected = done + 1, unexpected + (not as_expected(result))
-        if done * 10 // total > (done - 1) * 10 // total:
+        bar.update(task, advance=1, description=f"{unexpected} {wrong}, {one_line(result.cell.failure)[:32]}")
+        if bar.disable and done * 10 // total > (done - 1) * 10 // total:
             seconds = int(time.monotonic() - start)
             elapsed = f"{seconds // 60}:{seconds % 60:02}"
             write_line(console, f"{done}/{total} cells after {elapsed}, {unexpected} {wrong}, {result.cell.failure}")
 
-    yield tell
+    with bar:
+        yield advance

@@ -5,35 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import msgspec
 
 from faultline.base.errors import OTHER, UsageError
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import Outcome, named
+from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
-from faultline.ranks.facts import Facts
-from faultline.ranks.report import Report
+from faultline.ranks.report import KINDS, Deviation, Evidence, Facts, Number, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
-
-Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
-
-
-class Deviation(NamedTuple):
-    """A relative error and its place: a list in JSON."""
-
-    parameter: str
-    kind: str
-    step: int
-    rank: int
-    error: Number
 
 
 @dataclass(frozen=True)
@@ -63,7 +51,7 @@ class RankResult:
     rank: int
     exit: int | None = None
     error: RankError | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=dict)
     losses: tuple[Number, ...] = ()
     steps: int = 0
     bad: int = 0
@@ -100,7 +88,7 @@ class Checked:
     shows: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
 
-    def as_json(self) -> Mapping[str, Any]:
+    def as_json(self) -> Mapping[str, object]:
         values = dataclasses.asdict(self)
         return {**values, "first": values["first"] or {}, "facts": self.facts.as_json()}
 
@@ -120,14 +108,18 @@ class Result:
     expected: Expectation
     verdict: str
     seconds: float
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     compared: tuple[str, ...]
     errors: tuple[Deviation, ...]
     rounding: Rounding
     ranks: tuple[RankResult, ...]
     checked: Checked = field(default_factory=Checked)
 
-    def as_json(self) -> Mapping[str, Any]:
+    @property
+    def did(self) -> Did:
+        return Did(self.outcome, self.signature)
+
+    def as_json(self) -> Mapping[str, object]:
         """The line of cells.jsonl: `cell` is its id and axes, and the keys of `checked` are only there for a check."""
         values = dataclasses.asdict(self)
         axes, _ = values.pop("cell"), values.pop("checked")
@@ -193,28 +185,16 @@ def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:
 
 def worst_errors(reports: Iterable[Report]) -> list[Deviation]:
     """The largest errors of each kind, without those of rounding."""
-    rows: dict[str, list[Deviation]] = {"gradients": [], "weights": []}
-    for row, noise in _errors(reports):
-        if row.error and noise is None:
-            rows[row.kind].append(row)
-    worst = [row for kind in rows.values() for row in sorted(kind, key=_size)[:WORST]]
-    return sorted(worst, key=_size)
+    rows = [row for report in reports for row, noise in report.deviations() if row.error and noise is None]
+    rows.sort(key=_size)
+    worst = [[row for row in rows if row.kind == kind][:WORST] for kind in KINDS]
+    return sorted(chain(*worst), key=_size)
 
 
 def excused(reports: Iterable[Report]) -> Rounding:
-    rows = [(row, noise) for row, noise in _errors(reports) if noise is not None]
+    rows = [(row, noise) for report in reports for row, noise in report.deviations() if noise is not None]
     largest = min((row for row, _ in rows), key=_size, default=None)
     return Rounding(len(rows), largest, max((noise for _, noise in rows), default=None))
-
-
-def _errors(reports: Iterable[Report]) -> Iterator[tuple[Deviation, float | None]]:
-    """Each error, with how many times the noise it is, if that excuses it."""
-    for report in reports:
-        for number, step in enumerate(report.steps):
-            for kind in ("gradients", "weights"):
-                for name, error in step.errors(kind).items():
-                    row = Deviation(name, kind, number + 1, report.rank, error)
-                    yield row, step.rounding.get(f"{kind}:{name}")
 
 
 def _size(row: Deviation) -> float:
@@ -244,13 +224,9 @@ def as_expected(result: Result) -> bool:
 
 def expectation(result: Result) -> str:
     """The expected and the observed outcome in a few words."""
-    return f"expected {named(result.expected.outcome, *result.expected.signatures)}, got {observed(result)}"
+    return f"expected {named(result.expected.outcome, *result.expected.signatures)}, got {result.did}"
 
 
-def observed(result: Result) -> str:
-    return named(result.outcome, result.signature)
-
-
-def outcomes(results: Iterable[Result]) -> dict[Cell, tuple[str, str]]:
+def outcomes(results: Iterable[Result]) -> dict[Cell, Did]:
     """Outcome and signature of each cell, as claims are held against them."""
-    return {result.cell: (result.outcome, result.signature) for result in results}
+    return {result.cell: result.did for result in results}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
-import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
@@ -21,9 +23,8 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected as cells_expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
-from faultline.ranks.facts import Facts
 from faultline.ranks.job import Job, Target
-from faultline.ranks.report import ErrorReport, Report
+from faultline.ranks.report import ErrorReport, Facts, Report
 from faultline.runs import oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
@@ -92,6 +93,7 @@ def _how(ended: Ended) -> str:
 
 
 Run = Callable[[RankServer, References, Cell], results.Result]
+Finished = queue.SimpleQueue[results.Result | BaseException]
 
 
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str = "") -> results.Result:
@@ -105,11 +107,10 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         reference = references.file(server, cell)
         if reference.problem:
             return Ended([]), without_reference(reference.problem)
-        with checkpoint(server) as folder:
-            ended = server.run(
-                Job(cell.id, cell.world_size, "", str(reference.file), checkpoint=str(folder), inject=inject)
-            )
-            loaded = server.run(Job(cell.id, checkpoint=str(folder), load=True)) if folder.exists() else None
+        with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
+            job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject)
+            ended = server.run(job)
+            loaded = server.run(Job(cell.id, checkpoint=folder, load=True)) if os.listdir(folder) else None
         return ended, oracle.judge(cell, failure, ended, loaded)
 
     ended, judged = surviving(server, go)
@@ -118,33 +119,20 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
     return results.result(cell, judged, ended, stack_name(server.versions), expected, verdict)
 
 
-@contextlib.contextmanager
-def checkpoint(server: RankServer) -> Iterator[Path]:
-    """A folder that a cell's ranks may make to save to; it is gone with the cell."""
-    folder = server.folder / "checkpoint"
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:
     """What a run gives, and how it is judged.
 
     A rank server that dies says nothing of the cell: it runs once more on a fresh one, unless the server was killed on
     purpose. Raises NeverReady where none can be had.
     """
-    try:
-        return go()
-    except ServerDied:
-        if server.killed:
-            raise
-    try:
-        return go()
-    except ServerDied as died:
-        if server.killed or isinstance(died, NeverReady):
-            raise
-        return Ended([]), Judgement(Outcome.INVALID, Signature.SERVER, str(died))
+    for again in (True, False):
+        try:
+            return go()
+        except ServerDied as died:
+            if server.killed or (isinstance(died, NeverReady) and not again):
+                raise
+            problem = str(died)
+    return Ended([]), Judgement(Outcome.INVALID, Signature.SERVER, problem)
 
 
 def without_reference(problem: ErrorReport) -> Judgement:
@@ -153,11 +141,10 @@ def without_reference(problem: ErrorReport) -> Judgement:
         return Judgement(Outcome.INVALID, Signature.REFERENCE_DIED, f"no reference run: {problem.message}")
     if problem.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", problem.message)
+    error = one_line(f"{problem.type}: {problem.message}")
     if problem.own:
-        error = one_line(f"{problem.type}: {problem.message}")
         return Judgement(Outcome.INVALID, Signature.OWN_FAULT, fault_of_own(problem.own, error))
-    last = problem.traceback.strip().splitlines()[-1]
-    return Judgement(Outcome.INVALID, Signature.NO_REFERENCE, f"{last} (in one process: there is no reference)")
+    return Judgement(Outcome.INVALID, Signature.NO_REFERENCE, f"{error} (in one process: there is no reference)")
 
 
 def run_all(
@@ -177,30 +164,22 @@ def run_all(
     """
     if not cells:
         return
-    waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
-    for cell in cells:
-        waiting.put(cell)
-    finished: queue.SimpleQueue[results.Result | BaseException | None] = queue.SimpleQueue()
+    waiting = iter(cells)  # which threads may share
+    finished: Finished = queue.SimpleQueue()
     with _interrupts_given_to(finished.put):
         servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
         # In a server's own folder: if this process is killed, the server removes it.
         references = References(servers[0].folder)
-        threads = [
-            threading.Thread(target=_work, args=(server, references, waiting, finished, run or run_cell))
-            for server in servers
-        ]
+        work = partial(_work, references=references, waiting=waiting, finished=finished, run=run or run_cell)
+        threads = [threading.Thread(target=work, args=(server,)) for server in servers]
         for thread in threads:
             thread.start()
         try:
-            running = len(threads)
-            while running:
+            for _ in cells:
                 item = _next(finished)
-                if item is None:
-                    running -= 1
-                elif isinstance(item, BaseException):
+                if isinstance(item, BaseException):
                     raise item
-                else:
-                    done(item)
+                done(item)
         except BaseException:
             for server in servers:
                 server.kill()  # or the threads would see their cells to the end
@@ -216,29 +195,20 @@ def run_all(
                     done(item)
 
 
-def _next(finished: queue.SimpleQueue[results.Result | BaseException | None]) -> results.Result | BaseException | None:
+def _next(finished: Finished) -> results.Result | BaseException:
     """The next item. A signal that comes as the wait begins doesn't end it, and is only seen between two waits."""
     while True:
         with contextlib.suppress(queue.Empty):
             return finished.get(timeout=LOOK)
 
 
-def _work(
-    server: RankServer,
-    references: References,
-    waiting: queue.SimpleQueue[Cell],
-    finished: queue.SimpleQueue[results.Result | BaseException | None],
-    run: Run,
-) -> None:
-    """A worker: run waiting cells one after the other; None says that it has come to its end."""
+def _work(server: RankServer, references: References, waiting: Iterator[Cell], finished: Finished, run: Run) -> None:
+    """A worker: run waiting cells one after the other, until its server is killed."""
     try:
-        while not server.killed:
-            try:
-                cell = waiting.get_nowait()
-            except queue.Empty:
-                break
+        for cell in waiting:
             finished.put(run(server, references, cell))
-        finished.put(None)
+            if server.killed:
+                break
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread
         finished.put(error)
 

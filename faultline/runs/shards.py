@@ -22,10 +22,16 @@ UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
 
 def part(cells: Sequence[Cell], text: str) -> list[Cell]:
     """One shard of the cells, from ``i/n``: every machine computes the same split from the same cells."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    number, count = numbers(text)
+    if not 1 <= number <= count:
         raise UsageError(f"--shard takes I/N with 1 <= I <= N, for instance 1/4, not {text!r}")
-    return split(cells, int(found[2]), recorded())[int(found[1]) - 1]
+    return split(cells, count, recorded())[number - 1]
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """``1/4`` as 1 and 4, and any other text as 0 and 0."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> list[list[Cell]]:
@@ -36,7 +42,7 @@ def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> li
         lightest = loads.index(min(loads))
         loads[lightest] += seconds.get(kind(cell), UNKNOWN)
         chosen[lightest].add(cell)
-    return [[cell for cell in cells if cell in mine] for mine in chosen]
+    return [[cell for cell in cells if cell in shard] for shard in chosen]
 
 
 def kind(cell: Cell) -> str:
@@ -50,11 +56,11 @@ def recorded(file: Path = DURATIONS) -> dict[str, float]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def record(found: Iterable[Result], file: Path = DURATIONS) -> None:
+def record(entries: Iterable[Result], file: Path = DURATIONS) -> None:
     """Write the mean seconds of each kind of cell, for later splits."""
     times: dict[str, list[float]] = {}
-    for entry in found:
-        times.setdefault(kind(Cell.parse(entry.cell.id)), []).append(entry.seconds)
+    for entry in entries:
+        times.setdefault(kind(entry.cell), []).append(entry.seconds)
     means = {name: round(sum(values) / len(values), 2) for name, values in sorted(times.items())}
     file.write_text(json.dumps(means, indent=1) + "\n")
 
@@ -75,9 +81,9 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str], list[str]
         raise UsageError(
             f"the runs are parts of different splits: {', '.join(f.get('shard', '') or 'whole' for f in facts)}"
         )
-    found = {entry.cell.id: entry for folder in folders for entry in entries(folder)}
+    results = {entry.cell.id: entry for folder in folders for entry in entries(folder)}
     wanted = [cell for fact in facts for cell in fact.get("cells", ())]
-    missing = [cell for cell in dict.fromkeys(wanted) if cell not in found]
+    missing = [cell for cell in dict.fromkeys(wanted) if cell not in results]
     absent = absent_shards([fact.get("shard", "") for fact in facts])
     merged = storage.new_run()
     merged.describe(
@@ -88,7 +94,7 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str], list[str]
         finished=not missing and not absent,
     )
     writer = storage.Writer(merged)
-    for entry in found.values():
+    for entry in results.values():
         writer.add(entry)
     writer.close()
     return merged, absent, missing
@@ -96,11 +102,7 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str], list[str]
 
 def absent_shards(names: Iterable[str]) -> list[str]:
     """Which of the parts ``i/n`` are not among the names."""
-    have = [name for name in names if name]
-    if not have:
-        return []
-    found = [re.fullmatch(r"(\d+)/(\d+)", name) for name in have]
-    if not all(found):
+    have = {name: numbers(name) for name in names if name}
+    if (0, 0) in have.values():
         raise UsageError(f"run.json names no shard such as 1/4, but {' and '.join(map(repr, have))}")
-    numbers, counts = ({int(part[group]) for part in found if part} for group in (1, 2))
-    return [f"{i}/{count}" for count in counts for i in range(1, count + 1) if i not in numbers]
+    return [f"{i}/{n}" for n in {n for _, n in have.values()} for i in range(1, n + 1) if (i, n) not in have.values()]

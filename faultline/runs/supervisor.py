@@ -22,7 +22,7 @@ import psutil
 from faultline.base.errors import NeverReady, ServerDied
 from faultline.base.paths import ROOT
 from faultline.base.traces import is_victim
-from faultline.ranks import settings
+from faultline.ranks import preload
 from faultline.ranks.job import Job
 from faultline.ranks.report import Event, Evidence, Report
 from faultline.runs.hangs import TICK, Progress, text
@@ -171,7 +171,7 @@ class RankServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**inherited(self.python), **settings.environment(self.device), "TMPDIR": str(self.folder)},
+                env={**inherited(self.python), **preload.environment(self.device), "TMPDIR": str(self.folder)},
                 start_new_session=True,
             )
         self._buffer = b""

@@ -22,8 +22,7 @@ from faultline.check import command, findings, target, view
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
-from faultline.ranks.facts import Facts
-from faultline.ranks.report import ErrorReport, Frame, Raised, Report
+from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
 from faultline.runs import folders, oracle, runner
 from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult
 from faultline.runs.storage import RunFolder

@@ -18,7 +18,7 @@ from faultline.cells.selection import Selection
 from faultline.cli import app
 from faultline.observations.measured import pinned
 from faultline.observations.verdicts import by_rules
-from faultline.ranks import settings
+from faultline.ranks import preload
 from faultline.runs import storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import result
@@ -143,6 +143,6 @@ def test_env_is_json_for_machines_and_text_for_people(asked):
     code, out, _ = asked("maintain", "env", "--json")
     facts = json.loads(out)
     assert code == 0
-    assert facts["stack"] == packages.versions() and facts["settings"] == settings.environment()
+    assert facts["stack"] == packages.versions() and facts["settings"] == preload.environment()
     code, out, _ = asked("maintain", "env")
     assert code == 0 and all(name in out for name in facts["stack"])

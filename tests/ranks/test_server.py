@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from faultline.ranks import settings
+from faultline.ranks import preload
 from tests.support import light
 from tests.support.light import gone
 
@@ -143,7 +143,7 @@ print(sent() - before)
     for _ in range(5):  # the counter is the whole machine's: another process may have sent something
         done = subprocess.run(
             [sys.executable, "-c", asks],
-            env=os.environ | settings.environment(),
+            env=os.environ | preload.environment(),
             capture_output=True,
             text=True,
             check=True,

@@ -25,8 +25,7 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.maintain import reliability
-from faultline.ranks.facts import Facts
-from faultline.ranks.report import ErrorReport
+from faultline.ranks.report import ErrorReport, Facts
 from faultline.runs import results, runner, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult, Rounding, result, worst_errors

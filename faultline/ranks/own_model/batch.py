@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from faultline.base.errors import NoBatch
+from faultline.base.errors import Refused
+from faultline.ranks.own_model.shrink import VOCABULARY
 from faultline.strategies import ROWS
 
 WIDTH = 12  # tokens of text in a row
@@ -25,55 +26,36 @@ def loss(model: Any, batch: Batch) -> Any:
 def of(model: Any) -> tuple[Batch, list[str]]:
     """The fullest batch of ROWS rows that a model takes and has a finite loss for, and what fuller ones failed of.
 
-    Raises NoBatch where there is none.
+    Raises Refused where there is none.
     """
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-    tried = []
-    for make in (_pictures_and_sound, _pictures, _sound, _text, _spectrogram, _image):
+    tried: dict[str, str] = {}
+    for name, make in MAKERS.items():
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(3)
             try:
                 batch = make(bare)
-                found = getattr(bare(**batch), "loss", None)
+                loss = getattr(bare(**batch), "loss", None)
             except NotTaken:
                 continue
             except Exception as error:  # noqa: BLE001 - what a model doesn't take, it says in any way
-                told = " ".join(f"{type(error).__name__}: {error}".split())
-                tried.append(f"{make.__name__.strip('_').replace('_', ' ')} ({told[:150]})")
+                tried[name] = " ".join(f"{type(error).__name__}: {error}".split())[:150]
                 continue
-            if found is not None and found.isfinite():
-                return batch, [told for told in tried if "pictures" in told or "sound" in told]
-            tried.append(f"{make.__name__.strip('_').replace('_', ' ')} (no finite loss)")
+        if loss is not None and loss.isfinite():
+            return batch, [f"{each} ({why})" for each, why in tried.items() if "pictures" in each or "sound" in each]
+        tried[name] = "no finite loss"
     what = f"no batch could be made for {type(bare).__name__}; give a function that returns (model, loss, batch)"
-    raise NoBatch(f"{what}. Tried: {'; '.join(tried)}")
+    raise Refused(f"{what}. Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
 
 
 class NotTaken(Exception):
     """A model has no such part."""
 
 
-def _text(model: Any) -> Batch:
-    return _with_labels(model, _tokens(model, []))
-
-
-def _pictures(model: Any) -> Batch:
-    return _with_media(model, [_seen])
-
-
-def _sound(model: Any) -> Batch:
-    return _with_media(model, [_heard])
-
-
-def _pictures_and_sound(model: Any) -> Batch:
-    return _with_media(model, [_seen, _heard])
-
-
 def _spectrogram(model: Any) -> Batch:
     """For models that turn speech into text, or tell classes of it."""
-    for features, _ in _spectrograms(model.config):
-        batch = {"input_features": features}
-        return batch | _labels(model, torch.randint(16, 100, (ROWS, WIDTH)))
-    raise NotTaken
+    features, _ = next(_spectrograms(model.config))
+    return {"input_features": features} | _labels(model, torch.randint(16, 100, (ROWS, WIDTH)))
 
 
 def _image(model: Any) -> Batch:
@@ -83,31 +65,22 @@ def _image(model: Any) -> Batch:
     return {"pixel_values": pixels, "labels": torch.arange(ROWS) % config.num_labels}
 
 
-def _tokens(model: Any, marks: list[int]) -> Batch:
+def _text(model: Any, *media: Callable[[Any], tuple[Batch, list[int]]]) -> Batch:
     """Rows of ordinary tokens behind those that stand for pictures and sound."""
-    from faultline.ranks.own_model.shrink import VOCABULARY
-
+    batch: Batch = {}
+    marks: list[int] = []
+    for make in media:
+        features, places = make(model)
+        batch |= features
+        marks += places
     highest = getattr(model.config.get_text_config(), "vocab_size", VOCABULARY)
     text = torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
     ids = torch.cat([torch.tensor([marks] * ROWS, dtype=torch.long).reshape(ROWS, -1), text], dim=1)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def _with_media(model: Any, makers: list[Callable[[Any], tuple[Batch, list[int]]]]) -> Batch:
-    batch: Batch = {}
-    marks: list[int] = []
-    for make in makers:
-        own, places = make(model)
-        batch |= own
-        marks += places
-    made = _tokens(model, marks) | batch
-    takes = inspect.signature(model.forward).parameters
-    special = torch.tensor(sorted(set(marks)))
-    for name in ("token_type_ids", "mm_token_type_ids"):
-        if name in takes:
-            made[name] = torch.isin(made["input_ids"], special).long()
-    made |= _labels(model, made["input_ids"].masked_fill(torch.isin(made["input_ids"], special), -100))
-    return made
+    special = torch.isin(ids, torch.tensor(sorted(set(marks)), dtype=torch.long))
+    takes = inspect.signature(model.forward).parameters if media else ()
+    types = {name: special.long() for name in ("token_type_ids", "mm_token_type_ids") if name in takes}
+    labels = _labels(model, ids.masked_fill(special, -100))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **batch, **types, **labels}
 
 
 def _seen(model: Any) -> tuple[Batch, list[int]]:
@@ -120,9 +93,8 @@ def _seen(model: Any) -> tuple[Batch, list[int]]:
     takes = inspect.signature(features).parameters
     patch = _number(vision, "patch_size", 4)
     if "image_grid_thw" in takes:
-        deep = _number(vision, "in_channels", _number(vision, "num_channels", 3)) * _number(
-            vision, "temporal_patch_size", 1
-        )
+        channels = _number(vision, "in_channels", _number(vision, "num_channels", 3))
+        deep = channels * _number(vision, "temporal_patch_size", 1)
         pixels = torch.randn(ROWS * GRID * GRID, deep * patch * patch)
         batch = {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, GRID, GRID]] * ROWS)}
     elif "image_position_ids" in takes:  # patches with their places, of which some are pooled into a token
@@ -171,10 +143,10 @@ def _spectrograms(config: Any) -> Iterator[tuple[torch.Tensor, int]]:
     yield torch.randn(ROWS, frames, mel), frames
 
 
-def _count(found: Any) -> int:
+def _count(features: Any) -> int:
     """How many tokens of a row some features stand for: of ROWS equal rows, whether they are a list, flat or not."""
-    found = found.pooler_output if hasattr(found, "pooler_output") else found
-    parts = list(found) if isinstance(found, list | tuple) else [found]
+    features = getattr(features, "pooler_output", features)
+    parts = features if isinstance(features, list | tuple) else [features]
     return sum(part.numel() // part.shape[-1] for part in parts) // ROWS
 
 
@@ -186,13 +158,9 @@ def _token(config: Any, *names: str) -> int:
 
 
 def _number(config: Any, name: str, default: int) -> int:
-    found = getattr(config, name, None)
-    found = found[0] if isinstance(found, list | tuple) and found else found
-    return found if type(found) is int else default
-
-
-def _with_labels(model: Any, batch: Batch) -> Batch:
-    return batch | _labels(model, batch["input_ids"])
+    value = getattr(config, name, None)
+    value = value[0] if isinstance(value, list | tuple) and value else value
+    return value if type(value) is int else default
 
 
 def _labels(model: Any, ids: torch.Tensor) -> Batch:
@@ -205,3 +173,13 @@ def _labels(model: Any, ids: torch.Tensor) -> Batch:
     if name.endswith("ForQuestionAnswering"):
         return {"start_positions": torch.arange(ROWS) % WIDTH, "end_positions": torch.arange(ROWS) % WIDTH}
     return {"labels": ids.clone()}
+
+
+MAKERS: dict[str, Callable[[Any], Batch]] = {  # the fullest first
+    "pictures and sound": lambda model: _text(model, _seen, _heard),
+    "pictures": lambda model: _text(model, _seen),
+    "sound": lambda model: _text(model, _heard),
+    "text": _text,
+    "spectrogram": _spectrogram,
+    "image": _image,
+}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+Config = dict[str, Any]  # as ``to_dict`` gives it, and a part of one
+
 # A key's whole name, and the most that it keeps. The first that matches counts; None leaves the value alone.
 MOST: tuple[tuple[re.Pattern[str], int | None], ...] = tuple(
     (re.compile(pattern), most)
@@ -44,8 +46,8 @@ HEAD = 8  # the least that rotary embeddings of every kind can share out
 KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
 
 
-def shrunk(config: dict[str, Any]) -> dict[str, Any]:
-    """A tiny config from a whole one, as ``to_dict`` gives it.
+def shrunk(config: Config) -> Config:
+    """A tiny config from a whole one.
 
     Dropout is off, images are of 4 x 4 patches. Special tokens get ids that fit the small vocabulary, the same id where
     they were the same. A list with an entry for each layer keeps one of each kind, in its order.
@@ -53,56 +55,56 @@ def shrunk(config: dict[str, Any]) -> dict[str, Any]:
     return _part(config, _ids(config))
 
 
-def _ids(config: dict[str, Any]) -> dict[int, int]:
+def _ids(config: Config) -> dict[int, int]:
     """A small id for each special token of a config and its parts."""
-    found: dict[int, int] = {}
+    ids: dict[int, int] = {}
 
-    def look(part: dict[str, Any]) -> None:
+    def look(part: Config) -> None:
         for key, value in part.items():
             if isinstance(value, dict):
                 look(value)
             elif _names_token(str(key)):
                 for number in value if isinstance(value, list) else [value]:
                     if type(number) is int and number >= 0:
-                        found.setdefault(number, len(found))
+                        ids.setdefault(number, len(ids))
 
     look(config)
-    return found
+    return ids
 
 
 def _names_token(key: str) -> bool:
     return bool(re.fullmatch(r".*_token_(id|index|ids)|(audio|image|video)_(token_)?(id|index)|.*_token_id_.*", key))
 
 
-def _part(part: dict[str, Any], ids: dict[int, int]) -> dict[str, Any]:
+def _part(part: Config, ids: dict[int, int]) -> Config:
     small = {key: _value(str(key), value, ids) for key, value in part.items()}
     layers = next((part[key] for key in KINDS if isinstance(part.get(key), list)), None)
     if layers:
-        kept = _one_of_each(part, len(layers))
+        places = _one_of_each(part, len(layers))
         for key, value in part.items():
             if isinstance(value, list) and len(value) == len(layers):
-                small[key] = [value[index] for index in kept]
+                small[key] = [value[index] for index in places]
             elif key == "per_layer_config" and isinstance(value, dict):
-                own = {int(index): setting for index, setting in value.items()}
-                small[key] = {to: _part(own[index], ids) for to, index in enumerate(kept) if index in own}
+                layer = {int(index): config for index, config in value.items()}
+                small[key] = {to: _part(layer[index], ids) for to, index in enumerate(places) if index in layer}
         for key in ("num_hidden_layers", "num_layers", "n_layer"):
             if key in small:
-                small[key] = len(kept)
+                small[key] = len(places)
         if part.get("num_kv_shared_layers"):
-            small["num_kv_shared_layers"] = sum(i >= len(layers) - part["num_kv_shared_layers"] for i in kept)
+            small["num_kv_shared_layers"] = sum(i >= len(layers) - part["num_kv_shared_layers"] for i in places)
     _heads(part, small)
     return small
 
 
-def _one_of_each(part: dict[str, Any], count: int) -> list[int]:
+def _one_of_each(part: Config, count: int) -> list[int]:
     """The indices of at least two layers that have every combination of kinds."""
     shared = count - (part.get("num_kv_shared_layers") or 0)  # from there on, layers use the keys of earlier ones
     kinds = [
         (i >= shared, *(str(part[key][i]) for key in KINDS if isinstance(part.get(key), list))) for i in range(count)
     ]
-    kept = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
-    more = [index for index in range(count) if index not in kept]
-    return sorted(kept + more[: max(0, 2 - len(kept))])
+    firsts = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
+    others = [index for index in range(count) if index not in firsts]
+    return sorted(firsts + others[: max(0, 2 - len(firsts))])
 
 
 def _value(key: str, value: Any, ids: dict[int, int]) -> Any:
@@ -129,23 +131,23 @@ def _value(key: str, value: Any, ids: dict[int, int]) -> Any:
     return value
 
 
-def _heads(part: dict[str, Any], small: dict[str, Any]) -> None:
+def _heads(part: Config, small: Config) -> None:
     """Widths that belong to each other: query heads per key, rotary parts of a head, all heads together."""
     wide, inner = part.get("hidden_size"), part.get("intermediate_size")
     if type(wide) is int and type(inner) is int and inner in (wide, 2 * wide, 4 * wide):
         small["intermediate_size"] = inner // wide * small["hidden_size"]  # some models count on it
-    for many in ("num_attention_heads", "num_heads", "n_head", "n_heads"):
-        if type(part.get(many)) is int:
+    for heads in ("num_attention_heads", "num_heads", "n_head", "n_heads"):
+        if type(part.get(heads)) is int:
             for few in ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"):
                 if type(part.get(few)) is int and part[few] > 0:
-                    small[few] = small[many] if part[few] == part[many] else min(part[few], small[many] // 2)
-    for many, wide, expand in (("mamba_n_heads", "mamba_d_head", "mamba_expand"), ("num_heads", "head_dim", "expand")):
-        if type(part.get(many)) is int and expand in part:
-            small[many] = 4
+                    small[few] = small[heads] if part[few] == part[heads] else min(part[few], small[heads] // 2)
+    for heads, wide, expand in (("mamba_n_heads", "mamba_d_head", "mamba_expand"), ("num_heads", "head_dim", "expand")):
+        if type(part.get(heads)) is int and expand in part:
+            small[heads] = 4
             small[wide] = int(part[expand] * small["hidden_size"]) // 4
     for factors in ("short_factor", "long_factor"):
         if isinstance(part.get(factors), list):
             small[factors] = part[factors][: HEAD // 2]
-    sections = [d for d in small.values() if isinstance(d, dict) and "mrope_section" in d]
-    for rope in sections:
-        rope["mrope_section"] = [HEAD // 2 - 2, 1, 1]
+    for rope in small.values():
+        if isinstance(rope, dict) and "mrope_section" in rope:
+            rope["mrope_section"] = [HEAD // 2 - 2, 1, 1]

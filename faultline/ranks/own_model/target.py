@@ -85,7 +85,7 @@ def mean(loss: Callable[..., Any], observer: Observer, setup: Setup, model: Any,
     return whole
 
 
-def ready(model: Any, lora: Mapping[str, Any]) -> Any:
+def ready(model: Any, lora: Mapping[str, object]) -> Any:
     """A model that can be trained under every strategy, with an adapter where one is asked for."""
     if lora:
         model = add_lora(model, lora)
@@ -151,24 +151,16 @@ def tiny(file: Path) -> Any:
     if kind not in CONFIG_MAPPING:
         raise Refused(f"{file.name}: transformers {transformers.__version__} has no {kind!r}")
     config = CONFIG_MAPPING[kind].from_dict(content)
-    name = (content.get("architectures") or [""])[0] or _usual(kind)
-    cls = getattr(transformers, name, None)
-    if cls is None:
+    if not content.get("architectures"):
+        raise Refused(f'the config of a {kind} names no class; add "architectures": ["..."] to it')
+    name = content["architectures"][0]
+    if not hasattr(transformers, name):
         raise Refused(
-            f"{file.name}: transformers {transformers.__version__} has no class {name!r}; name one of its own"
+            f"{file.name}: transformers {transformers.__version__} has no class {name!r}; name one that it has"
         )
+    cls = getattr(transformers, name)
     config = type(config).from_dict(shrink.shrunk(config.to_dict()))
     return build(lambda: cls(config).float(), seed=0)
-
-
-def _usual(kind: str) -> str:
-    from transformers.models.auto import modeling_auto
-
-    for names in ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"):
-        if kind in getattr(modeling_auto, names):
-            name = getattr(modeling_auto, names)[kind]
-            return name if isinstance(name, str) else name[0]
-    raise Refused(f'the config of a {kind} names no class; add "architectures": ["..."] to it')
 
 
 def _parts(built: Any, called: str) -> tuple[Any, Callable[..., Any] | None, Any]:
@@ -231,7 +223,7 @@ def keep_together(model: torch.nn.Module) -> None:
                 setattr(module, SHARES, True)
 
 
-def add_lora(model: Any, keywords: Mapping[str, Any]) -> Any:
+def add_lora(model: Any, keywords: Mapping[str, object]) -> Any:
     """A PEFT adapter; B starts small instead of at zero, so that A has a gradient at once."""
     from peft import LoraConfig, get_peft_model
 
