@@ -47,16 +47,16 @@ _VERSION = re.compile(
 @functools.cache
 def words() -> str:
     """The pattern of the words that a line has which may show something of the run."""
-    return needed((*_patterns(), _NAME.pattern))
+    return needed((*patterns(), _NAME.pattern))
 
 
 @functools.cache
 def _telling() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """The pattern of lines that may show something of the run, behind that of their words, which is faster."""
-    return re.compile(words()), re.compile("|".join(_patterns()))
+    return re.compile(words()), re.compile("|".join(patterns()))
 
 
-def _patterns() -> tuple[str, ...]:
+def patterns() -> tuple[str, ...]:
     """What strategies, modes and failures are known by. What spans lines is about an error's own traceback."""
     tables = [table for f in failures().values() for table in (f.recognition.error, f.recognition.mechanism)]
     conditions = [condition for table in tables for each in table.values() for condition in each.any_of]

@@ -34,7 +34,7 @@ def _words(pattern: str) -> list[str]:
 
     def texts(part: str) -> list[str]:
         """The longest text outside of groups, else those of the first group that has one in each alternative."""
-        every = []
+        every: list[str] = []
         for alternative in part.split("|"):
             longest = max(_TEXT.findall(alternative), key=_letters, default="")
             inside = (texts(groups[ord(sign) - GROUP]) for sign in alternative if GROUP <= ord(sign) < SIGN)
