@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from faultline import strategies
 from faultline.base.text import matches
+from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose.lines import Line
-from faultline.diagnose.words import patterns, texts
+from faultline.diagnose.words import needed
 from faultline.observations.matching import Hints
-from faultline.strategies.naming import asked_for, table, within, words
+from faultline.strategies.naming import asked_for, table, within
 
 MOST = 400  # lines that are remembered for what they show
 ENOUGH = 20_000  # lines that are searched for versions
@@ -35,36 +36,33 @@ MODES = (
         ("reentrant", "non-reentrant"),
     ),
 )
-_USUAL = (
-    "Checkpoint|checkpoint|reentrant|requires_grad|torch|Torch|transformers|Transformers|"
-    "trl|TRL|accelerate|Accelerate|peft|PEFT|Peft"
+_NAME = re.compile(
+    r"\b(?:[Pp]y)?([Tt]orch|[Tt]ransformers|trl|TRL|[Pp]eft|PEFT|[Aa]ccelerate|[Dd]eep[Ss]peed|DEEPSPEED)\b(?!/)"
 )
-_NAME = re.compile(r"\b(py)?(torch|transformers|trl|peft|accelerate|deepspeed)\b(?!/)", re.IGNORECASE)
 _VERSION = re.compile(
     r"(?:_version)?[`'\"\])]{0,2}(?: info| version)?[ .=:@\"'v]{1,60}(?:version=)?(\d{1,3}\.\d{1,3}(?:\.\w{1,8}){0,3})"
 )
 
 
 @functools.cache
-def settings() -> bytes:
-    """The pattern of what a line of interest has, in any of the usual spellings.
-
-    Each alternative begins with a letter, which is what makes the search fast: so does every pattern here that is
-    looked for in whole logs.
-    """
-    return "|".join((_USUAL, *words(), *texts())).encode()
+def words() -> str:
+    """The pattern of the words that a line has which may show something of the run."""
+    return needed((*patterns(), _NAME.pattern))
 
 
 @functools.cache
-def _settings() -> re.Pattern[str]:
-    return re.compile(settings().decode())
+def _telling() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The pattern of lines that may show something of the run, behind that of their words, which is faster."""
+    return re.compile(words()), re.compile("|".join(patterns()))
 
 
-@functools.cache
-def _line() -> re.Pattern[str]:
-    """The pattern of lines that may show something of the run."""
+def patterns() -> tuple[str, ...]:
+    """What strategies, modes and failures are known by. What spans lines is about an error's own traceback."""
+    tables = [table for f in failures().values() for table in (f.recognition.error, f.recognition.mechanism)]
+    conditions = [condition for table in tables for each in table.values() for condition in each.any_of]
+    recognised = {pattern for condition in conditions for pattern in (*condition.present, *condition.absent)}
     named = (pattern.pattern for pattern, _ in (*table("MESSAGES", "SETTINGS", "ENGINE"), *MODES))
-    return re.compile("|".join((*named, r"DistributedDataParallel\(", *patterns())))
+    return (*named, r"DistributedDataParallel\(", *sorted(each for each in recognised if r"\n" not in each))
 
 
 class Collector:
@@ -82,14 +80,15 @@ class Collector:
 
     def take(self, line: Line) -> None:
         text = line.text[:2000]
-        if self.full or not _settings().search(text):
+        usual, telling = _telling()
+        if self.full or not usual.search(text):
             return
         self._left -= 1
-        if len(self.lines) < MOST and _line().search(text):
+        if len(self.lines) < MOST and telling.search(text):
             self.lines.append(text[:500])
         for name in _NAME.finditer(text):
             if version := _VERSION.match(text, name.end(), name.end() + 130):
-                self.versions[name[2].lower()] = version[1]
+                self.versions[name[1].lower()] = version[1]
 
     def hints(self, error: str) -> Hints:
         """What the lines and an error's text with its traceback show of the run; a traceback outranks settings."""

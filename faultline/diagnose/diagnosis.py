@@ -124,15 +124,15 @@ class Intake:
             return None
         parts = []
         if not self.reader.full:
-            parts.append(line.TRACEBACKS if self.reader.tired else line.ERRORS)
+            parts.append(re.escape(line.TRACEBACK) if self.reader.tired else line.ERRORS)
             if self.reader.waits:
-                parts.append(line.LOSS)
+                parts.append(line.PROGRESS.pattern)
         if not self.collector.full:
-            parts.append(context.settings())
+            parts.append(context.words())
         if not self.steps.full:
             parts.append(silent.GRAD_NORM)
         if not self.warnings.full:
-            parts.append(silent.warning_pattern())
+            parts.append(silent.warning_words())
         return _compiled(tuple(parts))
 
     def take(self, line: Line) -> None:
@@ -141,5 +141,5 @@ class Intake:
 
 
 @functools.cache
-def _compiled(parts: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    return re.compile(b"|".join(part for part in parts if part) or rb"(?!)")
+def _compiled(parts: tuple[str, ...]) -> re.Pattern[bytes]:
+    return re.compile("|".join(filter(None, parts)).encode() or rb"(?!)")

@@ -6,20 +6,19 @@ import datetime
 import re
 
 from faultline.base.traces import signal_name
-from faultline.diagnose.lines import TRACEBACK
+from faultline.diagnose.words import needed
 
 LONGEST = 1000  # characters of a line that are read
 
-# Most lines of a log have none of these, and so nothing of an error. Each begins with a letter, which is what makes the
-# search fast; a colour may be within any word.
-ERRORS = (
-    rb"Traceback|Error|Exception|Interrupt|Fatal|terminate called|what\(\):|Watchdog|watchdog|exit ?code|return code|"
-    rb"SIG|Signal|signal|File \"|Killed|Aborted|core dumped|Bus error|Out of memory|out of memory|oom-kill|oom_kill|"
-    rb"OOMKilled|Root Cause|rank +:|time {3,9}:|During handling of|The above exception|\x1b|\\u001b"
-)
-TRACEBACKS = re.escape(TRACEBACK).encode()
-LOSS = rb"'loss'|\"loss\""
-_MATTERS = re.compile((ERRORS + b"|" + LOSS).decode())
+TRACEBACK = "Traceback (most recent call last)"
+PROGRESS = re.compile(r"'loss': |\"loss\": ")
+WHAT = re.compile(r"what\(\): *(.*)")
+THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
+FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
+RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above exception was the direct cause)")
+SUMMARY = re.compile(r"(?P<key>time   |rank   ) *: (?P<value>[\w:.+-]{1,40})")
+WATCHDOG = re.compile(r"[Ww]atchdog caught")
+ROOT = "Root Cause"
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")
@@ -29,6 +28,15 @@ _SHELL = re.compile(r"(?:^|\d |python3? ?)(Killed|Aborted|Segmentation fault|Bus
 _SHELL_SIGNALS = {"Killed": "SIGKILL", "Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS"}
 _OUT_OF_MEMORY = re.compile(r"Out of memory: Kill|oom[-_]kill|OOMKilled")
 _FATAL = re.compile(r"Fatal Python error: (.*)")
+# What nearly all lines of a log lack, and with it anything of an error; in JSON a colour may be within a word.
+ERRORS = needed(
+    [
+        *(re.escape(TRACEBACK), ROOT, "Error", "Exception", r"\\u001b"),
+        *(each.pattern for each in (WHAT, THROWN, FRAME, RAISED_IN, SUMMARY, WATCHDOG)),
+        *(each.pattern for each in (_CODE, _SIGNAL, _SHELL, _OUT_OF_MEMORY, _FATAL)),
+    ]
+)
+_MATTERS = re.compile(f"{ERRORS}|{PROGRESS.pattern}")
 _CODE_OF_SOURCE = re.compile(r"\b(?:except|raise) [\w.]*$")
 _LAST_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$")
 _RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")

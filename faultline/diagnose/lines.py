@@ -20,7 +20,6 @@ WIDTH = 1 << 16  # bytes of a line of JSON that are read; the rest is dropped
 PLAIN = 1 << 13  # the same of any other line
 HEAD = 1 << 10  # bytes that show the encoding
 GZIP = b"\x1f\x8b"
-TRACEBACK = "Traceback (most recent call last)"
 
 _STEERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and the moves of several progress bars
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x08\x1b"})

@@ -9,10 +9,20 @@ from dataclasses import dataclass, field, replace
 
 from faultline.base.text import one_line
 from faultline.diagnose import line as diagnose_line
-from faultline.diagnose.buffer import EventBuffer, Writer
-from faultline.diagnose.events import TIMEOUT, WRAPPERS, Event, Events
-from faultline.diagnose.line import LONGEST
-from faultline.diagnose.lines import TRACEBACK, Line
+from faultline.diagnose.events import TIMEOUT, WRAPPERS, Event, EventBuffer, Events, Writer
+from faultline.diagnose.line import (
+    FRAME,
+    LONGEST,
+    PROGRESS,
+    RAISED_IN,
+    ROOT,
+    SUMMARY,
+    THROWN,
+    TRACEBACK,
+    WATCHDOG,
+    WHAT,
+)
+from faultline.diagnose.lines import Line
 
 MOST = 400  # events of a log that are remembered
 ENOUGH = 100_000  # lines that matter, after which only tracebacks count; after twice as many, nothing
@@ -26,12 +36,6 @@ _ENDS_MESSAGE = re.compile(
     r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
     r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
-_PROGRESS = re.compile(r"['\"]loss['\"]: ")
-_WHAT = re.compile(r"what\(\): *(.*)")
-_THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
-_FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
-_RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above exception was the direct cause)")
-_SUMMARY = re.compile(r"(?P<key>time|rank) +: (?P<value>[\w:.+-]{1,40})")
 
 
 @dataclass
@@ -102,7 +106,7 @@ class Reader:
         """Whether a line may begin an event, or show that others were survived."""
         if not diagnose_line.matters(line.text):
             return False
-        if _PROGRESS.search(line.text):
+        if PROGRESS.search(line.text):
             return (line.file, line.stream) in self._buffer.live
         return not self.tired or TRACEBACK in line.text
 
@@ -124,19 +128,19 @@ class Reader:
 
     def _begin(self, writer: Writer, line: Line) -> None:
         text = line.text
-        if _PROGRESS.search(text):
+        if PROGRESS.search(text):
             self._buffer.survive((line.file, line.stream))
-        elif _RAISED_IN.search(text):
+        elif RAISED_IN.search(text):
             self._chain((line.file, line.stream))
         elif TRACEBACK in text and "Exception ignored in" not in text:
             self._open[writer] = _Open("error", line)
-        elif _FRAME.match(text):  # of a traceback whose head was cut off
+        elif FRAME.match(text):  # of a traceback whose head was cut off
             self._open[writer] = _Open(
                 "error", line, base=max(0, diagnose_line.indent(text) - 2), frames=deque([text], FRAMES)
             )
-        elif match := _THROWN.search(text):
+        elif match := THROWN.search(text):
             self._open[writer] = _Open("abort", line, match[1], last=line.number)
-        elif match := _WHAT.search(text):
+        elif match := WHAT.search(text):
             self._open[writer] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
         elif self._summary(line) or self._signal(line):
             pass
@@ -177,7 +181,7 @@ class Reader:
     def _message(self, writer: Writer, event: _Open, line: Line) -> bool:
         """Read a further line of a message; False where it is none."""
         text = line.text[:LONGEST]
-        if event.kind == "abort" and (match := _WHAT.search(text)):
+        if event.kind == "abort" and (match := WHAT.search(text)):
             event.message.append(match[1])
             return True
         ends = (
@@ -187,7 +191,7 @@ class Reader:
             or TRACEBACK in text
             or diagnose_line.final(text, frames=False)
             or diagnose_line.ended(text)
-            or _THROWN.search(text)
+            or THROWN.search(text)
         )
         if ends:
             self._close(writer)
@@ -218,15 +222,15 @@ class Reader:
         """A launcher's table of what ended: it names the rank that it saw fail first, and when that was."""
         text = line.text.strip()
         file, number, time = self._summary_at
-        if text.startswith("Root Cause"):
+        if text.startswith(ROOT):
             self._summary_at = line.file, line.number, math.inf
-        elif (match := _SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
-            if match["key"] == "time":
+        elif (match := SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
+            if match["key"].strip() == "time":
                 self._summary_at = file, number, diagnose_line.moment(match["value"]) or math.inf
             elif match["value"].isdigit():
                 root = time, int(match["value"])
                 self._root = root if not self._root or root[0] < self._root[0] else self._root
-        elif "Watchdog caught" in text or "watchdog caught" in text:
+        elif WATCHDOG.search(text):
             self._add("line", TIMEOUT, one_line(text)[:LONGEST], line, line.number, diagnose_line.rank(text))
         else:
             return False

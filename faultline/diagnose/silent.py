@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from faultline import strategies
 from faultline.catalogue.loading import failures
 from faultline.diagnose.lines import Line
+from faultline.diagnose.words import needed
 from faultline.observations import measured
 from faultline.observations.matching import Hints, fits
 from faultline.observations.measured import Place
 
-GRAD_NORM = rb"grad_norm"  # as trainers log it; transformers does so since 4.38
+GRAD_NORM = "grad_norm"  # as trainers log it; transformers does so since 4.38
 ENOUGH = 20_000  # steps that are read
 FEWEST = 3  # steps that count: the first ones of a run in half precision may overflow
 LONGEST = 4000  # characters of a line that are searched
@@ -114,9 +115,9 @@ def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
 
 
 @functools.cache
-def warning_pattern() -> bytes:
-    """The pattern of a line that has the warning of any failure; empty if no failure has one."""
-    return "|".join(pattern.pattern for _, pattern, _ in _warnings()).encode()
+def warning_words() -> str:
+    """The pattern of the words that a line has which has the warning of any failure; empty if no failure has one."""
+    return needed(pattern.pattern for _, pattern, _ in _warnings())
 
 
 def silently(name: str, hints: Hints) -> list[str]:

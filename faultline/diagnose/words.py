@@ -1,68 +1,58 @@
-"""What recognise.toml files look for, as patterns for the lines of a log: a new failure adds its own."""
+"""Words that a line must have for some patterns to match it: whole logs are searched for them, since that is fast."""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from collections.abc import Iterable
 
-from faultline.catalogue.loading import failures
+SHORTEST = 3  # letters of a text that is rare enough to search for
+GROUP, SIGN = 0xE000, 0xF000  # the first of the characters that stand for groups, and for signs with a backslash
 
-SHORTEST = 3  # letters of a text that is rare enough to search whole logs for
-
-
-@functools.cache
-def patterns() -> tuple[str, ...]:
-    """Every pattern that is present or absent in a line. What spans lines is about an error's own traceback."""
-    tables = [table for f in failures().values() for table in (f.recognition.error, f.recognition.mechanism)]
-    conditions = [condition for table in tables for each in table.values() for condition in each.any_of]
-    every = {pattern for condition in conditions for pattern in (*condition.present, *condition.absent)}
-    return tuple(sorted(pattern for pattern in every if r"\n" not in pattern))
+_CLASS = r"\[\^?\]?[^]]*\]"
+_EITHER = r"\[\w\w\]"  # most often a letter in both cases
+_MAY_LACK = r"(?:[?*]|\{0[\d,]*\})"
+# What leaves the text open: what may be missing (but for one letter), a class, ``\d`` and the like, a count.
+_OPEN = re.compile(rf"(?:{_CLASS}|\\.){_MAY_LACK}|[^()|](?!\?){_MAY_LACK}|(?!{_EITHER}){_CLASS}|\\.|\{{[\d,]*\}}")
+_GROUP = re.compile(rf"\((\?:|\?P<\w+>|\?<?[=!]|)([^()]*)\)({_MAY_LACK}?)")
+_TEXT = re.compile(rf"(?:{_EITHER}|\w(?!\?))(?:{_EITHER}|[\w ,/\"'=:`\uf000-\uf0ff-]\??)*")
+_LETTER = re.compile(rf"(?:{_EITHER}|\w)(?!\?)")
 
 
-@functools.cache
-def texts() -> tuple[str, ...]:
-    """Texts of which every line with one of the patterns has one: they are fast to search for."""
-    return tuple(sorted({text for pattern in patterns() for text in _needed(parser.parse(pattern), pattern)}))
+def needed(patterns: Iterable[str]) -> str:
+    """The pattern of the words of which every line with one of the patterns has one."""
+    return "|".join(sorted({word for pattern in patterns for word in _words(pattern)}))
 
 
-def _needed(sequence: Any, whole: str) -> Iterator[str]:
-    """The longest text that a part of a pattern can't do without, in all its spellings, or that of each branch."""
-    runs: list[list[str]] = [[""]]
-    branches = []
-    for code, value in sequence:
-        if spellings := _spellings(code, value):
-            runs[-1] = [text + spelling for text in runs[-1] for spelling in spellings]
-            continue
-        runs.append([""])
-        inner = value[-1] if code is op.SUBPATTERN else None
-        if inner is not None and len(inner) == 1 and inner[0][0] is op.BRANCH:
-            branches.append(inner[0][1][1])
-        elif code is op.BRANCH:
-            branches.append(value[1])
-    longest = max(runs, key=_letters)
-    if _letters(longest) >= SHORTEST:
-        yield from (re.escape(text.lstrip(",._ '")) for text in longest)  # letters first: that is what is fast
-    elif branches:
-        for branch in branches[0]:
-            yield from _needed(branch, whole)
-    else:
-        yield whole
+def _words(pattern: str) -> list[str]:
+    """The longest text of each alternative of a pattern; the pattern itself if one has none."""
+    groups: list[str] = []
+
+    def set_aside(group: re.Match[str]) -> str:
+        kind, inside, may_lack = group.groups()
+        groups.append("" if may_lack or kind.endswith(("=", "!")) else inside)
+        return chr(GROUP + len(groups) - 1)
+
+    def texts(part: str) -> list[str]:
+        """The longest text outside of groups, else those of the first group that has one in each alternative."""
+        every: list[str] = []
+        for alternative in part.split("|"):
+            longest = max(_TEXT.findall(alternative), key=_letters, default="")
+            inside = (texts(groups[ord(sign) - GROUP]) for sign in alternative if GROUP <= ord(sign) < SIGN)
+            every += [longest] if _letters(longest) >= SHORTEST else next(filter(all, inside), [""])
+        return every
+
+    text = _OPEN.sub("\0", re.sub(r"\\(\W)", lambda sign: chr(SIGN + ord(sign[1])), pattern))
+    while _GROUP.search(text):
+        text = _GROUP.sub(set_aside, text)
+    words = [word for text in texts(text) for word in _spelled(text)]
+    return words if all(words) else [pattern]
 
 
-def _spellings(code: Any, value: Any) -> list[str]:
-    """The texts of a letter, of a choice of two, or of a letter that may be missing; none of anything else."""
-    if code is op.LITERAL:
-        return [chr(value)]
-    if code is op.IN and len(value) == 2 and all(kind is op.LITERAL for kind, _ in value):
-        return [chr(letter) for _, letter in value]
-    if code is op.MAX_REPEAT and value[:2] == (0, 1) and len(value[2]) == 1:
-        return ["", *_spellings(*value[2][0])]
-    return []
+def _spelled(text: str) -> list[str]:
+    """A text as a pattern that begins with a letter, which is what makes a search fast; two if there are two."""
+    pattern = re.sub("[\uf000-\uf0ff]", lambda sign: re.escape(chr(ord(sign[0]) - SIGN)), text)
+    return [first + pattern[4:] for first in pattern[1:3]] if pattern.startswith("[") else [pattern]
 
 
-def _letters(texts: list[str]) -> int:
-    return min(sum(map(str.isalnum, text)) for text in texts)
+def _letters(text: str) -> int:
+    return len(_LETTER.findall(text))

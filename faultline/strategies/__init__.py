@@ -22,7 +22,6 @@ and these constants, of which all but the first two may be missing:
     SETTINGS        (pattern, strategies) of settings that ask for it; a group becomes part of the name: ``zero{}*``
     ENGINE          (pattern, strategies) of settings that ask for it and leave open in which form
     PRESETS         the accelerate configs that TRL's command line knows by name, and the strategies of each
-    WORDS           a pattern of what a log's line has if one of the patterns above or below may be in it
     MESSAGES        (pattern, strategies) of lines that its engine prints
     FRAMES          (pattern, strategies) of what its engine's errors and frames have in a traceback
 

@@ -12,7 +12,6 @@ from faultline.strategies.shared import nbytes, no_sync, plain_backward, plain_s
 ORDER = 1
 PACKAGE = "torch"
 USUAL = ONE_RANK = ("ddp",)
-WORDS = r"DDP|ddp|Distributed|distributed|find_unused"
 # As in the arguments of DDP, and not as in the message that recommends it.
 SETTINGS = (
     (re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!`|\W{1,3}to\b)"), ("ddp-find-unused",)),

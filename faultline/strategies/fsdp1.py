@@ -28,7 +28,6 @@ PACKAGE = "torch"
 CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ("fsdp1-full",)
-WORDS = r"FSDP|fsdp|Fully|fully"
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),)
 PRESETS = {"fsdp1": ("fsdp1-full",)}
 ENGINE = ((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),)

@@ -20,11 +20,6 @@ def table(*keys: str) -> Table:
     return tuple(row for key in keys for family in families for row in getattr(family, key, ()))
 
 
-def words() -> tuple[str, ...]:
-    """What a line has, in any usual spelling, if a pattern of a family's may be in it: one pattern for each family."""
-    return tuple(family.WORDS for family in strategies.families().values() if hasattr(family, "WORDS"))
-
-
 @functools.cache
 def presets() -> dict[str, tuple[str, ...]]:
     """The accelerate configs that TRL's command line knows by name, and their strategies."""

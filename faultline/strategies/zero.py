@@ -21,7 +21,6 @@ PACKAGE = "deepspeed"
 CASTS = True
 ARGUMENTS = ("deepspeed",)
 USUAL = ONE_RANK = ("zero2", "zero3")
-WORDS = r"DeepSpeed|deepspeed|Deepspeed|DEEPSPEED|zero|ZeRO|Zero|ZERO|stage|ds_z|z\d_"
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)",
     r"['\"]stage['\"]: ?(\d)",
