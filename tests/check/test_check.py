@@ -319,12 +319,11 @@ def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
 
 def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
     """A misspelt fact would never be there, and its failure never be recognised."""
-    looked_for = {*view.FACTS, *findings.COMPARED}
-    assert {fact for failure in failures().values() for fact in failure.recognition.model.any_of} <= looked_for
+    findings.check_facts(failures().values())
     failure = failures()["zero_double_reduction"]
     wrong = replace(failure.recognition, model=replace(failure.recognition.model, any_of=("sevral_calls",)))
-    with pytest.raises(UsageError, match="found by sevral_calls"):
-        findings.fits_model(replace(failure, recognition=wrong), ())
+    with pytest.raises(UsageError, match="no fact of a model is called sevral_calls"):
+        findings.check_facts([replace(failure, recognition=wrong)])
 
 
 def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_what_does():
