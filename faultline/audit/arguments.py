@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from faultline import strategies
-from faultline.audit import defaults, engines
-from faultline.audit.engines import NO, YES, Statement, truth
+from faultline.audit import engines
+from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, Statement, truth
 from faultline.audit.files import Document, Section
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
@@ -52,7 +51,7 @@ TRAINERS_BY_SETTING = {
 }
 TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
 BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
-OTHER = frozenset([defaults.OTHER_TRAINER])
+OTHER = frozenset([OTHER_TRAINER])
 ALL, OFF = frozenset(strategies.names()), frozenset(["off"])
 MODES = frozenset(CHECKPOINTING) - OFF
 DDP = engines.family("ddp*")
@@ -114,12 +113,13 @@ def _arguments(section: Section) -> Iterator[Statement]:
     elif left == {"sft"}:
         yield Statement("reference model", NO, trainer[0].source)
     if norm is not None:
-        yield Statement(defaults.NORM, frozenset([str(norm)]), section.source("max_grad_norm"))
+        yield Statement(NORM, frozenset([str(norm)]), section.source("max_grad_norm"))
 
 
-def _number(value: Any) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and abs(value) < 1e300 else None
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 1e300 else None
 
 
 def _switches(section: Section) -> Iterator[Statement]:
@@ -166,7 +166,7 @@ def _unnamed(section: Section) -> Iterator[Statement]:
     keys = ("gradient_checkpointing", "activation_checkpointing")
     key = next((key for key in keys if section.get(key) is True), "")
     if key and not any(section.get(f"{each}_kwargs") for each in keys) and not others & section.data.keys():
-        yield Statement(defaults.UNNAMED, YES, section.source(key))
+        yield Statement(UNNAMED, YES, section.source(key))
 
 
 def _precision(section: Section) -> Iterator[Statement]:

@@ -47,12 +47,14 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
             raise TargetFailed(*explained(reference.problem, target.file.parent))
         facts = reference.facts
         if math.isnan(facts.noise):
-            raise TargetFailed("gradients are not numbers in one process already, so there is nothing to compare")
+            raise TargetFailed(
+                "the gradients are not finite in a single process already, so there is nothing to compare"
+            )
         # So much between two runs in one process would be taken for rounding, and hide faults of that size.
         if facts.noise > TOLERANCE[cell.precision]:
             raise TargetFailed(
-                f"two runs in one process differ by {facts.noise:.2g} of their gradients: the model draws random"
-                " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
+                f"two runs in a single process differ by {facts.noise:.2g} of their gradients, so nothing can be"
+                " compared: the model draws random numbers (functional dropout?); switch that off"
             )
         ended = server.run(Job(cell.id, cell.world_size, reference=str(reference.file), target=model))
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
@@ -155,10 +157,10 @@ def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
         lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
         return one_line(next(line for line in lines if line[:1].strip())), trace
     message = one_line(intended.message)
-    other = "--stack makes an environment that has it, --python names one"
+    other = "--stack makes an environment that has it, and --python uses one"
     if trace and message.startswith(f"{LACKS}No module named"):
         missing = message.removeprefix(LACKS)
-        message = f"{missing}: if that is a file of yours, put its folder on PYTHONPATH; if a package, {other}"
+        message = f"{missing}: if it is your own file, put its folder on PYTHONPATH; if it is a package, {other}"
     elif message.startswith(LACKS):
         message += f"; {other}"
     return message, trace

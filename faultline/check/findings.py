@@ -20,12 +20,12 @@ from faultline.runs.results import Result
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
 COMPARED = {
-    "over_ranks": "every weight moves as far as it should divided by the number of ranks: an average is taken twice",
-    "bypassed": "the loss never calls the wrapper that the strategy put around the model, only what is inside of it",
+    "over_ranks": "every step is the right one divided by the number of ranks: an average is taken twice",
+    "bypassed": "the loss calls the model itself, and never the wrapper that the strategy put around it",
 }
 KNOWN_FACTS = {*COMPARED, *(each.name for each in fields(Facts))}
 UNMOVED = ("diverges", "unmoved")
-CUT_OFF = "nothing that is given to a reentrant checkpoint requires a gradient, so no weight in it gets one"
+CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
 WORDS = ("verified", "conditional", "refuted")
 
 Known = tuple[Match | None, tuple[Match, ...]]

@@ -38,7 +38,7 @@ def parse(text: str, lora: str) -> Target:
         path = inside
     if not path.exists():
         raise UsageError(
-            f"there is no {plain(name)}; nothing is downloaded: give a local config.json, folder or train.py:build"
+            f"{plain(name)} does not exist, and nothing is downloaded: give a config.json, a folder or train.py:build"
         )
     if path.suffix == ".py":
         return Target(path, _function(path, name, function), adapter(lora))
@@ -82,7 +82,7 @@ def adapter(text: str) -> dict[str, object]:
         valid = False
     if not valid:
         raise UsageError(
-            f"--lora {plain(text)!r}: write r=8,target=all-linear, with alpha=16, dropout=0.05, target=q_proj+v_proj"
+            f"--lora {plain(text)!r}: write r=8,target=all-linear, or alpha=16, dropout=0.05, target=q_proj+v_proj"
         )
     targets = target if target == "all-linear" else target.split("+")
     return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}

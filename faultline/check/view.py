@@ -79,18 +79,18 @@ def verdict(results: Sequence[Result]) -> str:
     wrong = sum(not fine(result) for result in results) - unproven - faults
     parts = []
     if wrong:
-        parts.append(f"{wrong} of {len(results)} cells don't do what one process does")
+        parts.append(f"{wrong} of {len(results)} cells train differently from a single process")
     if unproven:
-        parts.append(f"{unproven} could not be proven to run what their names say")
+        parts.append(f"{unproven} gave no evidence that they ran what their names say")
     if faults:
-        parts.append(f"{faults} ended in a fault of Faultline's own, which says nothing of the model")
+        parts.append(f"{faults} ended in a bug of Faultline itself, which says nothing about the model")
     if parts:
         return "; ".join(parts) + "."
     trained = sum(result.outcome == "trains" for result in results)
-    who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
-    answer = f"{who} what one process does: every gradient and weight agrees."
+    who = f"All {trained} cells that can be run train" if trained > 1 else "The cell that can be run trains"
+    answer = f"{who} like a single process: every gradient and weight agrees."
     if never := cut_off(facts_of(results)):
-        answer += f" In one process too, {_names(never)} never move."
+        answer += f" But {_names(never)} never move, not even in a single process."
     return answer
 
 
@@ -105,8 +105,8 @@ def remarks(facts: Facts) -> list[str]:
     if cut_off(facts):
         frozen_input = f"get no gradient: {CUT_OFF}"
     follows = (
-        (facts.no_gradient, "never get a gradient: DDP waits for one of every trainable parameter"),
-        (facts.zero_gradient, "get gradients of zeros only"),
+        (facts.no_gradient, "never get a gradient: DDP waits for a gradient of every trainable parameter"),
+        (facts.zero_gradient, "get only zero gradients"),
         (
             facts.several_calls,
             "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
@@ -121,13 +121,15 @@ def remarks(facts: Facts) -> list[str]:
     lines = [f"{_names(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
-        lines.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
+        lines.insert(0, f"{_names(still)}: these adapters never move, not even in a single process")
     if facts.checkpointing != "off":
-        lines.append(f"checkpoints by itself, {facts.checkpointing}: that is what `off` stands for below")
+        lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
     if facts.cast:
-        lines.append(f"has {' and '.join(facts.cast)} weights: they are fp32 here, from which --precision bf16 casts")
+        lines.append(
+            f"has {' and '.join(facts.cast)} weights: they are cast to fp32 here, and --precision bf16 casts from there"
+        )
     lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
-    lines += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts.not_fed]
+    lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
     return lines
 
 
@@ -156,8 +158,8 @@ def _group(
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
-        _line(console, "    " + here(f"python -m faultline show {match.failure.name}"))
-    _line(console, f"  again: {command(target, options, group.forms[0].results[0])}", "dim")
+        _line(console, "  details: " + here(f"python -m faultline show {match.failure.name}"))
+    _line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -166,7 +168,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
     _line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
-        _line(console, f"  as in one process, where these never move: {_names(cut_off(one.checked.facts))}")
+        _line(console, f"  as in a single process, where these never move: {_names(cut_off(one.checked.facts))}")
         return
     _line(console, f"  {cut(one.detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
@@ -175,7 +177,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         error = f"{off.kind} off by {_number(off.error)} in step {off.step} on rank {off.rank}"
         _line(console, f"    {one_line(off.parameter)}: {error}")
     if one.checked.raised_in is not None:
-        _line(console, f"  arises in: {one_line(one.checked.raised_in) or 'the model itself'}")
+        _line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
     for fact in one.checked.shows:
         _line(console, f"  {COMPARED[fact]}")
     if difference := one.checked.first:
