@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-from faultline.audit import defaults, engines
-from faultline.audit.defaults import OTHER_TRAINER
-from faultline.audit.engines import NO, YES, Statement, truth
+from faultline import strategies
+from faultline.audit import engines
+from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, Statement, truth
 from faultline.audit.files import Document, Section
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
@@ -52,6 +51,22 @@ TRAINERS_BY_SETTING = {
 }
 TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
 BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
+OTHER = frozenset([OTHER_TRAINER])
+ALL, OFF = frozenset(strategies.names()), frozenset(["off"])
+MODES = frozenset(CHECKPOINTING) - OFF
+DDP = engines.family("ddp*")
+# The axis that a switch is about, and the values that it leaves if it is on, or off.
+SWITCHES = {
+    # Both leave open whether DDP is what runs.
+    "ddp_find_unused_parameters": ("strategy", ALL - DDP | {"ddp-find-unused"}, ALL - {"ddp-find-unused"}),
+    "ddp_static_graph": ("strategy", ALL - DDP | {"ddp-static-graph"}, ALL - {"ddp-static-graph"}),
+    "gradient_checkpointing": ("checkpointing", MODES, OFF),
+    "activation_checkpointing": ("checkpointing", MODES, OFF),
+    "disable_gradient_checkpointing": ("checkpointing", OFF, MODES),
+    "use_reentrant": ("checkpointing", OFF | {"reentrant"}, OFF | {"non-reentrant"}),
+    "use_reentrant_gc": ("checkpointing", OFF | {"reentrant"}, OFF | {"non-reentrant"}),
+}
+KWARGS = ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs")
 
 
 def read(document: Document) -> tuple[str, list[Statement]] | None:
@@ -64,47 +79,63 @@ def read(document: Document) -> tuple[str, list[Statement]] | None:
         return "accelerate", [*engines.accelerate(whole)]
     if DEEPSPEED & data.keys():
         return "deepspeed", [*engines.deepspeed(whole)]
-    sections = [whole, *(whole.section(key) for key in data if isinstance(key, str))]
-    arguments = next((section for section in sections if ARGUMENTS & section.data.keys()), None)
-    return ("arguments", [*_arguments(arguments)]) if arguments else None
+    for section in (whole, *(whole.section(key) for key in data if isinstance(key, str))):
+        if ARGUMENTS & section.data.keys():
+            return "arguments", [*_arguments(section)]
+    return None
 
 
 def trainers() -> frozenset[str]:
     """Every trainer of the catalogue, and the name for any other."""
-    names = {variant.trainer for failure in failures().values() for variant in failure.variants if variant.trainer}
-    return frozenset(names | {OTHER_TRAINER})
+    variants = (variant for failure in failures().values() for variant in failure.variants)
+    return OTHER.union(variant.trainer for variant in variants if variant.trainer)
 
 
 def _arguments(section: Section) -> Iterator[Statement]:
     """TrainingArguments, TRL's script arguments, axolotl and LLaMA-Factory, as far as they are the same thing."""
     yield from _distribution(section)
-    yield from _checkpointing(section)
+    yield from _switches(section)
+    yield from _unnamed(section)
     yield from _precision(section)
     yield from _adapter(section)
+    yield from engines.accumulation(section)
     trainer = [*_trainer(section)]
-    trainer += [*_named_file(section.document, trainer)]
+    left = trainers().intersection(*(statement.values for statement in trainer))
+    file = one_line(section.document.name)
+    named = left & _called(re.findall(r"[a-z0-9]+", file.lower()))
+    if trainer and named and named != left:
+        trainer.append(Statement("trainer", named, f"{file}:1 by its name"))
+        left = named
     yield from trainer
-    left = frozenset.intersection(*(statement.values for statement in trainer)) if trainer else trainers()
     beta, norm = _number(section.get("beta")), _number(section.get("max_grad_norm"))
     if beta is not None and (beta == 0 or left <= BETA):
         yield Statement("reference model", YES if beta else NO, section.source("beta"))
     elif left == {"sft"}:
         yield Statement("reference model", NO, trainer[0].source)
-    for key in settings():
-        if (on := truth(section.get(key))) is not None:
-            yield Statement(key, YES if on else NO, section.source(key))
-    yield from engines.accumulation(section)
     if norm is not None:
-        yield Statement(defaults.NORM, frozenset([str(norm)]), section.source("max_grad_norm"))
+        yield Statement(NORM, frozenset([str(norm)]), section.source("max_grad_norm"))
 
 
-def _number(value: Any) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and abs(value) < 1e300 else None
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 1e300 else None
+
+
+def _switches(section: Section) -> Iterator[Statement]:
+    switches = SWITCHES | {key: (key, YES, NO) for key in settings()}
+    for place in (section, *map(section.section, KWARGS)):
+        for key, (axis, on, off) in switches.items():
+            value = place.get(key)
+            switch = truth(value)
+            if key.endswith("checkpointing") and isinstance(value, str) and value.lower() not in ("none", "auto"):
+                switch = switch is not False  # axolotl's "offload" and "unsloth"
+            if switch is not None:
+                yield Statement(axis, on if switch else off, place.source(key))
 
 
 def _distribution(section: Section) -> Iterator[Statement]:
-    """The strategies that the arguments leave."""
+    """The strategies that a named engine leaves."""
     if isinstance(section.get("deepspeed"), dict):
         yield from engines.deepspeed(section.section("deepspeed"))
     elif section.get("deepspeed") and isinstance(section.get("deepspeed"), str):
@@ -112,12 +143,6 @@ def _distribution(section: Section) -> Iterator[Statement]:
     if isinstance(section.get("accelerate_config"), str):  # of TRL's command line
         yield from engines.accelerate_named(section, "accelerate_config")
     yield from _fsdp(section)
-    # Both leave open whether DDP is what runs.
-    others = engines.family("*") - engines.family("ddp*")
-    for key, name in (("ddp_find_unused_parameters", "ddp-find-unused"), ("ddp_static_graph", "ddp-static-graph")):
-        if (on := truth(section.get(key))) is not None:
-            ddp = {name} if on else engines.family("ddp*") - {name}
-            yield Statement("strategy", others | ddp, section.source(key))
 
 
 def _fsdp(section: Section) -> Iterator[Statement]:
@@ -135,32 +160,13 @@ def _fsdp(section: Section) -> Iterator[Statement]:
     yield from engines.fsdp(config, section.source("fsdp" if "fsdp" in section.data else "fsdp_version"), None, kind)
 
 
-def _checkpointing(section: Section) -> Iterator[Statement]:
-    """Whether checkpointing is on, and its mode."""
-    both = frozenset(["reentrant", "non-reentrant"])
-    for key in ("gradient_checkpointing", "activation_checkpointing", "disable_gradient_checkpointing"):
-        value = section.get(key)
-        on = truth(value)
-        if on is None and isinstance(value, str) and value.lower() not in ("none", "auto"):
-            on = True  # axolotl's "offload" and "unsloth"
-        if on is not None:
-            on = on != key.startswith("disable")
-            yield Statement("checkpointing", both if on else frozenset(["off"]), section.source(key))
-    tables = [section.section(f"{name}_checkpointing_kwargs") for name in ("gradient", "activation")]
-    for place, key in (*((table, "use_reentrant") for table in tables), (section, "use_reentrant_gc")):
-        if (reentrant := truth(place.get(key))) is not None:
-            left = frozenset(CHECKPOINTING) - {"non-reentrant" if reentrant else "reentrant"}
-            yield Statement("checkpointing", left, place.source(key))
-    yield from _unnamed(section)
-
-
 def _unnamed(section: Section) -> Iterator[Statement]:
     """Checkpointing without its mode, if transformers or TRL chooses that, unlike axolotl and LLaMA-Factory."""
     others = {"base_model", "datasets", "finetuning_type", "stage", "use_reentrant_gc"}
     keys = ("gradient_checkpointing", "activation_checkpointing")
     key = next((key for key in keys if section.get(key) is True), "")
     if key and not any(section.get(f"{each}_kwargs") for each in keys) and not others & section.data.keys():
-        yield Statement(defaults.UNNAMED, YES, section.source(key))
+        yield Statement(UNNAMED, YES, section.source(key))
 
 
 def _precision(section: Section) -> Iterator[Statement]:
@@ -190,32 +196,22 @@ def _adapter(section: Section) -> Iterator[Statement]:
 
 def _trainer(section: Section) -> Iterator[Statement]:
     """The trainer that the arguments are for: by its name, else by the settings that only some have."""
-    other = frozenset([OTHER_TRAINER])
     for key in TRAINER_KEYS:
         text = re.sub(r"[\W_]", "", str(section.get(key) or "")).lower().removesuffix("trainer")
         # LLaMA-Factory has a trainer of its own for the stage "sft".
         names = _called([text]) if text and (key, text) != ("stage", "sft") else frozenset()
         if text and (names or key in ("rl", "rlhf_type", "stage")):
-            yield Statement("trainer", names or other, section.source(key))
+            yield Statement("trainer", names or OTHER, section.source(key))
             return
     if {"base_model", "datasets"} <= section.data.keys():  # axolotl's own trainer
-        yield Statement("trainer", other, section.source("base_model"))
+        yield Statement("trainer", OTHER, section.source("base_model"))
         return
     for key, words in TRAINERS_BY_SETTING.items():
         if key in section.data:
             yield Statement("trainer", _called(words.replace("_", "").split()), section.source(key))
 
 
-def _named_file(document: Document, statements: list[Statement]) -> Iterator[Statement]:
-    """The trainer that the file or its folder is named after, if settings leave several and it is one of them."""
-    if statements:
-        left = frozenset.intersection(*(statement.values for statement in statements))
-        named = left & _called(re.findall(r"[a-z0-9]+", document.name.lower()))
-        if named and named != left:
-            yield Statement("trainer", named, f"{one_line(document.name)}:1 by its name")
-
-
 def _called(words: Iterable[str]) -> frozenset[str]:
     """The catalogue's trainers of these names; it runs some in several ways, each with a name of its own."""
     names = {*words}
-    return frozenset(t for t in trainers() - {OTHER_TRAINER} if t.removesuffix("_on_policy").replace("_", "") in names)
+    return frozenset(t for t in trainers() - OTHER if t.removesuffix("_on_policy").replace("_", "") in names)

@@ -9,8 +9,7 @@ from packaging.version import Version
 
 from faultline import strategies
 from faultline.audit.arguments import trainers
-from faultline.audit.defaults import OTHER_TRAINER
-from faultline.audit.engines import NO, YES
+from faultline.audit.engines import NO, OTHER_TRAINER, YES
 from faultline.audit.project import Project
 from faultline.catalogue import Failure, Variant, needs, settings
 from faultline.catalogue.loading import failures

@@ -17,6 +17,11 @@ from faultline.cells.cell import PRECISIONS
 from faultline.strategies.naming import asked_for, presets
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
+OTHER_TRAINER = "another"
+"""A trainer that the catalogue doesn't run."""
+# Axes of settings alone, of which a release makes more:
+UNNAMED = "unnamed mode"  # the arguments ask for checkpointing, and leave the mode to the libraries
+NORM = "max_grad_norm"  # the norm at which gradients are meant to be clipped
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 STAGES = ("0", "1", "2", "3")
 NO_STAGE = "not a stage (0, 1, 2 or 3), so it could be any"
@@ -45,7 +50,7 @@ def family(*patterns: str) -> frozenset[str]:
     return frozenset(name for name in strategies.names() if matches(name, patterns))
 
 
-def truth(value: Any) -> bool | None:
+def truth(value: object) -> bool | None:
     """The value of a switch, which configs also write as a text; None for anything else, such as ``auto``."""
     return value if isinstance(value, bool) else TRUTH.get(str(value).strip().lower())
 
@@ -154,11 +159,11 @@ def deepspeed_file(config: Section, key: str) -> Iterator[Statement]:
     yield Statement("strategy", family(*pattern), config.source(key))
 
 
-def _offloaded(device: Any) -> bool:
+def _offloaded(device: object) -> bool:
     return str(device).lower() not in ("none", "", "false")
 
 
-def _zero(stage: int, offload: list[str], bucket: Any) -> frozenset[str]:
+def _zero(stage: int, offload: list[str], bucket: object) -> frozenset[str]:
     """The strategies of a stage: only the model shows which bucket is smaller than it.
 
     ``auto`` is the square of the hidden size in transformers, and so smaller.

@@ -65,7 +65,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evi
         remedies=tuple(fates),
         measured=tested,
         upgrade=tuple(dict.fromkeys(f"{fix.package} {fix.version} or newer" for fix in fixes)),
-        commands=commands(failure, case),
+        commands=_commands(failure, case, today),
     )
 
 
@@ -73,12 +73,17 @@ def _remedies(
     failure: Failure, case: Case, today: Collection[Cell], versions: Mapping[str, Range]
 ) -> tuple[str, list[Fate]]:
     """The cells that tested remedies, in words, and what became of the remedies."""
-    outcomes = measured.outcomes(failure)
-    twins = [cell for cell in dict.fromkeys(map(_plain, today)) if history.shows(failure, cell, outcomes[cell])]
-    mechanism = [] if twins else _mechanism(failure, case.shown)
-    there = f"these cells on {measured.shown_on(failure)}"
-    cells = "these cells today" if twins else MECHANISM if mechanism else there
-    tested = twins or mechanism or case.shown
+    showing = [cell for cell, did in measured.outcomes(failure).items() if history.shows(failure, cell, did)]
+    places = {measured.place(cell) for cell in case.shown}
+    twins = {replace(cell, precision="fp32") for cell in today}
+    tested = [cell for cell in showing if cell in twins]
+    cells = "these cells today"
+    if not tested:
+        tested = [cell for cell in showing if cell.variant == "broken" and measured.place(cell) in places]
+        cells = MECHANISM
+    if not tested:
+        tested = [*case.shown]
+        cells = f"these cells on {measured.shown_on(failure)}"
     fates = remedies.remedies(failure, tested)
     pinned = {name: str(asked.pinned) for name, asked in versions.items() if asked.pinned}
     decisive, ruled = measured.with_versions(failure, pinned)
@@ -88,32 +93,15 @@ def _remedies(
     return cells, fates
 
 
-def _plain(cell: Cell) -> Cell:
-    return replace(cell, precision="fp32")
-
-
-def _mechanism(failure: Failure, cells: Collection[Cell]) -> list[Cell]:
-    """The bare mechanism's cells in the places of others, which show today what these showed before a fix."""
-    places = {(cell.strategy, cell.checkpointing) for cell in cells}
-    return [
-        cell
-        for cell, outcome in measured.outcomes(failure).items()
-        if cell.variant == "broken"
-        and (cell.strategy, cell.checkpointing) in places
-        and history.shows(failure, cell, outcome)
-    ]
-
-
-def commands(failure: Failure, case: Case) -> tuple[str, ...]:
+def _commands(failure: Failure, case: Case, today: Collection[Cell]) -> tuple[str, ...]:
     """The commands that repeat one cell of a case, on the last stack that showed it, and the failure as reported."""
-    outcomes = measured.outcomes(failure)
-    usual = sorted(case.shown, key=lambda cell: (cell.precision != "fp32", case.shown.index(cell)))
-    now = next((cell for cell in usual if history.shows(failure, cell, outcomes[cell])), None)
-    repeat = [words.command(now.id)] if now else []
-    for cell in usual if not now else ():
-        showed = [sample for sample in history.of(failure, cell) if sample.shows and sample.stack]
-        if showed:
-            stack = showed[-1].stack
-            repeat = [words.command((cell if stack in requests.named() else _plain(cell)).id, stack)]
-            break
-    return (*repeat, *([f"make reproduce FAILURE={failure.name}"] if failure.reported else []))
+    commands = [f"make reproduce FAILURE={failure.name}"] if failure.reported else []
+    fp32_first = sorted(case.shown, key=lambda cell: cell.precision != "fp32")
+    for cell in fp32_first:
+        if cell in today:
+            return words.command(cell.id), *commands
+    for cell in fp32_first:
+        if showed := [sample.stack for sample in history.of(failure, cell) if sample.shows and sample.stack]:
+            known = cell if showed[-1] in requests.named() else replace(cell, precision="fp32")
+            return words.command(known.id, showed[-1]), *commands
+    return tuple(commands)

@@ -31,7 +31,7 @@ NOT_OURS = re.compile(
 )
 
 
-Table = Mapping[str, Any]
+Table = Mapping[str, object]
 """A table of somebody's YAML, JSON or TOML, of which nothing is known yet."""
 
 
@@ -90,7 +90,7 @@ class Section:
         return f"{self.document.at(*self.path, key)} {one_line(key)}" + (f": {shown}" if shown else "")
 
 
-def table(data: Any, *keys: str) -> Table:
+def table(data: object, *keys: str) -> Table:
     """A table within tables; an empty one where something else stands."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
@@ -179,10 +179,10 @@ def parsed(text: str, name: str) -> Any:
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
     except ValueError as error:
-        raise UsageError(f"{name} begins like JSON and is not: {one_line(error)[:100]}") from None
+        raise UsageError(f"{name} is not valid JSON: {one_line(error)[:100]}") from None
 
 
-def _yaml(text: str, name: str) -> Any:
+def _yaml(text: str, name: str) -> Table | None:
     """A YAML mapping; None for anything else, as every line of text is YAML."""
     if not re.search(r"^\s*[\w\"'.-]+\s*:(?:\s|$)", text, re.MULTILINE):
         return None
@@ -198,6 +198,8 @@ def _yaml(text: str, name: str) -> Any:
             if depth > DEEPEST or aliases > ALIASES:
                 raise UsageError(f"{name} is nested too deeply, or has more than {ALIASES} YAML aliases")
         data = yaml.load(text, yaml.SafeLoader)
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError):  # such as a date that there isn't
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # such as a date that there isn't
+        if name.endswith((".yaml", ".yml")):
+            raise UsageError(f"{name} is not valid YAML: {one_line(error)[:200]}") from None
         return None
     return data if isinstance(data, dict) else None

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from faultline.audit import arguments, defaults, files, versions
-from faultline.audit.engines import Statement
+from packaging.version import Version
+
+from faultline.audit import arguments, files, versions
+from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement
 from faultline.audit.files import Candidate
 from faultline.audit.versions import Pin
 from faultline.base.errors import UsageError
@@ -20,6 +22,13 @@ from faultline.observations.ranges import Range
 
 OTHER_NORM = "own max_grad_norm"
 MOST = 3  # files and places that a line names
+# PreTrainedModel's default, where use_reentrant isn't given: True up to 4.57.6, False from 5.0.0 on.
+NON_REENTRANT = Version("5.0.0")
+# These TRL trainers set use_reentrant=False for an older transformers: not in 0.26.2 yet, in 0.27.1.
+TRL_BEFORE, TRL_SINCE = Version("0.27.0.dev0"), Version("0.27.1")
+TRL = frozenset(["sft", "dpo", "grpo", "rloo"])
+# DeepSpeed's gradient_clipping where its config has none: 0.0 up to 0.19.2, 1.0 from 0.19.3 on.
+CLIPS = Version("0.19.3")
 Values = dict[str, frozenset[str]]
 Sources = dict[str, tuple[str, ...]]
 
@@ -107,16 +116,16 @@ def put_together(contents: Sequence[Content]) -> Project:
     """
     notes: list[str] = []
     left, sources = _settings(contents, notes)
-    unnamed = left.pop(defaults.UNNAMED, None)
+    unnamed = left.pop(UNNAMED, None)
     packages, places = _versions([pin for content in contents for pin in content.pins], notes)
     sources = {axis: tuple(dict.fromkeys(each)) for axis, each in sources.items() if axis in left} | places
-    mode, package = defaults.mode(left, packages)
+    mode, package = _mode(left, packages)
     if unnamed and mode in left.get("checkpointing", ()):
         left["checkpointing"] = frozenset([mode])
         sources["checkpointing"] += tuple(f"{source}, {mode} by default" for source in sources[package])
-    if defaults.NORM in left:
-        left[OTHER_NORM] = defaults.unlike(left.pop(defaults.NORM), packages.get("deepspeed", Range()))
-        sources[OTHER_NORM] = sources.pop(defaults.NORM)
+    if NORM in left:
+        left[OTHER_NORM] = _unlike(left.pop(NORM), packages.get("deepspeed", Range()))
+        sources[OTHER_NORM] = sources.pop(NORM)
     notes += _torch(packages.get("torch", Range()))
     return Project(left, packages, sources, tuple(dict.fromkeys(notes)))
 
@@ -139,9 +148,9 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
             left[axis] = frozenset.intersection(*by_kind)
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
-                notes.append(f"{axis}: these contradict each other, and either may be what runs: {few(places)}")
-        elif axis != defaults.UNNAMED:
-            notes.append(f"{axis}: taken as unknown, as only some of several files of a kind state it")
+                notes.append(f"{axis}: these contradict each other, so each is taken as possible: {few(places)}")
+        elif axis != UNNAMED:
+            notes.append(f"{axis}: taken as unknown, because only some of the files of one kind state it")
     return left, sources
 
 
@@ -171,6 +180,32 @@ def _versions(pins: Iterable[Pin], notes: list[str]) -> tuple[dict[str, Range], 
         notes.append(f"no version of {package} fits all of these, so it is taken as unknown: {few(sources[package])}")
         del packages[package]
     return packages, sources
+
+
+def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
+    """The mode that nobody named, and the package that decides it; both empty where the versions leave either."""
+    transformers, trl = packages.get("transformers", Range()), packages.get("trl", Range())
+    trainer = left.get("trainer", frozenset())
+    if transformers.reaches(NON_REENTRANT):
+        default = "non-reentrant", "transformers"
+    elif not transformers.below(NON_REENTRANT):
+        return "", ""
+    elif trainer == frozenset([OTHER_TRAINER]) or trl.below(TRL_BEFORE):
+        return "reentrant", "transformers"
+    elif trainer and trainer <= TRL and trl.reaches(TRL_SINCE):
+        default = "non-reentrant", "trl"
+    else:
+        return "", ""
+    # There newer TRL trainers force it to be reentrant.
+    zero3 = any(name.startswith("zero3") for name in left.get("strategy", ["zero3"]))
+    forced = zero3 and trainer != frozenset([OTHER_TRAINER]) and left.get("adapter") != frozenset(["no"])
+    return ("", "") if forced else default
+
+
+def _unlike(norms: frozenset[str], deepspeed: Range) -> frozenset[str]:
+    """Whether DeepSpeed clips otherwise than at the norm that is meant, where its config doesn't say at which."""
+    clips = {"1.0"} if deepspeed.reaches(CLIPS) else {"0.0"} if deepspeed.below(CLIPS) else {"0.0", "1.0"}
+    return frozenset({"yes" for norm in norms if {norm} != clips} | {"no" for norm in norms if norm in clips})
 
 
 def _torch(asked: Range) -> list[str]:

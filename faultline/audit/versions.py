@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -31,6 +30,7 @@ INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
 PACKAGES = ("lib*/python*/site-packages", "lib/python*/dist-packages", "local/lib/python*/dist-packages")
 PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
+ROW = re.compile(r"([\w.-]+)\s+(\d\S*)")  # of what pip or conda print
 BUILD = re.compile(r"-(\d[\w.]*?)(?:\+[\w.]+)?(?:-[\w.]+-[\w.]+-[\w.]+\.whl|\.tar\.gz)|@v?(\d[\w.]*)$")
 
 
@@ -59,8 +59,12 @@ def read(document: Document) -> list[Pin] | None:
             pins = _conda(document, entries)
         case [_, *_] as entries if all({"name", "version"} <= table(entry).keys() for entry in entries):
             pins = [_pin(entry["name"], f"=={entry['version']}", document.line(0)) for entry in entries]
+        case None if PRINTED.search(document.text):
+            rows = [(ROW.match(line), number) for number, line in enumerate(document.text.split("\n"), 1)]
+            name = one_line(document.name)
+            pins = [_pin(row[1], f"=={row[2]}", f"{name}:{number}") for row, number in rows if row] or None
         case None:
-            pins = _printed(document) if PRINTED.search(document.text) else _lines(document)
+            pins = _lines(document)
     return None if pins is None else [pin for pin in pins if pin]
 
 
@@ -116,14 +120,6 @@ def _requirement(text: str, place: str) -> Pin | None:
         build = BUILD.search(requirement.url)
         specifier = f"=={build[1] or build[2]}" if build else ""
     return _pin(requirement.name, specifier, place)
-
-
-def _printed(document: Document) -> list[Pin | None] | None:
-    """The table of `pip list` or `conda list`; None without a row."""
-    rows = (re.match(r"([\w.-]+)\s+(\d\S*)", line) for line in document.text.split("\n"))
-    return [
-        _pin(row[1], f"=={row[2]}", f"{one_line(document.name)}:{n}") for n, row in enumerate(rows, 1) if row
-    ] or None
 
 
 def _lines(document: Document, depth: int = 0) -> list[Pin | None] | None:
@@ -189,8 +185,8 @@ def _locked(document: Document, package: Table) -> Pin | None:
 def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
     project = table(data, "project")
     groups = (*table(project, "optional-dependencies").values(), *table(data, "dependency-groups").values())
-    for text in (text for group in (project.get("dependencies"), *groups) for text in _texts(group)):
-        yield _asked(document, text, text)
+    for group in (project.get("dependencies"), *groups):
+        yield from (_asked(document, text, text) for text in _texts(group))
     for name, entry in table(data, "tool", "poetry", "dependencies").items():
         yield _pin(name, _poetry(_version(entry)), document.at(str(name)))
 
@@ -206,7 +202,7 @@ def _poetry(version: str) -> str:
     return "" if constraint.is_any() else f"=={constraint}" if isinstance(constraint, Version) else str(constraint)
 
 
-def _conda(document: Document, entries: Sequence[Any]) -> Iterator[Pin | None]:
+def _conda(document: Document, entries: Sequence[object]) -> Iterator[Pin | None]:
     """An environment.yml: conda's own ``name=version``, and the part that pip installs."""
     for text in _texts([*entries, *(text for entry in entries for text in _texts(table(entry).get("pip")))]):
         plain = re.sub(r"^([\w.-]+)=(\d[\w.]*)(?:=\S+)?$", r"\1==\2", text.replace("pytorch=", "torch="))
@@ -221,9 +217,9 @@ def _asked(document: Document, text: str, requirement: str) -> Pin | None:
         return None
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-def _version(entry: Any) -> str:
+def _version(entry: object) -> str:
     return str((entry.get("version") if isinstance(entry, dict) else entry) or "")

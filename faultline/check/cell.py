@@ -47,12 +47,14 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
             raise TargetFailed(*explained(reference.problem, target.file.parent))
         facts = reference.facts
         if math.isnan(facts.noise):
-            raise TargetFailed("gradients are not numbers in one process already, so there is nothing to compare")
+            raise TargetFailed(
+                "the gradients are not finite in a single process already, so there is nothing to compare"
+            )
         # So much between two runs in one process would be taken for rounding, and hide faults of that size.
         if facts.noise > TOLERANCE[cell.precision]:
             raise TargetFailed(
-                f"two runs in one process differ by {facts.noise:.2g} of their gradients: the model draws random"
-                " numbers of its own (dropout by function?); switch that off, or nothing can be compared"
+                f"two runs in a single process differ by {facts.noise:.2g} of their gradients, so nothing can be"
+                " compared: the model draws random numbers (functional dropout?); switch that off"
             )
         ended = server.run(Job(cell.id, cell.world_size, reference=str(reference.file), target=model))
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
@@ -107,25 +109,21 @@ def _reports(ended: Ended) -> list[Report]:
     return [end.report for end in ended.ranks if end.report]
 
 
-def _failed(ended: Ended, judged: oracle.Judgement) -> Report:
-    """The report of the rank that ended a cell."""
-    return ended.ranks[judged.rank or 0].report or Report()
-
-
 def raised_in(ended: Ended, judged: oracle.Judgement) -> str | None:
     """The innermost module that was in its forward pass at a cell's error: empty for the model itself, else None."""
-    facts = _failed(ended, judged).facts
-    return facts.inside if facts else None
+    report = ended.ranks[judged.rank or 0].report
+    return report.facts.inside if report and report.facts else None
 
 
 def raised_at(ended: Ended, judged: oracle.Judgement, folder: Path) -> tuple[str, ...]:
     """The lines of the target's own files that a cell's error came through, the outermost first."""
-    error = _failed(ended, judged).error
-    frames = [frame for raised in error.chain for frame in raised.frames] if error else []
+    report = ended.ranks[judged.rank or 0].report
+    chain = report.error.chain if report and report.error else ()
     return tuple(
         f"{Path(frame.file).relative_to(folder)}:{frame.line} in {frame.name}"
         + (f": {frame.source}" if frame.source else "")
-        for frame in frames
+        for raised in chain
+        for frame in raised.frames
         if _is_in(folder, frame) and not _is_ours(frame)
     )
 
@@ -133,11 +131,11 @@ def raised_at(ended: Ended, judged: oracle.Judgement, folder: Path) -> tuple[str
 def shows(ended: Ended) -> list[str]:
     """Which of findings.COMPARED the ranks of a cell show beside the reference."""
     names = []
-    factors = [report.steps[0].factor for report in _reports(ended) if report.steps]
-    world = len(ended.ranks)
+    reports, world = _reports(ended), len(ended.ranks)
+    factors = [report.steps[0].factor for report in reports if report.steps]
     if world > 1 and len(factors) == world and all(f and abs(f * world - 1) < WITHIN for f in factors):
         names.append("over_ranks")
-    wrapped = [(report.evidence.get("wrapper", ""), report.facts.entered) for report in _reports(ended) if report.facts]
+    wrapped = [(report.evidence.get("wrapper", ""), report.facts.entered) for report in reports if report.facts]
     if any(entered and wrapper not in entered for wrapper, entered in wrapped):
         names.append("bypassed")
     return names
@@ -151,44 +149,45 @@ def apart(ended: Ended) -> tuple[tuple[str, ...], ...]:
 
 def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from the error of a reference that could not be made."""
+    trace = _traceback(problem, folder)
     intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
     if problem.own:
-        message = traces.fault_of_own(problem.own, f"{problem.type}: {problem.message}")
-    elif intended or not problem.chain:
-        message = intended.message if intended else problem.message
-    else:  # an error's message may have several lines, of which the first says what it is
-        message = next(line for line in problem.chain[-1].text.splitlines() if line[:1].strip())
-    message, trace = one_line(message), frames(problem, folder)
-    other = "--stack makes an environment that has it, --python names one"
+        return one_line(traces.fault_of_own(problem.own, f"{problem.type}: {problem.message}")), trace
+    if not intended:  # an error's message may have several lines, of which the first says what it is
+        lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
+        return one_line(next(line for line in lines if line[:1].strip())), trace
+    message = one_line(intended.message)
+    other = "--stack makes an environment that has it, and --python uses one"
     if trace and message.startswith(f"{LACKS}No module named"):
         missing = message.removeprefix(LACKS)
-        message = f"{missing}: if that is a file of yours, put its folder on PYTHONPATH; if a package, {other}"
+        message = f"{missing}: if it is your own file, put its folder on PYTHONPATH; if it is a package, {other}"
     elif message.startswith(LACKS):
         message += f"; {other}"
     return message, trace
 
 
-def frames(problem: ErrorReport, folder: Path) -> str:
+def _traceback(problem: ErrorReport, folder: Path) -> str:
     """A traceback without this suite's frames, and without causes that have none of a folder; empty if none has."""
     text = ""
     for raised in problem.chain:
-        part = _printed(raised, folder, end=raised.kind != OTHER or (problem.own and raised is problem.chain[-1]))
+        faulty = bool(problem.own) and raised is problem.chain[-1]
+        part = _printed(raised, folder, to_folder=faulty or raised.kind != OTHER)
         if part and text:
             text += CAUSE if raised.follows else MEANWHILE
         text += part
     return text
 
 
-def _printed(raised: Raised, folder: Path, end: bool | str) -> str:
-    """A traceback as Python prints it, without this suite's frames; with `end`, up to the last frame of the folder."""
-    kept = [frame for frame in raised.frames if not _is_ours(frame)]
-    inside = [number for number, frame in enumerate(kept) if _is_in(folder, frame)]
+def _printed(raised: Raised, folder: Path, to_folder: bool) -> str:
+    """A traceback as Python prints it, without this suite's frames; if asked, only up to the last frame of a folder."""
+    frames = [frame for frame in raised.frames if not _is_ours(frame)]
+    inside = [number for number, frame in enumerate(frames) if _is_in(folder, frame)]
     if not inside and f'File "{folder}' not in raised.text:
         return ""
-    if end:
-        kept = kept[: inside[-1] + 1]
-    lines = traceback.StackSummary.from_list([(each.file, each.line, each.name, each.source) for each in kept]).format()
-    return "".join(["Traceback (most recent call last):\n", *lines, "" if end else raised.text])
+    if to_folder:
+        frames = frames[: inside[-1] + 1]
+    summary = traceback.StackSummary.from_list([(each.file, each.line, each.name, each.source) for each in frames])
+    return "".join(["Traceback (most recent call last):\n", *summary.format(), "" if to_folder else raised.text])
 
 
 def _is_ours(frame: Frame) -> bool:

@@ -19,11 +19,13 @@ from faultline.base.errors import (
 )
 from faultline.base.packages import TODAY
 from faultline.base.text import LONGEST, cut, plain
+from faultline.catalogue.loading import failures
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
 from faultline.check import findings, view
 from faultline.check.target import parse
-from faultline.runs import devices, folders, progress, results, storage
+from faultline.runs import devices, folders, progress, storage
+from faultline.runs.results import finite
 from faultline.stacks import environments, requests
 
 
@@ -43,13 +45,14 @@ class Request:
 def run(request: Request) -> int:
     """Check a model: exit code 0 if it trains alike everywhere, 1 if not."""
     target = parse(request.target, request.lora)
+    findings.check_facts(failures().values())
     cells = select({checked_cell.NAME: checked_cell.CHECKED}, request.selection)
     if not cells:
         raise UsageError("no cell is all of that")
-    environment = (
-        environments.existing(request.python) if request.python else environments.ready(requests.parse(request.stack))
-    )
-    python = environment.python
+    if request.python:
+        python = environments.existing(request.python).python
+    else:
+        python = environments.ready(requests.parse(request.stack)).python
     devices.check_device(cells[0].device, python)
     folder = storage.new_run(kind=checked_cell.NAME)
     folder.describe(target=request.target, lora=request.lora, python=python, cells=[cell.id for cell in cells])
@@ -67,22 +70,19 @@ def run(request: Request) -> int:
         return EXIT_INTERRUPTED
     folder.describe(finished=True)
     by_id = {entry.cell.id: entry for entry in folder.results()}
-    found = [by_id[cell.id] for cell in cells]
+    results = [by_id[cell.id] for cell in cells]
     if request.json:
-        print(json.dumps(results.finite(view.as_json(found)), indent=2))
+        print(json.dumps(finite(view.as_json(results)), indent=2))
     else:
-        view.show(Console(), request.target, options(request), found)
+        view.show(Console(), request.target, options(request), results)
         print(f"results: {folder.shown}/cells.jsonl")
-    if not findings.ran(found):
+    if not findings.ran(results):
         return EXIT_USAGE
-    return EXIT_AS_EXPECTED if findings.agrees(found) else EXIT_UNEXPECTED
+    return EXIT_AS_EXPECTED if findings.agrees(results) else EXIT_UNEXPECTED
 
 
 def options(request: Request) -> list[str]:
     """The options that make a target what it is, beside the cells that are asked for."""
-    given = {
-        "--lora": request.lora,
-        "--stack": "" if request.stack == TODAY else request.stack,
-        "--python": request.python,
-    }
+    stack = "" if request.stack == TODAY else request.stack
+    given = {"--lora": request.lora, "--stack": stack, "--python": request.python}
     return [word for name, value in given.items() if value for word in (name, value)]

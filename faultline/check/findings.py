@@ -6,7 +6,6 @@ import functools
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
@@ -21,12 +20,16 @@ from faultline.runs.results import Result
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
 COMPARED = {
-    "over_ranks": "every weight moves as far as it should divided by the number of ranks: an average is taken twice",
-    "bypassed": "the loss never calls the wrapper that the strategy put around the model, only what is inside of it",
+    "over_ranks": "every step is the right one divided by the number of ranks: an average is taken twice",
+    "bypassed": "the loss calls the model itself, and never the wrapper that the strategy put around it",
 }
+KNOWN_FACTS = {*COMPARED, *(each.name for each in fields(Facts))}
 UNMOVED = ("diverges", "unmoved")
-CUT_OFF = "nothing that is given to a reentrant checkpoint requires a gradient, so no weight in it gets one"
+CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
 WORDS = ("verified", "conditional", "refuted")
+
+Known = tuple[Match | None, tuple[Match, ...]]
+"""The known failure that a cell shows, and those that it may be as well."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +57,23 @@ class Group:
     def failure(self) -> Failure | None:
         return self.match.failure if self.match else None
 
-    @property
-    def sure(self) -> str:
-        return self.match.sure if self.match else ""
-
     @functools.cached_property
     def fates(self) -> list[Fate]:
         """Remedies of the known failure as measured where the model shows it, the verified ones first.
 
-        Where it may be another, or another beside it, those of each are told, with what they help against unless they
-        do the same against all.
+        Where it may be another, or another beside it, those of each are listed, with what they help against unless
+        they do the same against all.
         """
-        every = [(match, self._fates(match)) for match in (self.match, *self.either) if match]
-        same = Counter((fate.claim.text, fate.word) for _, own in every for fate in own)
-        told: dict[tuple[str, str], Fate] = {}
-        for match, own in every:
-            for fate in own:
-                text, word = fate.claim.text, fate.word
-                said = text if same[text, word] == len(every) else f"{text}, against {match.failure.name}"
-                told.setdefault((said, word), replace(fate, claim=replace(fate.claim, text=said)))
-        return sorted(told.values(), key=lambda fate: WORDS.index(fate.word))
+        by_failure = {match.failure.name: self._fates(match) for match in (self.match, *self.either) if match}
+        same = Counter((fate.claim.text, fate.word) for fates in by_failure.values() for fate in fates)
+        listed: dict[tuple[str, str], Fate] = {}
+        for name, fates in by_failure.items():
+            for fate in fates:
+                text = fate.claim.text
+                if same[text, fate.word] < len(by_failure):
+                    text += f", against {name}"
+                listed.setdefault((text, fate.word), replace(fate, claim=replace(fate.claim, text=text)))
+        return sorted(listed.values(), key=lambda fate: WORDS.index(fate.word))
 
     def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
@@ -111,26 +111,29 @@ def groups(results: Collection[Result]) -> list[Group]:
 
     With them are those that do what one process does, where that is what a known failure does there already.
     """
-    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
-    known_as: dict[tuple[Any, ...], list[tuple[Match, tuple[Match, ...]]]] = {}
+    by_group: dict[object, dict[tuple[str, str, object], list[Result]]] = {}
+    known_as: dict[object, list[tuple[Match, tuple[Match, ...]]]] = {}
     for result in results:
-        match, either = recognised(result) if not fine(result) else (alone(result), ())
-        if fine(result) and not match:
+        form: tuple[str, str, object]
+        match, either = recognised(result)
+        if match:
+            form = (result.outcome, match.signature, None)
+            known_as.setdefault(match.failure.name, []).append((match, either))
+        elif fine(result):
             continue
-        difference = result.checked.first
-        at = (difference.phase, difference.module) if difference else ()
-        words = normalised(result.detail) if result.outcome != "diverges" else at
-        form = (result.outcome, match.signature if match else "", "" if match else words)
-        group = (match.failure.name,) if match else form
-        found.setdefault(group, {}).setdefault(form, []).append(result)
-        known_as.setdefault(group, []).extend([(match, either)] if match else [])
+        elif result.outcome == "diverges":
+            difference = result.checked.first
+            form = (result.outcome, "", difference and (difference.phase, difference.module))
+        else:
+            form = (result.outcome, "", normalised(result.detail))
+        by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(result)
     return [
-        Group(tuple(Form(tuple(own), form[1]) for form, own in forms.items()), *_weakest(known_as[group]))
-        for group, forms in found.items()
+        Group(tuple(Form(tuple(alike), form[1]) for form, alike in forms.items()), *_weakest(known_as.get(group, ())))
+        for group, forms in by_group.items()
     ]
 
 
-def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> tuple[Match | None, tuple[Match, ...]]:
+def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:
     """What is known of all forms of a failure: it is as sure as the least sure of them.
 
     One form that is more than its mechanism says that the others are too.
@@ -143,38 +146,39 @@ def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> tuple[Match
     return replace(more[0][0], sure=sure), tuple(either.values())
 
 
-def recognised(result: Result) -> tuple[Match | None, tuple[Match, ...]]:
+def recognised(result: Result) -> Known:
     """The known failure that a cell shows, and those with its mechanism, or that show the same, where no more is known.
 
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
     What its comparison shows decides before what the model is like.
     """
-    facts, where = result.checked.facts, place(result)
-    shown = frozenset(result.checked.shows)
+    if fine(result):
+        return _alone(result), ()
     if result.outcome == "raises":
-        traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
-        context = in_place(traceback, *where)
-        hints = Hints(frozenset(where[:1]), frozenset(where[1:]), {}, context)
-        fits = [match for match in matching.fitting(result.detail, hints) if match.sure]
-        # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
-        cut = cut_off(facts)
-        unused = tuple(name for name in facts.no_gradient if name not in cut)
-        names = seen(replace(facts, no_gradient=unused)) | shown
-        if fitting := [match for match in fits if fits_model(match.failure, names)]:
-            return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
-        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
-        words = (
-            match
-            for match in fits
-            if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature)
-        )
-        likely = next(words, None)
-        return (replace(likely, sure=matching.LIKELY), matching.sharing(likely, fits)) if likely else (None, ())
+        return _by_error(result)
     did = result.did
-    if compared := _doing(did, where, shown):
+    if compared := _doing(did, place(result), result.checked.shows):
         return compared[0], compared[1:]
-    alike = _doing(did, where, seen(facts))
+    alike = _doing(did, place(result), seen(result.checked.facts))
     return (alike[0] if alike else None), ()  # what a model is like tells no more than one
+
+
+def _by_error(result: Result) -> Known:
+    facts, (strategy, mode) = result.checked.facts, place(result)
+    traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
+    hints = Hints(frozenset([strategy]), frozenset([mode]), {}, in_place(traceback, strategy, mode))
+    fits = [match for match in matching.fitting(result.detail, hints) if match.sure]
+    # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
+    cut = cut_off(facts)
+    unused = tuple(name for name in facts.no_gradient if name not in cut)
+    names = seen(replace(facts, no_gradient=unused)).union(result.checked.shows)
+    if fitting := [match for match in fits if fits_model(match.failure, names)]:
+        return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
+    for match in fits:
+        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
+        if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature):
+            return replace(match, sure=matching.LIKELY), matching.sharing(match, fits)
+    return None, ()
 
 
 def _doing(did: tuple[str, str], where: Place, names: Collection[str]) -> tuple[Match, ...]:
@@ -185,13 +189,13 @@ def _doing(did: tuple[str, str], where: Place, names: Collection[str]) -> tuple[
     return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
 
 
-def alone(result: Result) -> Match | None:
+def _alone(result: Result) -> Match | None:
     """The known failure that one process shows already where a cell agrees with it: weights that never move, because
     the model's own checkpoints cut them off."""
-    if result.outcome != "trains" or result.cell.checkpointing != "off" or not cut_off(result.checked.facts):
+    facts = result.checked.facts
+    if result.outcome != "trains" or result.cell.checkpointing != "off" or not cut_off(facts):
         return None
-    _, mode = place(result)
-    fitting = _doing(UNMOVED, ("single", mode), ("frozen_input",))
+    fitting = _doing(UNMOVED, ("single", facts.checkpointing), seen(Facts(frozen_input=facts.frozen_input)))
     return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
 
 
@@ -219,7 +223,7 @@ def _measured(failure: Failure, did: tuple[str, str], where: Place) -> bool:
     cells = measured.outcomes(failure)
     strategy, mode = where
     modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
-    there = (told for cell, told in cells.items() if cell.strategy == strategy and cell.checkpointing in modes)
+    there = (cells[cell] for cell in cells if cell.strategy == strategy and cell.checkpointing in modes)
     return did[1] not in failure.also_raises and did in there
 
 
@@ -229,10 +233,15 @@ def seen(facts: Facts) -> frozenset[str]:
 
 
 def fits_model(failure: Failure, names: Collection[str]) -> bool:
-    """Whether a model has something that a failure needs; refuses a failure that asks for a fact that there isn't."""
-    if wrong := {*failure.recognition.model.any_of} - {*COMPARED, *(each.name for each in fields(Facts))}:
-        raise UsageError(f"repros/{failure.name} is found by {', '.join(sorted(wrong))}, which is no fact of a model")
+    """Whether a model has something that a failure needs."""
     return any(fact in names for fact in failure.recognition.model.any_of)
+
+
+def check_facts(catalogue: Collection[Failure]) -> None:
+    """Refuse a failure that is recognised by a fact that there isn't: it would never be."""
+    for failure in catalogue:
+        if unknown := {*failure.recognition.model.any_of} - KNOWN_FACTS:
+            raise UsageError(f"repros/{failure.name}: no fact of a model is called {', '.join(sorted(unknown))}")
 
 
 def facts_of(results: Sequence[Result]) -> Facts:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.text import one_line, plain
@@ -20,7 +19,7 @@ class Target:
 
     file: Path
     function: str
-    lora: Mapping[str, Any]
+    lora: Mapping[str, object]
 
     def for_ranks(self, world_size: int) -> job.Target:
         return job.Target(str(self.file), self.function, dict(self.lora), str(Path.cwd()), world_size)
@@ -39,7 +38,7 @@ def parse(text: str, lora: str) -> Target:
         path = inside
     if not path.exists():
         raise UsageError(
-            f"there is no {plain(name)}; nothing is downloaded: give a local config.json, folder or train.py:build"
+            f"{plain(name)} does not exist, and nothing is downloaded: give a config.json, a folder or train.py:build"
         )
     if path.suffix == ".py":
         return Target(path, _function(path, name, function), adapter(lora))
@@ -69,22 +68,21 @@ def _function(path: Path, name: str, function: str) -> str:
     return function
 
 
-def adapter(text: str) -> dict[str, Any]:
+def adapter(text: str) -> dict[str, object]:
     """Keywords for PEFT's LoraConfig from ``r=8,target=all-linear``; several targets have a + between them."""
     if not text:
         return {}
     words = dict(pair.partition("=")[::2] for pair in text.split(","))
-    unknown = set(words) - {"r", "alpha", "dropout", "target"}
-    try:
-        rank = int(words.get("r") or "8")
-        found: dict[str, Any] = {"r": rank, "lora_alpha": float(words.get("alpha") or 2 * rank)}
-        found["lora_dropout"] = float(words.get("dropout") or "0")
-    except ValueError:
-        unknown = unknown or {text}
-    if unknown or rank < 1:
-        raise UsageError(
-            f"--lora {plain(text)!r}: write r=8,target=all-linear, with alpha=16, dropout=0.05, target=q_proj+v_proj"
-        )
     target = words.get("target") or "all-linear"
-    found["target_modules"] = target if target == "all-linear" else target.split("+")
-    return found
+    try:
+        rank = int(words.get("r") or 8)
+        alpha, dropout = float(words.get("alpha") or 2 * rank), float(words.get("dropout") or 0)
+        valid = rank >= 1 and words.keys() <= {"r", "alpha", "dropout", "target"}
+    except (ValueError, OverflowError):
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"--lora {plain(text)!r}: write r=8,target=all-linear, or alpha=16, dropout=0.05, target=q_proj+v_proj"
+        )
+    targets = target if target == "all-linear" else target.split("+")
+    return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}

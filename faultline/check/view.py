@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -19,22 +18,13 @@ from faultline.observations.wording import normalised
 from faultline.ranks.report import Deviation, Facts
 from faultline.report import run, terminal
 from faultline.runs import progress
-from faultline.runs.results import Result, finite
+from faultline.runs.results import Difference, Result
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback
 DETAIL = 240  # characters of an error
-
-# What a model shows in one process, before any strategy, and what follows from it.
-FACTS = {
-    "no_gradient": "never get a gradient: DDP waits for one of every trainable parameter",
-    "zero_gradient": "get gradients of zeros only",
-    "several_calls": "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
-    "frozen_input": "get inputs without a graph: a reentrant checkpoint gives such layers no gradient, unless something"
-    " makes these inputs require one",
-    "unfrozen": "require gradients only once training has begun: a wrapper made before that may not know of them",
-    "unequal": "run for some ranks' rows only: ranks use different parameters",
-}
+# What the answer for machines has of a cell's result.
+CELL = "id outcome signature detail rank first raised_in at apart shows errors worst_parameter relative_error".split()
 
 
 def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
@@ -44,8 +34,12 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
     """
     facts = facts_of(results)
     console.print()
-    told = ", ".join(filter(None, (_size(facts), f"with {shlex.join(map(plain, options))}" if options else "")))
-    _line(console, Text(plain(target), style="bold").append(f"  {told}" if told else "", "not bold dim"))
+    about = []
+    if facts:
+        about.append(f"{facts.model}, {facts.parameters:,} parameters, {facts.trainable:,} of them trainable")
+    if options:
+        about.append(f"with {shlex.join(map(plain, options))}")
+    _line(console, Text(plain(target), style="bold").append(f"  {', '.join(about)}" if about else "", "not bold dim"))
     if {"--stack", "--python"} & {*options}:
         _line(console, f"  on {one_line(results[0].stack)}")
     for text in remarks(facts):
@@ -69,54 +63,73 @@ def impossible(results: Sequence[Result]) -> list[str]:
         if result.outcome == "impossible":
             by_reason.setdefault(cut(result.detail, DETAIL), []).append(result)
     symbol = run.SYMBOLS["impossible"]
-    return [f"{symbol} impossible  {_where(own, results)}: {reason}" for reason, own in by_reason.items()]
+    return [f"{symbol} impossible  {_where(alike, results)}: {reason}" for reason, alike in by_reason.items()]
 
 
 def _where(some: Sequence[Result], results: Sequence[Result]) -> str:
-    cells, among = ([result.cell for result in own] for own in (some, results))
-    return "; ".join(places(cells, among))
+    return "; ".join(places([result.cell for result in some], [result.cell for result in results]))
 
 
 def verdict(results: Sequence[Result]) -> str:
     """The answer in a line."""
     if not ran(results):
         return f"No cell could be run: {one_line(results[0].detail)}."
-    wrong = sum(not fine(result) and result.outcome != "invalid" for result in results)
-    own = sum(result.signature == Signature.OWN_FAULT for result in results)
-    unproven = sum(result.outcome == "invalid" for result in results) - own
-    if not wrong and not unproven and not own:
-        trained = sum(result.outcome == "trains" for result in results)
-        who = f"All {trained} cells that can be run do" if trained > 1 else "The cell that can be run does"
-        agree = f"{who} what one process does: every gradient and weight agrees."
-        never = cut_off(facts_of(results))
-        return agree + (f" In one process too, {_names(never)} never move." if never else "")
-    told = [f"{wrong} of {len(results)} cells don't do what one process does"] * bool(wrong)
-    told += [f"{unproven} could not be proven to run what their names say"] * bool(unproven)
-    told += [f"{own} ended in a fault of Faultline's own, which says nothing of the model"] * bool(own)
-    return "; ".join(told) + "."
-
-
-def _size(facts: Facts) -> str:
-    if not facts:
-        return ""
-    return f"{facts.model}, {facts.parameters:,} parameters, {facts.trainable:,} of them trainable"
+    faults = sum(result.signature == Signature.OWN_FAULT for result in results)
+    unproven = sum(result.outcome == "invalid" for result in results) - faults
+    wrong = sum(not fine(result) for result in results) - unproven - faults
+    parts = []
+    if wrong:
+        parts.append(f"{wrong} of {len(results)} cells train differently from a single process")
+    if unproven:
+        parts.append(f"{unproven} gave no evidence that they ran what their names say")
+    if faults:
+        parts.append(f"{faults} ended in a bug of Faultline itself, which says nothing about the model")
+    if parts:
+        return "; ".join(parts) + "."
+    trained = sum(result.outcome == "trains" for result in results)
+    who = f"All {trained} cells that can be run train" if trained > 1 else "The cell that can be run trains"
+    answer = f"{who} like a single process: every gradient and weight agrees."
+    if never := cut_off(facts_of(results)):
+        answer += f" But {_names(never)} never move, not even in a single process."
+    return answer
 
 
 def remarks(facts: Facts) -> list[str]:
-    """What the model shows in one process, one line each."""
+    """What the model shows in one process, before any strategy, and what follows from it, one line each."""
     if not facts:
         return []
-    words = FACTS | ({"frozen_input": f"get no gradient: {CUT_OFF}"} if cut_off(facts) else {})
-    lines = [f"{_names(names)}: {text}" for fact, text in words.items() if (names := getattr(facts, fact))]
+    frozen_input = (
+        "get inputs without a graph: a reentrant checkpoint gives such layers no gradient, unless something makes these"
+        " inputs require one"
+    )
+    if cut_off(facts):
+        frozen_input = f"get no gradient: {CUT_OFF}"
+    follows = (
+        (facts.no_gradient, "never get a gradient: DDP waits for a gradient of every trainable parameter"),
+        (facts.zero_gradient, "get only zero gradients"),
+        (
+            facts.several_calls,
+            "run several times in one forward pass: reentrant checkpointing gives their gradients in parts",
+        ),
+        (facts.frozen_input, frozen_input),
+        (
+            facts.unfrozen,
+            "require gradients only once training has begun: a wrapper made before that may not know of them",
+        ),
+        (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
+    )
+    lines = [f"{_names(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
-        lines.insert(0, f"{_names(still)}: these adapters never move, not even in one process")
+        lines.insert(0, f"{_names(still)}: these adapters never move, not even in a single process")
     if facts.checkpointing != "off":
-        lines.append(f"checkpoints by itself, {facts.checkpointing}: that is what `off` stands for below")
+        lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
     if facts.cast:
-        lines.append(f"has {' and '.join(facts.cast)} weights: they are fp32 here, from which --precision bf16 casts")
+        lines.append(
+            f"has {' and '.join(facts.cast)} weights: they are cast to fp32 here, and --precision bf16 casts from there"
+        )
     lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
-    lines += [f"not fed by the batch that was made for it: {one_line(text)}" for text in facts.not_fed]
+    lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
     return lines
 
 
@@ -132,21 +145,21 @@ def _group(
         _form(console, form, results)
         for place in shown.checked.at[-LINES:] if shown and any(result is shown for result in form.results) else ():
             _line(console, f"    {cut(place, DETAIL)}", "dim")
-    one = group.forms[0].results[0]
     if match := group.match:
-        # No more than the mechanism is known of a model that isn't the one that was measured.
-        title = (
-            f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title * (not group.either)
-        )
+        title = match.failure.title
+        if match.mechanism:  # no more is known of a model that isn't the one that was measured
+            title = f"the same mechanism: {match.mechanism}"
+        elif group.either:
+            title = ""
         name = matching.name_of(match, group.either)
         _line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
-        for words in matching.apart(match, group.either):
-            _line(console, f"    {words}")
+        for distinction in matching.apart(match, group.either):
+            _line(console, f"    {distinction}")
         for fate in group.fates:
             count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
             _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
-        _line(console, "    " + here(f"python -m faultline show {match.failure.name}"))
-    _line(console, f"  again: {command(target, options, one)}", "dim")
+        _line(console, "  details: " + here(f"python -m faultline show {match.failure.name}"))
+    _line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -155,7 +168,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
     _line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
-        _line(console, f"  as in one process, where these never move: {_names(cut_off(one.checked.facts))}")
+        _line(console, f"  as in a single process, where these never move: {_names(cut_off(one.checked.facts))}")
         return
     _line(console, f"  {cut(one.detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
@@ -164,11 +177,11 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         error = f"{off.kind} off by {_number(off.error)} in step {off.step} on rank {off.rank}"
         _line(console, f"    {one_line(off.parameter)}: {error}")
     if one.checked.raised_in is not None:
-        _line(console, f"  arises in: {one_line(one.checked.raised_in) or 'the model itself'}")
+        _line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
     for fact in one.checked.shows:
         _line(console, f"  {COMPARED[fact]}")
-    if first_words := first(one):
-        _line(console, f"  first differs: {first_words}")
+    if difference := one.checked.first:
+        _line(console, f"  first differs: {_place(difference)}")
     for names in one.checked.apart:
         _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
@@ -200,73 +213,52 @@ def worst(result: Result) -> list[Deviation]:
     return list(by_parameter.values())
 
 
-def first(result: Result) -> str:
-    """Where a cell first differs from the reference, in words; empty where it nowhere does."""
-    at = result.checked.first
-    if not at:
-        return ""
-    module = one_line(at.module) or "the model itself"
+def _place(difference: Difference) -> str:
+    """Where a cell first differs from the reference, in words."""
+    module = one_line(difference.module) or "the model itself"
     what = {
         "forward": f"in the forward pass, the output of {module}",
-        "backward": f"in the backward pass, {module} ({one_line(at.parameter)})",
-        "update": f"in the optimizer's step, {module} ({one_line(at.parameter)})",
-    }[at.phase]
-    off = f", off by {_number(at.error)}" if at.error is not None else ", which is not a number"
-    return f"step {at.step}, {what}{off}, on rank {at.rank}"
+        "backward": f"in the backward pass, {module} ({one_line(difference.parameter)})",
+        "update": f"in the optimizer's step, {module} ({one_line(difference.parameter)})",
+    }[difference.phase]
+    off = f"off by {_number(difference.error)}" if difference.error is not None else "which is not a number"
+    return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
 
 
-def _number(value: Any) -> str:
-    return f"{value:.2g}" if isinstance(value, float | int) else str(value)
+def _number(value: float | str) -> str:
+    return f"{value:.2g}" if isinstance(value, float | int) else value
 
 
-def as_json(results: Sequence[Result]) -> dict[str, Any]:
+def as_json(results: Sequence[Result]) -> dict[str, object]:
     """The answer for machines; docs/check.md has the table of its keys."""
-    kept = (
-        "id",
-        "outcome",
-        "signature",
-        "detail",
-        "rank",
-        "first",
-        "raised_in",
-        "at",
-        "apart",
-        "shows",
-        "errors",
-        "worst_parameter",
-        "relative_error",
-    )
+    facts = facts_of(results).as_json()
+    cells = ({**result.checked.as_json(), **result.as_json()} for result in results)
     return {
         "agrees": agrees(results),
-        "model": {
-            key: value
-            for key, value in facts_of(results).as_json().items()
-            if key not in ("order", "inside", "entered")
-        },
-        "cells": [
-            {key: each.get(key) for key in kept}
-            for each in ({**result.as_json(), **finite(result.checked.as_json())} for result in results)
-        ],
-        "problems": [
+        "model": {key: value for key, value in facts.items() if key not in ("order", "inside", "entered")},
+        "cells": [{key: cell.get(key) for key in CELL} for cell in cells],
+        "problems": [_problem(group) for group in groups(results)],
+    }
+
+
+def _problem(group: Group) -> dict[str, object]:
+    match, forms = group.match, [(form, form.results[0]) for form in group.forms]
+    return {
+        "failure": match.failure.name if match else "",
+        "sure": match.sure if match else "",
+        "mechanism": match.mechanism if match else "",
+        "either": [other.failure.name for other in group.either],
+        "forms": [
             {
-                "failure": group.failure.name if group.failure else "",
-                "sure": group.sure,
-                "mechanism": group.match.mechanism if group.match else "",
-                "either": [match.failure.name for match in group.either],
-                "forms": [
-                    {
-                        "outcome": form.results[0].outcome,
-                        "signature": form.signature or form.results[0].signature,
-                        "cells": [result.cell.id for result in form.results],
-                    }
-                    for form in group.forms
-                ],
-                "claims": [
-                    {"claim": f.claim.text, "verdict": f.word, "for": f.speak_for, "cells": f.cells}
-                    for f in group.fates
-                ],
+                "outcome": first.outcome,
+                "signature": form.signature or first.signature,
+                "cells": [result.cell.id for result in form.results],
             }
-            for group in groups(results)
+            for form, first in forms
+        ],
+        "claims": [
+            {"claim": fate.claim.text, "verdict": fate.word, "for": fate.speak_for, "cells": fate.cells}
+            for fate in group.fates
         ],
     }
 

@@ -17,7 +17,7 @@ from faultline import strategies
 from faultline.audit import conditions
 from faultline.audit import versions as audit_versions
 from faultline.audit.arguments import trainers
-from faultline.audit.defaults import OTHER_TRAINER
+from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.evidence import evidence
 from faultline.audit.project import Content, Project, put_together, read_project
 from faultline.base import paths

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faultline import strategies
 from faultline.audit import arguments, files
-from faultline.audit.defaults import OTHER_TRAINER
+from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.project import read_project
 from faultline.base.paths import ROOT
 

@@ -179,7 +179,7 @@ def test_a_module_that_is_missing_is_not_blamed_on_the_stack():
     cause = raised("ModuleNotFoundError: No module named 'helpers'", SUITE, BUILD)
     lacks = raised("Impossible: this stack lacks it: No module named 'helpers'", SUITE, kind="impossible", follows=True)
     message, traceback = checking.explained(problem(cause, lacks), ME)
-    assert message.startswith("No module named 'helpers': if that is a file of yours") and "--stack" in message
+    assert message.startswith("No module named 'helpers': if it is your own file") and "--stack" in message
     assert "/home/me/train.py" in traceback
     library = raised("Impossible: this stack lacks it: cannot import name 'Gemma3'", SUITE, kind="impossible")
     assert checking.explained(problem(library), ME)[0].startswith("this stack lacks it: cannot import name 'Gemma3'")
@@ -319,12 +319,11 @@ def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
 
 def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
     """A misspelt fact would never be there, and its failure never be recognised."""
-    looked_for = {*view.FACTS, *findings.COMPARED}
-    assert {fact for failure in failures().values() for fact in failure.recognition.model.any_of} <= looked_for
+    findings.check_facts(failures().values())
     failure = failures()["zero_double_reduction"]
     wrong = replace(failure.recognition, model=replace(failure.recognition.model, any_of=("sevral_calls",)))
-    with pytest.raises(UsageError, match="found by sevral_calls"):
-        findings.fits_model(replace(failure, recognition=wrong), ())
+    with pytest.raises(UsageError, match="no fact of a model is called sevral_calls"):
+        findings.check_facts([replace(failure, recognition=wrong)])
 
 
 def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_what_does():
@@ -375,10 +374,10 @@ def test_cells_that_agree_hide_nothing_that_one_process_does_already():
     places = ("ddp-find-unused", "fsdp2")
     found = [entry(cell=f"check/model/{name}/off/fp32/w2/cpu", facts=CUT_OFF) for name in places]
     text = shown(found)
-    assert "bs.0: get no gradient: nothing that is given to a reentrant checkpoint requires a gradient" in text
+    assert "bs.0: get no gradient: no input of a reentrant checkpoint requires a gradient" in text
     assert "✓ trains (unmoved)  " in text
     assert "likely: reentrant_frozen_embeddings_adapters" in text and "verified     `use_reentrant=False`" in text
-    assert "In one process too, bs.0.w never move." in view.verdict(found)
+    assert "But bs.0.w never move, not even in a single process." in view.verdict(found)
     [problem] = view.as_json(found)["problems"]
     assert problem["forms"][0]["outcome"] == "trains" and len(problem["forms"][0]["cells"]) == 2
     for other in ({"frozen_input": ()}, {"checkpointing": "off"}, {"no_gradient": ()}, {"no_gradient": ("bs.01.w",)}):
@@ -433,7 +432,7 @@ def test_no_name_or_error_steers_the_terminal(text):
 
 def test_an_adapter_that_never_moves_is_the_first_thing_told():
     facts = replace(FACTS, no_gradient=("base.lora_A.weight",))
-    assert "never move, not even in one process" in view.remarks(facts)[0]
+    assert "never move, not even in a single process" in view.remarks(facts)[0]
     assert view.remarks(FACTS) == []
 
 
@@ -468,14 +467,14 @@ def test_of_an_error_its_module_is_told_and_no_difference():
     raised = oracle.Judgement(outcomes.Outcome.RAISES, "", "E: no", 1)
     assert checking.raised_in(died, raised) == "a"
     told = shown([entry("raises", detail="E: no", raised_in=checking.raised_in(died, raised))])
-    assert "  arises in: a\n" in told and "first differs" not in told
-    assert "arises in: the model itself\n" in shown([entry("raises", raised_in="")])
-    assert "arises in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
+    assert "  raised in: a\n" in told and "first differs" not in told
+    assert "raised in: the model itself\n" in shown([entry("raises", raised_in="")])
+    assert "raised in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
 
 
 def test_what_could_not_be_proven_is_not_told_as_a_difference():
     told = view.verdict([entry(), entry("invalid")])
-    assert told == "1 could not be proven to run what their names say."
+    assert told == "1 gave no evidence that they ran what their names say."
 
 
 def test_the_command_repeats_the_very_cell():
@@ -551,7 +550,7 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monk
     code, told, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
     assert [*used] == ["/made/for/trl==1.12.0"]
-    assert "All 3 cells that can be run do what one process does" in told
+    assert "All 3 cells that can be run train like a single process" in told
 
 
 def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):

@@ -236,7 +236,7 @@ def test_an_adapter_that_never_moves_is_named(run):
         f"{tower}.lora_A.default.weight",
         f"{tower}.lora_B.default.weight",
     )
-    assert view.remarks(found.checked.facts)[0].endswith("these adapters never move, not even in one process")
+    assert view.remarks(found.checked.facts)[0].endswith("these adapters never move, not even in a single process")
     assert findings.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].failure.name == "ddp_unused_vision_tower"
 
 
