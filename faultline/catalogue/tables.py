@@ -25,7 +25,7 @@ def read(file: Path, kind: type[T]) -> T:
         return kind()
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{place}: {error}") from error
     made: T = _record(table, kind, place, "")
     return made
@@ -52,21 +52,24 @@ def _record(table: Any, kind: Any, place: str, at: str) -> Any:
 
 
 def _value(value: Any, kind: Any, place: str, at: str) -> Any:
-    """A value as its annotation wants it; a single text may stand for a list of one."""
+    """A value as its annotation wants it; a single value may stand for a list of one, and a table for pairs."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:  # with None, which TOML can't say
         return _value(value, arguments[0], place, at)
     if origin is tuple:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list):
-            raise UsageError(f"{place}: {at}: expected a list")
-        return tuple(_value(each, arguments[0], place, at) for each in values)
+        if typing.get_origin(arguments[0]) is tuple:
+            return tuple(_value(value, Mapping[str, str], place, at).items())
+        if value == []:
+            raise UsageError(f"{place}: {at}: an empty list says nothing")
+        if not isinstance(value, list):
+            return (_value(value, arguments[0], place, at),)
+        return tuple(_value(each, arguments[0], place, f"{at} {number}") for number, each in enumerate(value, 1))
     if origin is Mapping or origin is dict:
         if not isinstance(value, dict):
             raise UsageError(f"{place}: {at}: expected a table")
         return {key: _value(each, arguments[1], place, f"{at}.{key}") for key, each in value.items()}
     if dataclasses.is_dataclass(kind):
         return _record(value, kind, place, at)
-    if not isinstance(value, kind):
+    if type(value) is not kind:
         raise UsageError(f"{place}: {at}: expected {WORDS[kind]}")
     return value

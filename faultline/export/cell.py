@@ -88,11 +88,11 @@ class Place:
 def place(cell: Cell) -> Place:
     """What is known of a cell; raises UsageError if it can't be exported."""
     failure = loading.failures()[cell.failure]
-    rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.Rule()
+    rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):
         why = f": {rule.reason}" if rule.reason else ""
         raise UsageError(f"{cell.id} can't be exported: it is {rule.outcome} here{why}")
-    signature = rule.signatures[0] if rule.signatures else ""
+    signature = rule.signature[0] if rule.signature else ""
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)
     where = Place(cell, failure, variant, rule.outcome, signature, measured.everything_pinned(), saves)

@@ -13,11 +13,10 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import DEVICES, Cell
-from faultline.cells.expected import PATTERNS, Rule, about, axes, expect, holds, verdict
+from faultline.cells.expected import PATTERNS, TRAINS, Rule, about, axes, expect, holds, verdict
 from faultline.cells.words import grouped
 from faultline.runs.results import Result
 
-TRAINS = Rule()
 ANYWHERE: dict[str, Any] = dict.fromkeys((*PATTERNS, "world_size"), ())
 
 
@@ -106,9 +105,9 @@ def _result(rules: Iterable[Rule], cell: Cell) -> Rule:
 
 def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:
     """The result of the first rule with this outcome and signature, with its notes; else one without notes."""
-    plain = Rule(outcome=outcome, signatures=(signature,) if signature else ())
+    plain = Rule(outcome=outcome, signature=(signature,) if signature else ())
     for rule in rules if outcome != Outcome.TRAINS else ():
-        if rule.outcome == outcome and (signature in rule.signatures or rule.signatures == plain.signatures):
+        if rule.outcome == outcome and (signature in rule.signature or rule.signature == plain.signature):
             return replace(rule, **ANYWHERE)
     return plain
 
@@ -140,12 +139,12 @@ def _conditions(
     """Conditions that the first cell meets, many of the same and none of the others: widened axis by axis, in order."""
     box: dict[str, Any] = {axis: (getattr(same[0], axis),) for axis in order}
     for axis in order:
-        excluded = {getattr(cell, axis) for cell in others if about(Rule(**box | {axis: ()}), cell)}
+        excluded = {getattr(cell, axis) for cell in others if about(replace(TRAINS, **box | {axis: ()}), cell)}
         box[axis] = tuple(value for value in values[axis] if value not in excluded)
-    group = [cell for cell in same if about(Rule(**box), cell)]
+    group = [cell for cell in same if about(replace(TRAINS, **box), cell)]
     box = {axis: tuple(sorted({getattr(cell, axis) for cell in group}, key=values[axis].index)) for axis in values}
     for axis in reversed(values):
-        if not any(about(Rule(**box | {axis: ()}), cell) for cell in others):
+        if not any(about(replace(TRAINS, **box | {axis: ()}), cell) for cell in others):
             box[axis] = ()
     if box["strategy"]:
         box["strategy"] = tuple(grouped(box["strategy"], ()).split(", "))

@@ -44,7 +44,7 @@ def bless(request: BlessRequest) -> int:
         cells = select(failures(), Selection(failure=(name,), device=next(iter(observed)).device))
         rules = blessing.bless(failure, observed, versions(), expected.load(file), cells)
         old = file.read_text(encoding="utf-8") if file.exists() else ""
-        text = expected.to_toml(rules, old)
+        text = expected.to_toml(rules)
         difference = blessing.difference(old, text, file)
         if difference:
             changed = True

@@ -127,7 +127,7 @@ def places(failure: Failure, signature: str) -> frozenset[Place]:
     cells = {cell for cell, did in outcomes(failure).items() if did[1] == signature}
     cells |= recorded(failure.name, signature).keys()
     for rule in expected.rules(failure):
-        if signature in rule.signatures and rule.device:  # a GPU's, which the default matrix leaves out
+        if signature in rule.signature and rule.device:  # a GPU's, which the default matrix leaves out
             asked = Selection(failure=(failure.name,), device=rule.device[0])
             there = selection.select({failure.name: failure}, asked)
             cells |= {cell for cell in there if expected.about(rule, cell)}

@@ -129,7 +129,7 @@ measured_by = "faultline bisect"
         ),
         ("recognise", "[project.broken]\nneeds = ['adaptor']", "project: unknown need 'adaptor'; did you mean adapter"),
         ("recognise", "[remedies]\nmendd = ''", "remedies: unknown name 'mendd'; did you mean mended?"),
-        ("recognise", "[[warning]]\npattern = 'x'", "warning: `distinguished_by` is missing"),
+        ("recognise", "[[warning]]\npattern = 'x'", "warning 1: `distinguished_by` is missing"),
         ("recognise", "[model", "recognise.toml: "),
         (
             "history",

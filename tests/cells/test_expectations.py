@@ -55,7 +55,7 @@ RULES = st.lists(
         device=some("cpu", "cuda"),
         versions=st.sampled_from([(), (("trl", ">=1.0"),), (("trl", "<1.0"), ("torch", ">=2"))]),
         outcome=st.sampled_from(["raises", "hangs", "diverges"]),
-        signatures=some("no-grad-fn", "check", "other"),
+        signature=some("no-grad-fn", "check", "other"),
         record=st.text(),
         reason=st.text(),
     ),
@@ -104,7 +104,7 @@ def test_every_key_is_read_and_one_value_is_a_list_of_one(write):
         device=("cpu",),
         versions=(("trl", ">=0.15,<1.0"),),
         outcome="raises",
-        signatures=("no-grad-fn", "other"),
+        signature=("no-grad-fn", "other"),
         record="https://example.org/1",
         reason="nobody knows",
     ), "a key of a rule got lost on the way"
@@ -153,7 +153,7 @@ def test_law_the_first_match_wins(before, after, cell, trl):
         assert expect(before + after, cell, stack) == expect([match], cell, stack), "a later rule was preferred"
     else:
         assert expect(before + after, cell, stack) == expect(after, cell, stack), "a rule that doesn't match counted"
-    front = Rule(outcome="crashes", signatures=("SIGABRT",))
+    front = Rule(outcome="crashes", signature=("SIGABRT",))
     assert expect([front, *before], cell, stack).outcome == "crashes", "a rule in front was passed over"
 
 
@@ -166,7 +166,7 @@ def test_law_what_is_written_is_read_back(tmp_path_factory, rules):
     file.write_text(text, encoding="utf-8")
     again = load(file)
     assert again == tuple(rules), "writing a rule and reading it changes it"
-    assert to_toml(again) == to_toml(again, text) == text, "reading a file and writing it changes it"
+    assert to_toml(again) == text, "reading a file and writing it changes it"
 
 
 FOUND = st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "a", "b"]))
@@ -188,28 +188,28 @@ def test_law_the_verdict_is_strict_both_ways(expected, signatures, found):
     ("text", "message"),
     [
         ("[[rule]]\noutcome = \n", "line 2"),
-        ("[[rules]]\n", "unknown key 'rules'; did you mean rule?"),
-        ("[rule]\n" + RAISES, "write [[rule]]"),
-        (f"[[rule]]\nstrategi = 'ddp'\n{RAISES}", "rule 1: unknown key 'strategi'; did you mean strategy"),
-        ("[[rule]]\nstrategy = 'ddp'", "rule 1: outcome is missing"),
+        ("[[rules]]\n", "unknown key `rules`; did you mean `rule`?"),
+        (f"[[rule]]\nstrategi = 'ddp'\n{RAISES}", "rule 1: unknown key `strategi`; did you mean `strategy`"),
+        ("[[rule]]\nstrategy = 'ddp'", "rule 1: `outcome` is missing"),
         (f"[[rule]]\n{RAISES}\n[[rule]]\noutcome = 'rises'", "rule 2: unknown outcome 'rises'; did you mean raises"),
         ("[[rule]]\noutcome = 'invalid'", "unknown outcome 'invalid'"),
-        ("[[rule]]\noutcome = 7", "unknown outcome '7'"),
-        (f"[[rule]]\nstrategy = []\n{RAISES}", "strategy [] is neither a string nor a list"),
-        (f"[[rule]]\nvariant = 3\n{RAISES}", "variant 3 is neither a string nor a list"),
-        (f"[[rule]]\nworld_size = '2'\n{RAISES}", "world_size '2' is neither a whole number nor a list"),
-        (f"[[rule]]\nworld_size = true\n{RAISES}", "world_size True is neither"),
-        (f"[[rule]]\nrecord = 1\n{RAISES}", "record 1 is not a string"),
-        (f"[[rule]]\nversions = '>=1'\n{RAISES}", "versions '>=1' is not a table"),
-        (f"[[rule]]\nversions = {{trl = '=>1'}}\n{RAISES}", "versions of trl: '=>1' is not a version specifier"),
-        (f"[[rule]]\nversions = {{trl = 1}}\n{RAISES}", "versions of trl: 1 is not a version specifier"),
+        ("[[rule]]\noutcome = 7", "rule 1.outcome: expected a text"),
+        (f"[[rule]]\nstrategy = []\n{RAISES}", "rule 1.strategy: an empty list says nothing"),
+        (f"[[rule]]\nvariant = 3\n{RAISES}", "rule 1.variant: expected a text"),
+        (f"[[rule]]\nworld_size = '2'\n{RAISES}", "rule 1.world_size: expected a number"),
+        (f"[[rule]]\nworld_size = true\n{RAISES}", "rule 1.world_size: expected a number"),
+        (f"[[rule]]\nrecord = 1\n{RAISES}", "rule 1.record: expected a text"),
+        (f"[[rule]]\nversions = '>=1'\n{RAISES}", "rule 1.versions: expected a table"),
+        (f"[[rule]]\nversions = {{trl = '=>1'}}\n{RAISES}", "rule 1: Invalid specifier: '=>1'"),
+        (f"[[rule]]\nversions = {{trl = 1}}\n{RAISES}", "rule 1.versions.trl: expected a text"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_in_one_line(write, text, message):
     file = write(text)
     with pytest.raises(UsageError) as error:
         load(file)
-    assert str(error.value).startswith(str(file)), "the message does not name the file"
+    place = "/".join(file.parts[-3:])
+    assert str(error.value).startswith(place), "the message does not name the file"
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -239,34 +239,12 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest(write, rule, mes
 
 def test_hidden_rules_other_versions_and_other_devices_are_no_mistake():
     rules = (
-        Rule(outcome="raises", signatures=("no-grad-fn",)),
-        Rule(variant=("broken",), outcome="hangs", signatures=("no-progress",)),
-        Rule(versions=(("trl", ">=99"),), outcome="diverges", signatures=("unmoved",)),
-        Rule(device=("cuda",), outcome="raises", signatures=("other",)),
+        Rule(outcome="raises", signature=("no-grad-fn",)),
+        Rule(variant=("broken",), outcome="hangs", signature=("no-progress",)),
+        Rule(versions=(("trl", ">=99"),), outcome="diverges", signature=("unmoved",)),
+        Rule(device=("cuda",), outcome="raises", signature=("other",)),
     )
     check(FAILURE, rules, CELLS, STACK)
-
-
-@pytest.mark.parametrize("reason", ["", '\nreason = """\n[[rule]] in a text\n# of two lines"""'])
-def test_a_comment_goes_with_the_rule_below_it(write, reason):
-    """Breaks when a rule that stays loses what somebody wrote, or gets what somebody wrote about another."""
-    first_text = f"# on the first\n[[rule]] # here\n  variant = [ \"broken\" ]{reason}\noutcome = 'raises' # there"
-    second_text = '# on the second\n\t# in two lines\n[[rule]]\noutcome = "hangs"\n\n# loose'
-    before = f"{HEADER}\n{first_text}\n\n{second_text}\n"
-    one, two = load(write(before))
-    added = Rule(world_size=(2,), versions=(("trl", "<1"),), outcome="trains")
-    text = '[[rule]]\nworld_size = 2\nversions = {trl = "<1"}\noutcome = "trains"'
-    for rules, texts in (
-        ((one, two), (first_text, second_text)),
-        ((two, added, one), (second_text, text, first_text)),
-        ((two,), (second_text,)),
-    ):
-        assert to_toml(rules, before) == "\n".join([HEADER, *(f"{each}\n" for each in texts)])
-
-
-def test_a_list_of_inline_tables_is_written_as_tables(write):
-    before = 'rule = [{ outcome = "raises" }]\n'
-    assert to_toml(load(write(before)), before) == f'{HEADER}\n[[rule]]\noutcome = "raises"\n'
 
 
 def test_torch_is_not_imported():
@@ -274,15 +252,10 @@ def test_torch_is_not_imported():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-def test_a_file_of_the_project_is_named_from_its_root():
-    with pytest.raises(UsageError, match=r"^ruff\.toml: unknown key"):
-        load(ROOT / "ruff.toml")
-
-
 def test_what_is_impossible_has_its_reason():
     """Breaks when somebody is told that a cell can't be run, and not why: `bless` keeps a reason, and makes none."""
     silent = [
-        rule.place
+        (failure.name, rule)
         for failure in failures().values()
         for rule in cells_expected.rules(failure)
         if rule.outcome == "impossible" and not rule.reason

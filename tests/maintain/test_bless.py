@@ -52,7 +52,7 @@ def rule_lists(versions, devices=()):
     failing = st.sampled_from([("raises", ("a",)), ("raises", ("a", "b")), ("hangs", ()), ("trains", ())])
     return st.lists(
         st.builds(
-            lambda found, **others: Rule(outcome=found[0], signatures=found[1], **others),
+            lambda found, **others: Rule(outcome=found[0], signature=found[1], **others),
             failing,
             variant=some(*VARIANTS, "*broken"),
             strategy=some(*STRATEGIES, "zero3*"),
@@ -104,12 +104,18 @@ def test_law_rules_give_back_exactly_what_was_observed(observed):
 
 def painted(strokes):
     """Every cell, with the result of the last stroke that is about it: the kind of overlap that failures show."""
-    rules = [replace(rule, outcome=outcome, signatures=(signature,)) for rule, (outcome, signature) in strokes]
+    rules = [replace(rule, outcome=outcome, signature=(signature,)) for rule, (outcome, signature) in strokes]
     found = {cell: expect(reversed(rules), cell, {}) for cell in CELLS}
     return {cell: (told.outcome, "".join(told.signatures)) for cell, told in found.items()}
 
 
-STROKE = st.builds(Rule, variant=some(*VARIANTS), strategy=some(*STRATEGIES), checkpointing=some(*CHECKPOINTING))
+STROKE = st.builds(
+    Rule,
+    variant=some(*VARIANTS),
+    strategy=some(*STRATEGIES),
+    checkpointing=some(*CHECKPOINTING),
+    outcome=st.just("trains"),
+)
 
 
 @given(st.lists(st.tuples(STROKE, st.sampled_from(RESULTS)), min_size=3, max_size=9).map(painted))
@@ -178,11 +184,9 @@ def test_an_axis_that_does_not_matter_is_left_out_and_families_are_patterns():
             strategy=("zero3*",),
             checkpointing=("reentrant",),
             outcome="raises",
-            signatures=("a",),
+            signature=("a",),
         ),
-        Rule(
-            variant=("broken", "grpo-broken"), strategy=("ddp", "fsdp2"), outcome="hangs", signatures=("no-progress",)
-        ),
+        Rule(variant=("broken", "grpo-broken"), strategy=("ddp", "fsdp2"), outcome="hangs", signature=("no-progress",)),
     }
 
 
@@ -195,7 +199,7 @@ def test_a_pattern_never_takes_in_a_cell_that_trains():
 def test_all_strategies_but_one_are_few_patterns():
     broken = full(lambda cell: ("raises", "a") if cell.strategy != "zero2" else ("trains", ""))
     (rule,) = rules_from(broken)
-    assert rule == Rule(strategy=rule.strategy, outcome="raises", signatures=("a",))
+    assert rule == Rule(strategy=rule.strategy, outcome="raises", signature=("a",))
     assert len(rule.strategy) <= 8
 
 
@@ -233,28 +237,28 @@ def test_four_hundred_cells_take_less_than_two_seconds():
     assert {cell: said(rules, cell) for cell in observed} == exact(observed)
 
 
-def test_rules_that_expect_what_was_observed_stay_as_somebody_wrote_them(read):
-    text = f'{HEADER}\n# by hand\n[[rule]]\n  variant = ["broken"]   # really\n  outcome = "raises"\n'
+def test_rules_that_expect_what_was_observed_stay():
+    rules = (Rule(variant=("broken",), outcome="raises"),)
     observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken"}
-    assert to_toml(bless(FAILURE, observed, NEW, read(text), CELLS), text) == text
+    assert bless(FAILURE, observed, NEW, rules, CELLS) == rules
 
 
 def test_only_what_the_run_concerns_is_made_anew(read):
-    """Breaks when one cell that changed costs the other rules their order, wording and comments."""
+    """Breaks when one cell that changed costs the other rules their order."""
     others = [
-        '# one\n[[rule]]\nvariant = ["broken"]   # really\nstrategy = "zero*"\noutcome = "raises"\nsignature = "a"',
-        "# two, of a mode that was not run\n[[rule]]\nprecision = 'bf16'\noutcome = 'impossible'\nreason = 'why'",
+        '[[rule]]\nvariant = "broken"\nstrategy = "zero*"\noutcome = "raises"\nsignature = "a"',
+        '[[rule]]\nprecision = "bf16"\noutcome = "impossible"\nreason = "of a mode that was not run"',
     ]
-    wrong = '# three\n[[rule]]\nstrategy = "ddp"\noutcome = "hangs"\nsignature = "no-progress"'
+    wrong = '[[rule]]\nstrategy = "ddp"\noutcome = "hangs"\nsignature = "no-progress"'
     before = "\n".join([HEADER, *(f"{text}\n" for text in (others[0], wrong, others[1]))])
     observed = {cell: ("raises", "b") for cell in CELLS if cell.strategy == "ddp"}
     new = '[[rule]]\nstrategy = "ddp"\noutcome = "raises"\nsignature = "b"'
-    text = to_toml(bless(FAILURE, observed, NEW, read(before), CELLS), before)
+    text = to_toml(bless(FAILURE, observed, NEW, read(before), CELLS))
     assert text == "\n".join([HEADER, *(f"{text}\n" for text in (*others, new))])
 
 
-def test_notes_follow_a_result_and_other_versions_stay_word_by_word(read):
-    other = '# of old\n[[rule]]\nversions = { trl = "<1.0" }   # TRL\'s\noutcome = "hangs"'
+def test_notes_follow_a_result_and_other_versions_stay(read):
+    other = '[[rule]]\nversions = {trl = "<1.0"}\noutcome = "hangs"'
     before = (
         f"{other}\n\n[[rule]]\nvariant = 'broken'\nstrategy = 'ddp'\nversions = {{ trl = '>=1.0' }}\n"
         "outcome = 'raises'\nsignature = 'a'\nrecord = 'https://example.org/1'\nreason = 'why'\n"
@@ -262,7 +266,7 @@ def test_notes_follow_a_result_and_other_versions_stay_word_by_word(read):
     rules = read(before)
     observed = {cell: ("raises", "a") for cell in CELLS if cell.variant == "broken" and cell.strategy != "fsdp2"}
     (old, *made) = blessed = bless(FAILURE, observed, NEW, rules, CELLS)
-    text = to_toml(blessed, before)
+    text = to_toml(blessed)
     assert text.startswith(f"{HEADER}\n{other}\n\n[[rule]]\n"), "a rule about other versions was touched"
     assert old == rules[0]
     assert [replace(rule, strategy=()) for rule in made] == [replace(rules[1], strategy=())], "a note got lost"
@@ -270,19 +274,13 @@ def test_notes_follow_a_result_and_other_versions_stay_word_by_word(read):
 
 def test_an_exception_never_hides_what_rules_without_versions_say():
     rules = (
-        Rule(strategy=("zero2",), outcome="hangs", signatures=("no-progress",)),
-        Rule(versions=SINCE, outcome="raises", signatures=("a",)),
+        Rule(strategy=("zero2",), outcome="hangs", signature=("no-progress",)),
+        Rule(versions=SINCE, outcome="raises", signature=("a",)),
     )
     cells = list(full(lambda cell: ("", "")))
     blessed = bless(FAILURE, {cells[0]: ("raises", "b")}, NEW, rules, cells)
     for stack in (OLD, NEW):
         assert expect(blessed, Cell("example", "broken", "zero2"), stack).outcome == "hangs"
-
-
-def test_the_header_is_not_taken_for_a_comment_on_the_first_rule(read):
-    text = to_toml([Rule(outcome="raises")])
-    close = text.replace("\n\n", "\n")
-    assert to_toml(read(close), close) == text
 
 
 def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(read):
@@ -297,7 +295,7 @@ def test_a_fix_in_a_later_release_does_not_hide_what_an_earlier_one_does(read):
 
 
 def test_a_run_on_one_device_leaves_the_other_alone():
-    rules = (Rule(strategy=("zero3",), outcome="raises", signatures=("a",)),)
+    rules = (Rule(strategy=("zero3",), outcome="raises", signature=("a",)),)
     on_cpu = Cell("example", "broken", "zero3")
     on_cuda = replace(on_cpu, device="cuda")
     blessed = bless(FAILURE, {on_cuda: ("trains", "")}, NEW, rules, CELLS)
