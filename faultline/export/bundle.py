@@ -13,6 +13,8 @@ from faultline.export.names import code, outside, tree
 from faultline.export.parse import Module, Sources, ours, read
 from faultline.export.specialise_calls import Placed, fit, without_idle_methods
 
+CONSTANT, DEFINITION, ALIAS = range(3)
+
 
 def bundle(sources: Sources, main: str, trainer: bool) -> tuple[set[str], str]:
     """The lines that import what isn't ours, and all definitions that `main` uses, with itself at the end.
@@ -41,16 +43,21 @@ def bundle(sources: Sources, main: str, trainer: bool) -> tuple[set[str], str]:
             origin = module.imports.get(name)
             if origin and not ours(origin[0]) and imports.setdefault(name, origin) != origin:
                 raise UsageError(f"this cell can't be exported: two things in it are named {name}")
-    constants = [code(node).strip("\n") for _, node in nodes if _simple(node)]
-    others = [code(node).strip("\n") for _, node in nodes if not _simple(node)]
-    return {line(name, *origin) for name, origin in imports.items()}, "\n\n".join(["\n".join(constants), *others])
+    parts = sorted(((_place(node), code(node).strip("\n")) for _, node in nodes), key=lambda part: part[0])
+    constants = "\n".join(text for place, text in parts if place == CONSTANT)
+    others = [text for place, text in parts if place != CONSTANT]
+    return {line(name, *origin) for name, origin in imports.items()}, "\n\n".join([constants, *others])
 
 
-def _simple(node: cst.CSTNode) -> bool:
-    """Whether a definition is a constant, which needs nothing but other constants."""
-    if not isinstance(node, cst.SimpleStatementLine) or isinstance(getattr(node.body[0], "value", None), cst.Name):
-        return False  # another name for a function
-    return not any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(tree(node)))
+def _place(node: cst.CSTNode) -> int:
+    """Where a definition stands: constants, which need only each other, are first, other names of functions last."""
+    if not isinstance(node, cst.SimpleStatementLine):
+        return DEFINITION
+    value = getattr(node.body[0], "value", None)
+    if isinstance(value, cst.Name) and value.value.islower():
+        return ALIAS
+    calls = any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(tree(node)))
+    return DEFINITION if calls else CONSTANT
 
 
 def line(local: str, module: str, attribute: str) -> str:
