@@ -38,14 +38,14 @@ def own_fault(error: BaseException) -> str:
         if FOLDER not in file.parents:
             return ""
         module = file.relative_to(FOLDER).with_suffix("").as_posix()
-        theirs = module.startswith(TAKE) or (within and module.startswith(RUN))
-        return "" if theirs else f"{file.name}:{frame.lineno} in {frame.name}"
+        of_model = module.startswith(TAKE) or (within and module.startswith(RUN))
+        return "" if of_model else f"{file.name}:{frame.lineno} in {frame.name}"
     return ""
 
 
 def fault_of_own(place: str, error: str) -> str:
     """The line that says so of a place which `own_fault` gave."""
-    return f"a fault of Faultline's own, not of the model: {place}: {error}"
+    return f"a fault of Faultline, not of the model: {place}: {error}"
 
 
 # What a rank's log says of its death: the message of a C++ exception, a failed check, the memory's end.

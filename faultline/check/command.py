@@ -48,7 +48,7 @@ def run(request: Request) -> int:
     findings.check_facts(failures().values())
     cells = select({checked_cell.NAME: checked_cell.CHECKED}, request.selection)
     if not cells:
-        raise UsageError("no cell is all of that")
+        raise UsageError("no cell matches all of these options")
     if request.python:
         python = environments.existing(request.python).python
     else:

@@ -63,7 +63,7 @@ def run(request: Request) -> int:
     answers: dict[str, Answer] = {}
     for name in names:
         bump = bumps[name]
-        campaigns.say(f"{name}: {bump.requirements} on {bump.base}")
+        campaigns.note(f"{name}: {bump.requirements} on {bump.base}")
         answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), chosen(bump))
         folder = campaign.folder.path / name
         folder.mkdir(exist_ok=True)

@@ -94,7 +94,7 @@ class Bisection:
         release, times = self.releases[place], self.runs.setdefault(place, [])
         name = f"{self.question.package}-{release.version}"
         if not times:
-            campaigns.say(f"{len(self.runs)}. of {len(self.releases)} releases: {self.question.package} {release}")
+            campaigns.note(f"{len(self.runs)}. of {len(self.releases)} releases: {self.question.package} {release}")
         else:
             name += "-again" if len(times) == 1 else f"-again-{len(times)}"
             campaigns.part(self.campaign, name).describe(lock=times[0].lock)
@@ -138,7 +138,7 @@ class Bisection:
         def holds(names: tuple[str, ...]) -> bool | None:
             mixed = {name: (new if name in names else old).get(name, "") for name in {**old, **new}}
             number = len(self.trials) + 1
-            campaigns.say(f"trial {number}: {', '.join(names)} as in the newer stack, the rest as in the older one")
+            campaigns.note(f"trial {number}: {', '.join(names)} as in the newer stack, the rest as in the older one")
             stack = Stack(f"trial {number}", tuple(filter(None, mixed.values())), base=tuple(new.values()))
             self.trials.append((names, campaigns.measure(self.campaign, f"trial-{number}", stack, self.question.cells)))
             return self.side(self.trials[-1][1])

@@ -42,7 +42,7 @@ def run(request: Request) -> int:
     if not (request.whole or request.selection.variant or request.selection.cells):
         cells = default(cells)
     if not cells:
-        raise UsageError("no cell is all of that")
+        raise UsageError("no cell matches all of these options")
     base = requests.parse(request.base)
     on(base, "", request.requirements)  # a mistake in the question is reported before anything runs
     asked = {"requirements": request.requirements, "base": base.name, "cells": [cell.id for cell in cells]}
@@ -105,7 +105,7 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
         wanted = changes.pending(comparison, repeated)
         if not wanted:
             return comparison
-        campaigns.say(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
+        campaigns.note(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
 
 
 def shared(campaign: Campaign, stack: Measured) -> str:

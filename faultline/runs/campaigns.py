@@ -63,7 +63,7 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
     if resume:
         folder = next((run for run in storage.runs(kind=kind) if run.facts().get("request") == asked), None)
         if not folder:
-            raise UsageError(f"no {kind} run of these options and packages could go on; start one without --resume")
+            raise UsageError(f"no {kind} run with these options and packages can be resumed; leave out --resume")
     else:
         folder = storage.new_run(kind=kind)
         folder.describe(request=asked)
@@ -71,7 +71,7 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise UsageError(f"{folder.path.name} is going on already, in another process") from None
+        raise UsageError(f"{folder.path.name} is already running in another process") from None
     return Campaign(folder, workers, lock)
 
 
@@ -97,7 +97,7 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
     measured = {entry.cell for entry in known}
     if missing := [cell for cell in cells if cell not in measured]:
-        say(f"{name}: {stack_name(environment.versions)}")
+        note(f"{name}: {stack_name(environment.versions)}")
         try:
             folders.measure(missing, campaign.workers, folder, known, environment.python)
         except NeverReady as error:
@@ -132,6 +132,6 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     """A line of progress, beside what a command prints."""
     Console(stderr=True).print(text, style="dim", markup=False, highlight=False, soft_wrap=True)

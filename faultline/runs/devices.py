@@ -16,7 +16,7 @@ def runnable(selection: Selection) -> list[Cell]:
     cells = select(failures(), selection)
     devices = {cell.device for cell in cells}
     if len(devices) != 1:
-        raise UsageError("give cells of one device at a time" if cells else "no cell is all of that")
+        raise UsageError("give cells of one device at a time" if cells else "no cell matches all of these options")
     check_device(devices.pop())
     return cells
 

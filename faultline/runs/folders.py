@@ -48,8 +48,8 @@ def measure(
             runner.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:
         if known or writer.written:
-            hint = "; --resume goes on" if _goes_on(folder) else ""
-            error.add_note(f"what was measured is kept in {folder.shown}{hint}")
+            hint = "; --resume continues" if _goes_on(folder) else ""
+            error.add_note(f"the results so far are in {folder.shown}{hint}")
         raise
     finally:
         writer.close()

@@ -62,7 +62,7 @@ def _judge_checkpoint(loaded: Ended | None, numbers: Judgement) -> Judgement:
     checkpoint = report.checkpoint if report and not report.error else None
     if not report or not checkpoint or report.evidence["process_group"] or not report.evidence["live"]:
         why = report.error.message if report and report.error else "no process was left to say why"
-        return Judgement(Outcome.INVALID, Signature.EVIDENCE, f"nobody could look into the checkpoint: {why}")
+        return Judgement(Outcome.INVALID, Signature.EVIDENCE, f"the checkpoint could not be examined: {why}")
     signature, detail = _checkpoint_faults(checkpoint)
     return Judgement(Outcome.DIVERGES, signature, detail) if signature else numbers
 

@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
@@ -164,35 +163,43 @@ def run_all(
     """
     if not cells:
         return
-    waiting = iter(cells)  # which threads may share
     finished: Finished = queue.SimpleQueue()
     with _interrupts_given_to(finished.put):
-        servers = [RankServer(python, device=cells[0].device) for _ in range(max(1, min(workers, len(cells))))]
-        # In a server's own folder: if this process is killed, the server removes it.
-        references = References(servers[0].folder)
-        work = partial(_work, references=references, waiting=waiting, finished=finished, run=run or run_cell)
-        threads = [threading.Thread(target=work, args=(server,)) for server in servers]
-        for thread in threads:
-            thread.start()
         try:
-            for _ in cells:
-                item = _next(finished)
-                if isinstance(item, BaseException):
-                    raise item
-                done(item)
-        except BaseException:
-            for server in servers:
-                server.kill()  # or the threads would see their cells to the end
-            raise
+            with _workers(cells, max(1, min(workers, len(cells))), finished, python, run or run_cell):
+                for _ in cells:
+                    item = _next(finished)
+                    if isinstance(item, BaseException):
+                        raise item
+                    done(item)
         finally:
-            for thread in threads:
-                thread.join()
-            for server in servers:
-                server.close()
             while not finished.empty():
                 item = finished.get()
                 if isinstance(item, results.Result):
                     done(item)
+
+
+@contextlib.contextmanager
+def _workers(cells: Sequence[Cell], count: int, finished: Finished, python: str, run: Run) -> Iterator[None]:
+    """Threads that run cells, each on a rank server of its own; an exception ends all servers, and so their cells."""
+    servers = [RankServer(python, device=cells[0].device) for _ in range(count)]
+    # In a server's own folder: if this process is killed, the server removes it.
+    references = References(servers[0].folder)
+    waiting = iter(cells)  # which threads may share
+    threads = [threading.Thread(target=_work, args=(each, references, waiting, finished, run)) for each in servers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    except BaseException:
+        for server in servers:
+            server.kill()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+        for server in servers:
+            server.close()
 
 
 def _next(finished: Finished) -> results.Result | BaseException:

@@ -104,5 +104,5 @@ def absent_shards(names: Iterable[str]) -> list[str]:
     """Which of the parts ``i/n`` are not among the names."""
     have = {name: numbers(name) for name in names if name}
     if (0, 0) in have.values():
-        raise UsageError(f"run.json names no shard such as 1/4, but {' and '.join(map(repr, have))}")
+        raise UsageError(f"run.json has no shard such as 1/4, but {' and '.join(map(repr, have))}")
     return [f"{i}/{n}" for n in {n for _, n in have.values()} for i in range(1, n + 1) if (i, n) not in have.values()]

@@ -118,7 +118,7 @@ def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     if kind != "run":
         folder = next(runs(root, kind=kind), None)
         if not folder:
-            raise UsageError(f"there is no {kind} run yet that could go on")
+            raise UsageError(f"there is no {kind} run to resume; start one without --resume")
         return folder
     if not (root / "latest").exists():
         raise UsageError("there is no run yet: start one with `make test-matrix`")

@@ -252,7 +252,7 @@ class RankServer:
 
     def _last_words(self) -> str:
         lines = text(self.folder / "server.log").strip().splitlines()
-        return f"the rank server ended: {lines[-1] if lines else 'without a word'}"
+        return f"the rank server ended: {lines[-1] if lines else 'without a message'}"
 
     def _stop(self) -> None:
         if not self._process:

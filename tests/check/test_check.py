@@ -207,7 +207,7 @@ def test_a_refusal_from_nowhere_has_no_traceback():
 def test_a_fault_of_this_suite_is_not_told_as_the_models():
     fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), own="compare.py:95 in digest")
     message, traceback = checking.explained(fault, ME)
-    assert message.startswith("a fault of Faultline's own, not of the model: compare.py:95 in digest: E: 'w'")
+    assert message.startswith("a fault of Faultline, not of the model: compare.py:95 in digest: E: 'w'")
     assert traceback.endswith("return helper(None)\n")
 
 

@@ -108,7 +108,7 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_what_lists_them(refuse
         (["run", "--shard", "5/4"], "--shard takes I/N with 1 <= I <= N, for instance 1/4, not '5/4'"),
         (["run", "--shard", "0/4"], "--shard takes I/N"),
         (["run", "--shard", "half"], "--shard takes I/N"),
-        (["run", "--world", "4", "--strategy", "single"], "no cell is all of that"),
+        (["run", "--world", "4", "--strategy", "single"], "no cell matches all of these options"),
         (["run", "--cell", f"{DDP}/cpu,{DDP}/cuda"], "give cells of one device at a time"),
         (["run", "--cell", f"{DDP}/cpu", "--strategy", "zero3"], "leave out --strategy"),
         (["list", "--cell", f"{DDP}/cpu", "--device", "cuda", "--world", "2"], "leave out --world and --device"),
@@ -164,7 +164,7 @@ def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, ask
     vars(error).pop("__notes__", None)
     monkeypatch.setattr(runner, "run_all", run_all)
     code, _, errors = asked("run", "--cell", f"{DDP}/cpu")
-    assert code in (2, 130) and ("what was measured is kept" in errors[-1]) == measured, errors
+    assert code in (2, 130) and ("the results so far are" in errors[-1]) == measured, errors
 
 
 def test_an_error_of_a_command_that_measures_nothing_tells_of_no_results(monkeypatch, refused):

@@ -201,7 +201,7 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
     known = len(world.ran)
     assert bisected("--fixed", "--resume")[0] == 0 and len(world.ran) == known, "a finished bisect ran again"
     code, _, errors = asked("bisect", "--package", "trl", "--cell", CELL, "--introduced", "--resume")
-    assert code == 2 and "could go on" in errors[0]
+    assert code == 2 and "can be resumed" in errors[0]
 
 
 def test_of_several_packages_the_ones_that_matter_are_named(world, bisected):
@@ -278,7 +278,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--bad", "rises:other"], "did you mean raises"),
         (["--introduced", "--fixed"], "exclude each other"),
         (["--workers", "0"], "--workers must be at least 1"),
-        (["--resume"], "no bisect run of these options"),
+        (["--resume"], "no bisect run with these options"),
         (["--cell", "", "--failure", "fsdp_reference_modl"], "did you mean fsdp_reference_model"),
         (["--cell", ""], "--failure names what to bisect"),
         (

@@ -218,7 +218,7 @@ def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
     failed.error = replace(failed.error, own="compare.py:95 in digest")
     judged = judge(CELL, FAILURE, ended)
     assert (judged.outcome, judged.signature) == ("invalid", outcomes.Signature.OWN_FAULT)
-    assert judged.detail == "a fault of Faultline's own, not of the model: compare.py:95 in digest: Torn: apart"
+    assert judged.detail == "a fault of Faultline, not of the model: compare.py:95 in digest: Torn: apart"
     failed.error = replace(failed.error, message="Connection closed by peer")
     assert judge(CELL, FAILURE, ended).outcome == "raises", "a peer that is gone can meet anybody"
 

@@ -318,7 +318,7 @@ def test_an_interrupted_run_says_so_in_one_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "Traceback" not in error
     kept = latest_run(tmp_path).shown
-    assert error.splitlines()[-1] == f"faultline: interrupted; what was measured is kept in {kept}; --resume goes on"
+    assert error.splitlines()[-1] == f"faultline: interrupted; the results so far are in {kept}; --resume continues"
 
 
 def test_an_interrupted_run_without_a_result_does_not_promise_one(tmp_path, capsys):

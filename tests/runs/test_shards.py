@@ -151,7 +151,7 @@ def test_what_is_missing_is_counted_and_named_in_lines(folder, asked):
 
 
 def test_a_shard_that_is_none_is_refused(folder):
-    with pytest.raises(UsageError, match=r"^run.json names no shard such as 1/4, but '\\x1b\[2J/b'$"):
+    with pytest.raises(UsageError, match=r"^run.json has no shard such as 1/4, but '\\x1b\[2J/b'$"):
         merge([folder([CELLS[0].id], "\x1b[2J/b")])
 
 
