@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError, unknown
@@ -17,7 +17,7 @@ from faultline.cells.cell import Cell, default_world, listed
 from faultline.cells.selection import Selection
 from faultline.releases import bisect_view
 from faultline.releases.bisection import Bisection, Question
-from faultline.runs import campaigns, devices, results
+from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign
 from faultline.stacks import index, requests
 from faultline.stacks.environments import pins
@@ -65,27 +65,26 @@ def run(request: Request) -> int:
     }
     campaign, releases = begun(request, package, asked)
     bisection = Bisection(campaign, question, releases)
-    found = bisection.search()
-    if not request.direction and found.after is None and found.before is not None:
+    boundary = bisection.search()
+    if not request.direction and boundary.after is None and boundary.before is not None:
         bisection.question = replace(question, introduced=True)  # no direction was given, and the newest shows it
-        found = bisection.search()
-    culprits = bisection.blame(found) if request.blame and found.found else None
-    told = bisect_view.record(bisection, found, culprits)
-    (campaign.folder.path / "bisect.json").write_text(json.dumps(results.finite(told), indent=2) + "\n")
+        boundary = bisection.search()
+    culprits = bisection.blame(boundary) if request.blame and boundary.both else None
+    record = bisect_view.record(bisection, boundary, culprits)
+    (campaign.folder.path / "bisect.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
     campaign.folder.describe(finished=True)
-    for line in bisect_view.lines(told):
+    for line in bisect_view.lines(record):
         print(line)
     print(f"results: {campaign.folder.shown}/bisect.json")
-    return EXIT_UNDECIDED if found.between else EXIT_AS_EXPECTED if found.found else EXIT_UNEXPECTED
+    return EXIT_UNDECIDED if boundary.between else EXIT_AS_EXPECTED if boundary.both else EXIT_UNEXPECTED
 
 
-def begun(request: Request, package: str, asked: Mapping[str, Any]) -> tuple[Campaign, list[Release]]:
+def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers, resume=True)
-        kept = campaign.folder.facts().get("releases")
-        if kept:
-            return campaign, [Release(**each) for each in kept]
+        if known := campaign.folder.facts().get("releases"):
+            return campaign, msgspec.convert(known, list[Release])
     releases = within(package, index.releases(package), request.oldest, request.newest)
     if not request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers)

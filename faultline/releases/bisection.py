@@ -109,29 +109,29 @@ class Bisection:
 
     def wavers(self, place: int) -> bool:
         """Whether a release that can't tell might in another run."""
-        unproven = any("invalid" in told for each in self.runs[place] for told in each.outcomes.values())
+        unproven = any("invalid" in did for each in self.runs[place] for did in each.outcomes.values())
         return unproven or len(set(self.sides(place))) > 1
 
-    def uncertain(self, found: Boundary) -> list[int]:
+    def uncertain(self, edge: Boundary) -> list[int]:
         """The places on which the answer hangs and that should run again."""
-        ends = [place for place in (found.before, found.after) if place is not None]
-        doubtful = [place for place in found.between if self.wavers(place)]
+        ends = [place for place in (edge.before, edge.after) if place is not None]
+        doubtful = [place for place in edge.between if self.wavers(place)]
         return [place for place in ends + doubtful if not self.settled(place)]
 
     def search(self) -> Boundary:
         """The boundary, both sides of it run again; where that overrules a first run, the search goes on from there."""
         while True:
-            found = boundary(len(self.releases), self.look)
-            again = self.uncertain(found)
+            edge = boundary(len(self.releases), self.look)
+            again = self.uncertain(edge)
             if not again:
-                return found
+                return edge
             for place in again:
                 self.run(place)
 
-    def blame(self, found: Boundary) -> Smallest:
+    def blame(self, edge: Boundary) -> Smallest:
         """The smallest set of packages whose change, the rest as before, is enough for the cells to change."""
-        assert found.before is not None and found.after is not None
-        old, new = (locked(self.runs[place][0].lock) for place in (found.before, found.after))
+        assert edge.before is not None and edge.after is not None
+        old, new = (locked(self.runs[place][0].lock) for place in (edge.before, edge.after))
         changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
         changed.sort(key=lambda name: (name != self.question.package, name not in NEEDED))  # the likeliest first
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
 from faultline.base.text import one_line
@@ -20,18 +21,7 @@ REPEATS = 3  # at most, of a cell that doesn't do the same twice
 
 
 class Kind(StrEnum):
-    """How a cell changed, the gravest first.
-
-    diverges now       trains wrongly without a word, and didn't before
-    regressed          trained, and fails now, be it in one process;
-                       or failed with an error, and is misplaced without one now
-    became impossible  the candidate lacks what the cell needs
-    infra              not proven, not measured, or not the same twice
-    other failure      failed before, and fails now in another way
-    new wording        the same error in other words
-    became possible    the baseline lacks what the cell needs
-    fixed              failed, and trains now
-    """
+    """How a cell changed, the gravest first; docs/releases.md has what each of them means."""
 
     DIVERGES = "diverges now"
     REGRESSED = "regressed"
@@ -72,7 +62,7 @@ class Change:
     @property
     def cause(self) -> tuple[str, ...]:
         """What cells have in common that changed for the same reason, whichever failure and variant they are of."""
-        return (self.first, _told(self.before), _told(self.after), _text(self))
+        return (self.first, _observed(self.before), _observed(self.after), _text(self))
 
     @property
     def unsteady(self) -> bool:
@@ -84,8 +74,8 @@ class Change:
         """The error that explains it: the candidate's or, where it trains, the baseline's; why there is no proof."""
         if not (self.before and self.after):
             return self.note
-        told = next((side.detail for side in (self.after, self.before) if side and side.detail), "")
-        return ": ".join(filter(None, (self.note, one_line(told))))
+        detail = next((side.detail for side in (self.after, self.before) if side and side.detail), "")
+        return ": ".join(filter(None, (self.note, one_line(detail))))
 
 
 @dataclass(frozen=True)
@@ -101,11 +91,11 @@ class Group:
 
     @property
     def before(self) -> str:
-        return _told(self.example.before)
+        return _observed(self.example.before)
 
     @property
     def after(self) -> str:
-        return _told(self.example.after)
+        return _observed(self.example.after)
 
 
 @dataclass(frozen=True)
@@ -127,11 +117,9 @@ class Comparison:
     @property
     def groups(self) -> list[Group]:
         """Every change in exactly one group; the gravest and then the largest groups first."""
-        by_cause: dict[tuple[str, ...], list[Change]] = {}
-        for change in sorted(self.changes, key=_plainest):
-            by_cause.setdefault((change.kind, *change.cause, normalised(change.note)), []).append(change)
-        made = [Group(own[0].kind, tuple(own)) for own in by_cause.values()]
-        return sorted(made, key=lambda group: (list(Kind).index(group.kind), -len(group.changes)))
+        alike = _grouped(self.changes, lambda change: (change.kind, *change.cause, normalised(change.note)))
+        groups = [Group(changes[0].kind, tuple(changes)) for changes in alike]
+        return sorted(groups, key=lambda group: (list(Kind).index(group.kind), -len(group.changes)))
 
     @property
     def reasons(self) -> list[tuple[Safety, str]]:
@@ -139,14 +127,16 @@ class Comparison:
         counts = Counter(change.kind for change in self.changes)
         lost = sum(c.kind is Kind.IMPOSSIBLE and _trained(c.before) for c in self.changes)
         hidden = sum(change.hides for change in self.changes)
-        told = [
+        counted = [
             (Safety.NOT_SAFE, counts[Kind.DIVERGES], "went wrong without an error"),
             (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),
             (Safety.UNKNOWN, self.unproven * (self.unproven > self.cells // 2), "prove nothing on either stack"),
         ]
-        reasons = [(word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in told if count]
+        reasons = [
+            (word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in counted if count
+        ]
         if self.unusable:
             reasons.append((Safety.UNKNOWN, self.unusable))
         elif not (self.compared or self.identical or reasons):
@@ -197,8 +187,8 @@ def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Ch
     if not old and not new and before and after:
         return None
     if not old or not new:
-        side, those = ("baseline", before) if not old else ("candidate", after)
-        why = those[0].detail if those else "it was not measured"
+        side, runs = ("baseline", before) if not old else ("candidate", after)
+        why = runs[0].detail if runs else "it was not measured"
         shown = old[0] if old else None, new[0] if new else None
         return Change(cell, Kind.INFRA, Kind.INFRA, *shown, True, f"no proof on the {side}: {one_line(why)}")
     kind = classify(old[0], new[0])
@@ -210,7 +200,7 @@ def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Ch
     if steady and kind:
         return Change(cell, kind, kind, old[0], new[0])
     first = kind or Kind.INFRA
-    if all(any(same(one, other) for other in theirs) for mine, theirs in ((new, old), (old, new)) for one in mine):
+    if all(any(same(one, other) for other in others) for runs, others in ((new, old), (old, new)) for one in runs):
         return Change(cell, Kind.INFRA, first, old[0], new[0], note="the baseline does this at times as well")
     return Change(cell, Kind.INFRA, first, old[0], new[0], True, "not the same when repeated")
 
@@ -249,13 +239,10 @@ def pending(comparison: Comparison, repeated: Mapping[str, int]) -> list[Cell]:
 
     `repeated` says how often each cell was measured again, by its id.
     """
-    by_cause: dict[tuple[str, ...], list[Change]] = {}
-    for change in sorted(comparison.changes, key=_plainest):
-        by_cause.setdefault(change.cause, []).append(change)
     chosen = []
-    for own in by_cause.values():
-        doubtful = any(repeated.get(change.cell.id) and change.unsteady for change in own)
-        for number, change in enumerate(own):
+    for changes in _grouped(comparison.changes, lambda change: change.cause):
+        doubtful = any(repeated.get(change.cell.id) and change.unsteady for change in changes)
+        for number, change in enumerate(changes):
             times = repeated.get(change.cell.id, 0)
             if (change.unsteady and change.hides and times < REPEATS) if times else (doubtful or number < SAMPLE):
                 chosen.append(change.cell)
@@ -269,11 +256,18 @@ def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool 
 
 
 def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {}
-    for run in runs:
-        for entry in run:
-            found.setdefault(entry.cell.id, []).append(entry)
-    return found
+    results: dict[str, list[Result]] = {}
+    for entry in chain(*runs):
+        results.setdefault(entry.cell.id, []).append(entry)
+    return results
+
+
+def _grouped(changes: Iterable[Change], key: Callable[[Change], tuple[str, ...]]) -> Iterable[list[Change]]:
+    """Changes with one key together, the plainest cell first."""
+    groups: dict[tuple[str, ...], list[Change]] = {}
+    for change in sorted(changes, key=_plainest):
+        groups.setdefault(key(change), []).append(change)
+    return groups.values()
 
 
 def _proven(side: Iterable[Result]) -> list[Result]:
@@ -282,12 +276,13 @@ def _proven(side: Iterable[Result]) -> list[Result]:
     So does one in a single process, without which there is no reference. What a
     user asked for and had on the other stack ends in an error on this one.
     """
-    found = (_as_raised(each) if each.outcome == Outcome.INVALID and _raised(each) else each for each in side)
-    return [each for each in found if each.outcome != Outcome.INVALID]
-
-
-def _as_raised(entry: Result) -> Result:
-    return replace(entry, outcome=Outcome.RAISES, signature=Signature.OTHER)
+    proven = []
+    for each in side:
+        if each.outcome != Outcome.INVALID:
+            proven.append(each)
+        elif _raised(each):
+            proven.append(replace(each, outcome=Outcome.RAISES, signature=Signature.OTHER))
+    return proven
 
 
 def _raised(entry: Result) -> bool:
@@ -300,7 +295,7 @@ def _trained(result: Result | None) -> bool:
     return bool(result and result.outcome == Outcome.TRAINS)
 
 
-def _told(result: Result | None) -> str:
+def _observed(result: Result | None) -> str:
     return str(result.did) if result else "no proof"
 
 
@@ -308,11 +303,11 @@ def _text(change: Change) -> str:
     """The text that tells causes apart; a named signature does so by itself, and numbers differ from cell to cell."""
     if change.first is Kind.INFRA:
         return normalised(change.note)
-    side = change.after if not _trained(change.after) else change.before
-    if side and side.did == (Outcome.RAISES, Signature.OTHER):
-        return normalised(side.detail)
-    named = (Outcome.CRASHES, Outcome.IMPOSSIBLE)
-    return normalised(side.detail) if side and side.outcome in named else ""
+    side = change.before if _trained(change.after) else change.after
+    if not side or (side.outcome == Outcome.RAISES and side.signature != Signature.OTHER):
+        return ""
+    described = side.outcome in (Outcome.RAISES, Outcome.CRASHES, Outcome.IMPOSSIBLE)
+    return normalised(side.detail) if described else ""
 
 
 def _plainest(change: Change) -> tuple[object, ...]:

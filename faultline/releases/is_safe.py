@@ -94,14 +94,14 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
     repeated: Counter[str] = Counter()
     wanted = list(cells)
     while True:
-        for stack, own in zip(both, runs, strict=True):
-            name = f"{shared(campaign, stack)}{f' again {len(own)}' if own else ''}"
+        for stack, measured in zip(both, runs, strict=True):
+            name = f"{shared(campaign, stack)}{f' again {len(measured)}' if measured else ''}"
             campaigns.part(campaign, name).describe(lock=stack.lock)
-            own.append(campaigns.measure(campaign, name, Stack(stack.name), wanted))
-            if own[-1].unusable:
-                return Comparison(unusable=f"{stack.name}: {own[-1].unusable}")
+            measured.append(campaigns.measure(campaign, name, Stack(stack.name), wanted))
+            if measured[-1].unusable:
+                return Comparison(unusable=f"{stack.name}: {measured[-1].unusable}")
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
-        comparison = changes.compare(cells, *([part.results for part in own] for own in runs))
+        comparison = changes.compare(cells, *([part.results for part in side] for side in runs))
         wanted = changes.pending(comparison, repeated)
         if not wanted:
             return comparison
@@ -116,8 +116,7 @@ def shared(campaign: Campaign, stack: Measured) -> str:
 
 def repeatable(base: Stack, candidate: str, measured: Measured) -> str:
     """What STACK must be to repeat a cell: the requirements, or the versions under test on another baseline."""
-    text = candidate
-    if not base.here:
-        found = {name: version for name, version in pins(measured.lock).items() if name in STACK}
-        text = " ".join(f"{name}=={version}" for name, version in untagged(found).items())
-    return text
+    if base.here:
+        return candidate
+    versions = {name: version for name, version in pins(measured.lock).items() if name in STACK}
+    return " ".join(f"{name}=={version}" for name, version in untagged(versions).items())

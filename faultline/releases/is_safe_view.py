@@ -51,11 +51,11 @@ def because(answer: Answer) -> list[str]:
     comparison = answer.comparison
     if comparison.identical:
         return ["the candidate changes no package: there is nothing to compare"]
-    told = [one_line(reason) for _, reason in comparison.reasons]
+    lines = [one_line(reason) for _, reason in comparison.reasons]
     if not comparison.unusable:
         total = f"{comparison.compared} of {comparison.cells} cells ran on both stacks"
-        told.append(f"{total}, {len(comparison.changes)} changed")
-    return told
+        lines.append(f"{total}, {len(comparison.changes)} changed")
+    return lines
 
 
 def bumped(answer: Answer) -> list[str]:
@@ -75,14 +75,14 @@ def places(cells: Iterable[Cell]) -> list[tuple[str, str]]:
             variants[cell.failure].append(cell.variant)
     precisions = ordered((cell.precision for cell in cells), PRECISIONS)
     worlds = sorted({cell.world_size for cell in cells if cell.world_size != default_world(cell)})
-    found = [
-        ("failures", ", ".join(f"{name} ({', '.join(sorted(own))})" for name, own in sorted(variants.items()))),
+    axes = [
+        ("failures", ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in sorted(variants.items()))),
         ("strategies", grouped(names, strategies.names())),
         ("checkpointing", "any" if len(modes) == len(CHECKPOINTING) else ", ".join(modes)),
         ("precision", "" if precisions == ["fp32"] else ", ".join(precisions)),
         ("world sizes", ", ".join(map(str, worlds)) and f"also {', '.join(map(str, worlds))}"),
     ]
-    return [(axis, one_line(text)) for axis, text in found if text]
+    return [(axis, one_line(text)) for axis, text in axes if text]
 
 
 def repeat(answer: Answer, group: Group) -> str:
@@ -141,12 +141,12 @@ def markdown(answer: Answer) -> str:
     """A comment for a pull request: the verdict, what changed in packages, a table of causes, each cause's error."""
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
     # What made a stack unusable is said in the words of others; all other reasons are ours.
-    told = map(code, because(answer)) if answer.comparison.unusable else because(answer)
+    reasons = map(code, because(answer)) if answer.comparison.unusable else because(answer)
     lines = [f"## {verdict}: {code(answer.candidate[:500])}", ""]
     lines += [
         f"Compared with {code(': '.join(filter(None, (answer.baseline, answer.stack))))}.",
         "",
-        *(f"- {line}" for line in told),
+        *(f"- {line}" for line in reasons),
     ]
     if answer.packages:
         more = f" and {len(answer.packages) - PACKAGES} more" if len(answer.packages) > PACKAGES else ""

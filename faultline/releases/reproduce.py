@@ -50,8 +50,8 @@ def run(request: Request) -> int:
     pair = both[:-1]
     if any(each.unusable for each in pair):
         return EXIT_UNDECIDED
-    told = [shows(failure, each.results[0]) for each in pair]
-    return EXIT_AS_EXPECTED if told[0] and not any(told[1:]) else EXIT_UNEXPECTED
+    shown = [shows(failure, each.results[0]) for each in pair]
+    return EXIT_AS_EXPECTED if shown[0] and not any(shown[1:]) else EXIT_UNEXPECTED
 
 
 def as_reported(failure: Failure, where: Reported, device: str) -> Cell:

@@ -27,7 +27,7 @@ class Boundary:
         return range(lower + 1, self.count if self.after is None else self.after)
 
     @property
-    def found(self) -> bool:
+    def both(self) -> bool:
         """Whether both sides were met."""
         return self.before is not None and self.after is not None
 
@@ -39,24 +39,24 @@ def boundary(count: int, look: Callable[[int], bool | None]) -> Boundary:
     oldest is looked at only if the search ends there: among n places that all
     tell something, at most 1 + ceil(log2(n)) looks.
     """
-    told: dict[int, bool | None] = {}
+    answers: dict[int, bool | None] = {}
 
     def see(place: int) -> bool | None:
-        told[place] = look(place)
-        return told[place]
+        answers[place] = look(place)
+        return answers[place]
 
     newest = next((place for place in reversed(range(count)) if see(place) is not None), None)
-    before, after = (newest, None) if newest is None or not told[newest] else (None, newest)
+    before, after = (newest, None) if newest is None or not answers[newest] else (None, newest)
     while after is not None:
         lower = -1 if before is None else before
-        left = [place for place in range(lower + 1, after) if place not in told]
+        left = [place for place in range(lower + 1, after) if place not in answers]
         if not left:
             break
-        place = nearest(left, (lower + after) // 2, sum(place in told for place in range(lower + 1, after)))
+        place = nearest(left, (lower + after) // 2, sum(place in answers for place in range(lower + 1, after)))
         answer = see(place)
         if answer is not None:
             before, after = (before, place) if answer else (place, after)
-    return Boundary(count, before, after, tuple(place for place, answer in told.items() if answer is None))
+    return Boundary(count, before, after, tuple(place for place, answer in answers.items() if answer is None))
 
 
 def nearest(left: Sequence[int], middle: int, skips: int) -> int:
@@ -106,20 +106,20 @@ def smallest(
             tried[key] = holds(key)
         return bool(tried[key])
 
-    kept: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
     left = known = tuple(everything)  # `known` is the smallest set yet that is enough
     certain = True
     try:
-        while left and not check(kept):
+        while left and not check(needed):
             low, high = 0, len(left)
             while high - low > 1:
                 middle = next((size for size in first if low < size < high), (low + high) // 2)
-                if check((*kept, *left[:middle])):
-                    high, known = middle, (*kept, *left[:middle])
+                if check((*needed, *left[:middle])):
+                    high, known = middle, (*needed, *left[:middle])
                 else:
                     low = middle
-            kept, left, first = (*kept, left[high - 1]), left[: high - 1], ()
-        known = kept
+            needed, left, first = (*needed, left[high - 1]), left[: high - 1], ()
+        known = needed
     except Enough:
         certain = False
     certain = certain and None not in tried.values()

@@ -51,14 +51,14 @@ def run(request: Request) -> int:
         check_complete(observed.committed(), dates, cells)
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
     campaign = campaigns.begin("timeline", asked, request.workers, request.resume)
-    found = measure_all(campaign, dates, cells)
+    timeline = measure_all(campaign, dates, cells)
     folder = campaign.folder.path
-    observed.write(folder / "timeline.json", found)
-    timeline_view.terminal(Console(), found)
-    timeline_view.page(folder / "timeline.html", found)
+    observed.write(folder / "timeline.json", timeline)
+    timeline_view.terminal(Console(), timeline)
+    timeline_view.page(folder / "timeline.html", timeline)
     print(f"results: {campaign.folder.shown}/timeline.json, timeline.html")
     if request.write:
-        store.write(recording.with_timeline(store.everything(), found))
+        store.write(recording.with_timeline(store.everything(), timeline))
     return EXIT_AS_EXPECTED
 
 
@@ -84,12 +84,12 @@ def narrowed(selection: Selection) -> Selection:
 
 def draw(name: str) -> int:
     """Show a timeline, the recorded one by default, which also gets its picture and page in generated/."""
-    found = observed.read(Path(name)) if name else observed.committed()
-    timeline_view.terminal(Console(), found)
+    timeline = observed.read(Path(name)) if name else observed.committed()
+    timeline_view.terminal(Console(), timeline)
     if not name:
         GENERATED.mkdir(exist_ok=True)
-        (GENERATED / "timeline.svg").write_text(timeline_view.picture(found), encoding="utf-8")
-        timeline_view.page(GENERATED / "timeline.html", found)
+        (GENERATED / "timeline.svg").write_text(timeline_view.picture(timeline), encoding="utf-8")
+        timeline_view.page(GENERATED / "timeline.html", timeline)
         print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.svg, timeline.html")
     return EXIT_AS_EXPECTED
 

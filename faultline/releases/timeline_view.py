@@ -39,7 +39,7 @@ class Square:
 
     left: int
     pieces: Sequence[Piece]
-    said: str
+    title: str
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def terminal(console: Console, timeline: Timeline) -> None:
     fit = max((console.width - label - 2) // COLUMN, 1) if console.is_terminal else len(timeline.stacks)
     for failure, grouped in groupby(everything, key=lambda row: row.failure):
         console.print(Text(one_line(failure), style="bold"), soft_wrap=True)
-        own = list(grouped)
+        rows = list(grouped)
         for start in range(0, len(timeline.stacks), fit):
             part = slice(start, start + fit)
             head = [Text(when(moment).rjust(COLUMN - 1) + " ") for moment in timeline.stacks[part]]
             console.print(Text(" " * label).append_text(Text().join(head)), style="dim", soft_wrap=True)
-            for row in own:
+            for row in rows:
                 line = Text(one_line(row.variant).ljust(label))
                 for mark in map(_mark, row.points[part]):
                     line.append(" " * (COLUMN - 1 - len(mark))).append_text(mark).append(" ")
@@ -109,10 +109,10 @@ def picture(timeline: Timeline) -> str:
 def _lines(timeline: Timeline) -> list[Line]:
     lines: list[Line] = []
     top = HEAD
-    for failure, own in groupby(series(timeline), key=lambda row: row.failure):
+    for failure, rows in groupby(series(timeline), key=lambda row: row.failure):
         lines.append(Line(top, one_line(failure)))
         top += SIDE
-        for row in own:
+        for row in rows:
             lines.append(
                 Line(top, one_line(row.variant), [_square(timeline, row, i) for i in range(len(timeline.stacks))])
             )
@@ -129,14 +129,16 @@ def _square(timeline: Timeline, row: Series, number: int) -> Square:
             height = (SIDE - 2) * point[outcome] / total
             pieces.append(Piece(outcome, round(top, 2), round(height, 2)))
             top += height
-    told = ", ".join(f"{one_line(outcome)} {n}" for outcome, n in point.most_common())
-    return Square(LABEL + number * SIDE, pieces, f"{one_line(row.variant)}: {told}\n{said(timeline.stacks[number])}")
+    counts = ", ".join(f"{one_line(outcome)} {n}" for outcome, n in point.most_common())
+    return Square(
+        LABEL + number * SIDE, pieces, f"{one_line(row.variant)}: {counts}\n{versions(timeline.stacks[number])}"
+    )
 
 
-def said(stack: Stack) -> str:
+def versions(stack: Stack) -> str:
     """A month's date and versions, or why there are none."""
-    versions = ", ".join(f"{name} {version}" for name, version in stack.versions.items())
-    return plain(f"{stack.month}: {stack.unusable or versions}")
+    releases = ", ".join(f"{name} {version}" for name, version in stack.versions.items())
+    return plain(f"{stack.month}: {stack.unusable or releases}")
 
 
 def page(file: Path, timeline: Timeline) -> None:
@@ -147,7 +149,7 @@ def page(file: Path, timeline: Timeline) -> None:
         cells.setdefault(plain(failure), []).append((plain(rest), [plain(outcome) for outcome in outcomes]))
     html = _template("timeline.html.j2").render(
         picture=picture(timeline),
-        dates=[(one_line(when(moment)), said(moment)) for moment in timeline.stacks],
+        dates=[(one_line(when(moment)), versions(moment)) for moment in timeline.stacks],
         cells=cells,
         titles={name: failure.title for name, failure in failures().items()},
         symbols={**SYMBOLS, UNINSTALLABLE: ABSENT},

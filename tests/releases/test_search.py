@@ -49,7 +49,7 @@ def test_what_cant_be_looked_at_never_moves_the_boundary(old, new, hidden):
     assert found.before is None or found.before < old, "a place of the new side was taken for one of the old"
     assert found.after is None or found.after >= old, "a place of the old side was taken for one of the new"
     assert all(masked[place] is None and place in found.skipped for place in found.between), "not all was tried"
-    assert found.found == (True in masked and False in masked)
+    assert found.both == (True in masked and False in masked)
 
 
 @settings(deadline=None)
@@ -58,7 +58,7 @@ def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
     """Breaks when a pair is named whose two sides do the same."""
     found, places = looked(row)
     assert set(found.skipped) == {place for place in places if row[place] is None}
-    if found.found:
+    if found.both:
         assert row[found.before] is False and row[found.after] is True and found.before < found.after
     assert all(row[place] is None for place in found.between)
     told = [value for value in row if value is not None]
