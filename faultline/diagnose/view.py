@@ -15,6 +15,7 @@ from faultline.diagnose.silent import Silence, silent_failures, silently
 from faultline.observations import matching, measured, nearest, remedies
 from faultline.observations.matching import CERTAIN, LIKELY, Evidence, Match
 from faultline.observations.store import Row
+from faultline.report import remedies as listed
 
 SHOWN = 300  # characters of an error
 OTHERS = 4  # events that are shown beside the cause
@@ -64,7 +65,7 @@ def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
 def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
     fates, scope = remedies.fates(match.failure, match.signature, match.where, diagnosis.hints.versions)
     place = _place(diagnosis) or "wherever it was measured"
-    measured = {
+    measured_where = {
         "there": place,
         "there in other words": f"{place}, where today's versions raise another error",
         "elsewhere": "measured in other places than your log's",
@@ -74,11 +75,9 @@ def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
         chosen = [fate for fate in matching.worded(fates, match.mechanism) if fate.word in verdicts]
         if chosen:
             console.print()
-            _line(console, Text(heading, style="bold").append(f"  ({measured[scope]})", style="not bold dim"))
-        for fate in sorted(chosen, key=lambda fate: (verdicts.index(fate.word), fate.claim.kind != "helps")):
-            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
-            detects = "shows it beforehand: " if fate.claim.kind == "detects" else ""
-            _line(console, f"  {fate.word:<11}  {detects}{fate.claim.text}  [{'; '.join((count, *fate.against))}]")
+            _line(console, Text(heading, style="bold").append(f"  ({measured_where[scope]})", style="not bold dim"))
+            for line in listed.lines(chosen):
+                _line(console, f"  {line}")
 
 
 def _commands(console: Console, diagnosis: Diagnosis, match: Match) -> None:
