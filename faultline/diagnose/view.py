@@ -57,9 +57,9 @@ def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
     if matching.evidence(match.failure, match.signature, hints) is Evidence.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"
     if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
-        return "nothing excludes it; it was measured in another checkpointing mode, which has no part in it"
+        return "nothing excludes it; it was measured in another checkpointing mode, which makes no difference to it"
     options = " and ".join(matching.settling(match, hints)) if match.where else ""
-    return f"nothing excludes it; {options} would decide it" if options else "nothing excludes it"
+    return f"nothing excludes it; add {options} to decide it" if options else "nothing excludes it"
 
 
 def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
@@ -139,7 +139,7 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     if not diagnosis.cause:
         return none, "but a warning in it may be of a failure" if diagnosis.warned else ""
     if diagnosis.alike:
-        return "Not decided", "the catalogue has this error, but this log doesn't show its failure"
+        return "Not decided", "the catalogue has this error, but nothing else in this log shows which failure it is"
     if not diagnosis.cause.follows:
         return "Not in the catalogue", ""
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]

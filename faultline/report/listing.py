@@ -33,7 +33,7 @@ def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, i
     counts.add_section()
     counts.add_row("all", str(scenario), str(trainer), str(len(cells)))
     console.print(counts)
-    rules = _columns("left out of the default matrix", "cells")
+    rules = _columns("left out of the default matrix, in all failures", "cells")
     for reason, count in left_out.items():
         rules.add_row(Text(one_line(reason)), str(count))
     console.print(rules)

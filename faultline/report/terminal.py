@@ -167,7 +167,7 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
         if again := words.command(result.cell.id, stack):
             indented(console, here(again))
     if len(wrong) > LISTED:
-        write_line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
+        write_line(console, f"and {len(wrong) - LISTED} more: report.html lists them all")
 
 
 def indented(console: Console, text: str) -> None:
