@@ -12,6 +12,7 @@ from cyclopts import (
     App,
     CycloptsError,
     Group,
+    MissingArgumentError,
     Parameter,
     UnknownCommandError,
     UnknownOptionError,
@@ -109,9 +110,12 @@ def message(error: CycloptsError) -> str:
         return str(unknown("option", name, [name for each in error.argument_collection for name in each.names]))
     if isinstance(error, ValidationError):
         return error.exception_message
-    hint = f" (see {' '.join(('faultline', *(error.command_chain or ())))} --help)"
+    command = " ".join(error.command_chain or ())
+    hint = f" (see faultline {command} --help)"
     if isinstance(error, UnusedCliTokensError):
-        return f"unexpected {' '.join(error.unused_tokens or ()).replace(HYPHEN, STDIN)!r}{hint}"
+        return f"unexpected argument {' '.join(error.unused_tokens or ()).replace(HYPHEN, STDIN)!r}{hint}"
+    if isinstance(error, MissingArgumentError) and error.argument:
+        return f"{command} needs {error.argument.name}{'' if error.argument.required else ' with a value'}{hint}"
     return f"{str(error).rstrip('.')}{hint}"
 
 

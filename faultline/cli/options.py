@@ -49,22 +49,36 @@ Run = Annotated[str, Parameter(help="The folder of a run; by default, results/la
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Axes:
-    """The options that narrow the matrix; each takes names or patterns, with commas between them."""
+class Places:
+    """The options that name places of the matrix; each takes names or patterns, with commas between them."""
 
-    failure: Annotated[Names, Parameter(help="Failures, such as zero3_dummy_loss or 'zero*'.")] = ""
-    variant: Annotated[Names, Parameter(help="Variants, such as broken.")] = ""
     strategy: Annotated[Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2.")] = ""
     checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant.")] = ""
     precision: Annotated[Names, Parameter(help="fp32 or bf16.")] = ""
     world: Annotated[Names, Parameter(help="World sizes: 1, 2 or 4 ranks.")] = ""
     device: Device = ""
+
+    def selection(self, **others: str) -> Selection:
+        from faultline.cells.selection import Selection
+
+        return Selection.parse(**others, **vars(self))
+
+
+EVERYWHERE = Places()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Axes:
+    """The options that narrow the matrix."""
+
+    failure: Annotated[Names, Parameter(help="Failures, such as zero3_dummy_loss or 'zero*'.")] = ""
+    variant: Annotated[Names, Parameter(help="Variants, such as broken.")] = ""
+    places: Places = EVERYWHERE
     cell: Annotated[str, Parameter(metavar="IDS", help="Whole cell ids, without any other of these options.")] = ""
 
     def selection(self) -> Selection:
-        from faultline.cells.selection import Selection
-
-        return Selection.parse(**vars(self))
+        return self.places.selection(failure=self.failure, variant=self.variant, cell=self.cell)
 
 
 WHOLE = Axes()

@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import CORES, WHOLE, Axes, Device, Json, Names, Workers, at_most_one, file, files
+from faultline.cli import options
+from faultline.cli.options import CORES, WHOLE, Axes, Device, Json, Names, Workers, at_most_one
 
 
 def diagnose(
     logs: Annotated[
-        tuple[str, ...], Parameter(converter=files, help="Log files, also gzipped; none or - is standard input.")
+        tuple[str, ...],
+        Parameter(converter=options.files, help="Log files, also gzipped; none or - is standard input."),
     ] = (),
     /,
     *,
@@ -34,28 +36,21 @@ def check(
     lora: Annotated[str, Parameter(metavar="r=8,target=all-linear", help="Add an adapter of PEFT.")] = "",
     stack: Annotated[str, Parameter(help="Other versions: a name from stacks/, or trl==1.12.0.")] = "",
     python: Annotated[str, Parameter(help="Another environment, by its interpreter.")] = "",
-    strategy: Annotated[Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2 (default: all).")] = "",
-    checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant (default: all).")] = "",
-    precision: Annotated[Names, Parameter(help="fp32 (default) or bf16.")] = "",
-    world: Annotated[Names, Parameter(help="World sizes: 1, 2 (default) or 4 ranks.")] = "",
-    device: Device = "",
+    places: options.Places = options.EVERYWHERE,
     workers: Workers = CORES,
     json: Json = False,
 ) -> int:
     """Train your model under the strategies, and compare each with a single process."""
     at_most_one(stack=stack, python=python)
-    from faultline.cells.selection import Selection
     from faultline.check import command
 
-    selection = Selection.parse(
-        strategy=strategy, checkpointing=checkpointing, precision=precision, world=world, device=device
-    )
-    return command.run(command.Request(target, selection, lora, stack or TODAY, python, workers, json))
+    return command.run(command.Request(target, places.selection(), lora, stack or TODAY, python, workers, json))
 
 
 def audit(
     files: Annotated[
-        tuple[str, ...], Parameter(converter=files, help="Requirements, lock files, configs, or folders; - is stdin.")
+        tuple[str, ...],
+        Parameter(converter=options.files, help="Requirements, lock files, configs, or folders; - is stdin."),
     ] = (),
     /,
     *,
@@ -74,7 +69,9 @@ def export(
     cell: Annotated[str, Parameter(help="A whole cell id.")],
     /,
     *,
-    output: Annotated[str, Parameter(name=["--output", "-o"], converter=file, help="The file; default: stdout.")] = "",
+    output: Annotated[
+        str, Parameter(name=["--output", "-o"], converter=options.file, help="The file; default: stdout.")
+    ] = "",
     force: Annotated[bool, Parameter(help="Overwrite the file.")] = False,
     markdown: Annotated[bool, Parameter(help="Write the issue around the file.")] = False,
 ) -> int:

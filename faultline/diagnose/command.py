@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from faultline import strategies
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import NEEDED
 from faultline.base.text import STDIN, matches, plain
-from faultline.cells.cell import CHECKPOINTING, listed
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.selection import Selection, check
 from faultline.diagnose import data, lines, view
 from faultline.diagnose.diagnosis import diagnose
 from faultline.observations import measured
@@ -54,17 +56,11 @@ def run(request: Request) -> int:
 
 def hints(request: Request) -> Hints:
     """What the options say of the run; raises UsageError for unknown names."""
-    for axis, given, names in (
-        ("strategy", request.strategy, strategies.names()),
-        ("checkpointing", request.checkpointing, list(CHECKPOINTING)),
-    ):
-        for pattern in listed(given):
-            if not any(matches(name, (pattern,)) for name in names):
-                raise unknown(axis, pattern, names)
-    wanted, modes = listed(request.strategy), listed(request.checkpointing)
+    selection = Selection.parse(strategy=request.strategy, checkpointing=request.checkpointing)
+    check(failures(), selection)
     return Hints(
-        frozenset(name for name in strategies.names() if matches(name, wanted)),
-        frozenset(mode for mode in CHECKPOINTING if matches(mode, modes)),
+        frozenset(name for name in strategies.names() if matches(name, selection.strategy)),
+        frozenset(mode for mode in CHECKPOINTING if matches(mode, selection.checkpointing)),
         _versions(request.stack),
     )
 

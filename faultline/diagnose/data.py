@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from faultline import strategies
 from faultline.cells.cell import CHECKPOINTING
@@ -18,7 +17,7 @@ NOT_NAMED = dict.fromkeys(("sure", "signature", "title", "mechanism", "fixed", "
 NO_LISTS = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
 
 
-def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis) -> dict[str, object]:
     match, cause, hints, silence = diagnosis.match, diagnosis.cause, diagnosis.hints, diagnosis.silence
     either = (match, *diagnosis.either) if match and diagnosis.either else ()
     seen = measured.seen(cause.text) if cause else ()

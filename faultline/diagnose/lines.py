@@ -68,6 +68,8 @@ def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] 
             advice = ""
             if name.startswith(("http://", "https://")):
                 advice = "; nothing is downloaded, so save the page to a file"
+            elif isinstance(error, IsADirectoryError):
+                advice = "; name the logs in it"
             elif ": " in name:
                 advice = "; to give the text of an error, pipe it in"
             raise UsageError(f"{plain(name)} can't be read: {error.strerror or error}{advice}") from None

@@ -15,6 +15,7 @@ from faultline.diagnose.silent import Silence, silent_failures, silently
 from faultline.observations import matching, measured, nearest, remedies
 from faultline.observations.matching import CERTAIN, LIKELY, Evidence, Match
 from faultline.observations.store import Row
+from faultline.report import remedies as listed
 
 SHOWN = 300  # characters of an error
 OTHERS = 4  # events that are shown beside the cause
@@ -56,15 +57,15 @@ def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
     if matching.evidence(match.failure, match.signature, hints) is Evidence.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"
     if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
-        return "nothing excludes it; it was measured in another checkpointing mode, which has no part in it"
+        return "nothing excludes it; it was measured in another checkpointing mode, which makes no difference to it"
     options = " and ".join(matching.settling(match, hints)) if match.where else ""
-    return f"nothing excludes it; {options} would decide it" if options else "nothing excludes it"
+    return f"nothing excludes it; add {options} to decide it" if options else "nothing excludes it"
 
 
 def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
     fates, scope = remedies.fates(match.failure, match.signature, match.where, diagnosis.hints.versions)
     place = _place(diagnosis) or "wherever it was measured"
-    measured = {
+    measured_where = {
         "there": place,
         "there in other words": f"{place}, where today's versions raise another error",
         "elsewhere": "measured in other places than your log's",
@@ -74,11 +75,9 @@ def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
         chosen = [fate for fate in matching.worded(fates, match.mechanism) if fate.word in verdicts]
         if chosen:
             console.print()
-            _line(console, Text(heading, style="bold").append(f"  ({measured[scope]})", style="not bold dim"))
-        for fate in sorted(chosen, key=lambda fate: (verdicts.index(fate.word), fate.claim.kind != "helps")):
-            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
-            detects = "shows it beforehand: " if fate.claim.kind == "detects" else ""
-            _line(console, f"  {fate.word:<11}  {detects}{fate.claim.text}  [{'; '.join((count, *fate.against))}]")
+            _line(console, Text(heading, style="bold").append(f"  ({measured_where[scope]})", style="not bold dim"))
+            for line in listed.lines(chosen):
+                _line(console, f"  {line}")
 
 
 def _commands(console: Console, diagnosis: Diagnosis, match: Match) -> None:
@@ -140,7 +139,7 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     if not diagnosis.cause:
         return none, "but a warning in it may be of a failure" if diagnosis.warned else ""
     if diagnosis.alike:
-        return "Not decided", "the catalogue has this error, but this log doesn't show its failure"
+        return "Not decided", "the catalogue has this error, but nothing else in this log shows which failure it is"
     if not diagnosis.cause.follows:
         return "Not in the catalogue", ""
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]

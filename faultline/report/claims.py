@@ -17,16 +17,16 @@ from faultline.runs.results import Result, outcomes
 def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
     """Each claim's verdict in a run, or by the rules where it takes another stack than today's."""
     observed = outcomes(results)
-    found = {}
+    judged = {}
     for key, verdict in verdicts(failure, results).items():
         there = stack(failure, verdict.claim)
         if there == TODAY:
-            found[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
+            judged[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
             continue
-        ruled, instead = by_rules(failure, verdict.claim), verdict.claim.swap.get("stack", there)
-        told = judging.where(failure, ruled, measured.outcomes(failure, instead))
-        found[key] = Judged(ruled, tuple(told), tuple(dict.fromkeys((there, instead))))
-    return found
+        ruled, remedy = by_rules(failure, verdict.claim), verdict.claim.swap.get("stack", there)
+        places = judging.where(failure, ruled, measured.outcomes(failure, remedy))
+        judged[key] = Judged(ruled, tuple(places), tuple(dict.fromkeys((there, remedy))))
+    return judged
 
 
 def verdicts(failure: Failure, results: Iterable[Result]) -> dict[str, Verdict]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -33,7 +33,7 @@ def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, i
     counts.add_section()
     counts.add_row("all", str(scenario), str(trainer), str(len(cells)))
     console.print(counts)
-    rules = _columns("left out of the default matrix", "cells")
+    rules = _columns("left out of the default matrix, in all failures", "cells")
     for reason, count in left_out.items():
         rules.add_row(Text(one_line(reason)), str(count))
     console.print(rules)
@@ -45,7 +45,7 @@ def costs(console: Console, results: Iterable[tuple[str, float]]) -> None:
     for name, seconds in results:
         by_failure.setdefault(name, []).append(seconds)
     table = _columns("failure", "cells", "seconds")
-    for name, each in sorted(by_failure.items(), key=lambda found: -sum(found[1])):
+    for name, each in sorted(by_failure.items(), key=lambda entry: -sum(entry[1])):
         table.add_row(Text(one_line(name)), str(len(each)), f"{sum(each):.0f}")
     table.add_section()
     whole = [seconds for each in by_failure.values() for seconds in each]
@@ -82,11 +82,11 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict],
         justify: Literal["left", "right"] = "right" if name in ("for", "against") else "left"
         claims.add_column(name, justify=justify, no_wrap=name == "verdict", overflow="fold")
     for key, claim in failure.claims.items():
-        told: list[Text | str] = []
+        columns: list[Text | str] = []
         if key in verdicts:
             word, counts = verdicts[key].word, (verdicts[key].speaks_for, verdicts[key].against)
-            told = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
-        claims.add_row(key, Text(claim.text), *told)
+            columns = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
+        claims.add_row(key, Text(claim.text), *columns)
     console.print(claims)
     for url in dict.fromkeys(claim.source for claim in failure.claims.values() if claim.source):
         keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
@@ -98,7 +98,7 @@ def _variant(name: str, patterns: Iterable[str]) -> str:
     return name if tuple(patterns) == ("*",) else f"{name} (only {', '.join(patterns)})"
 
 
-def environment(console: Console, facts: Mapping[str, Any], indent: int = 0) -> None:
+def environment(console: Console, facts: Mapping[str, object], indent: int = 0) -> None:
     """Nested facts as indented lines that can be pasted into an issue."""
     for key, value in facts.items():
         start = f"{' ' * indent}{one_line(key)}:"
@@ -106,5 +106,5 @@ def environment(console: Console, facts: Mapping[str, Any], indent: int = 0) -> 
             console.print(Text(start), soft_wrap=True)
             environment(console, value, indent + 2)
             continue
-        told = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        console.print(Text(f"{start} {one_line(told) or 'none'}"), soft_wrap=True)
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        console.print(Text(f"{start} {one_line(text) or 'none'}"), soft_wrap=True)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -32,29 +31,29 @@ class Shared:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def number(self, value: Any) -> int:
-        return self._numbers.setdefault(json.dumps(tidy(value)), len(self._numbers))
+    def number(self, value: object) -> int:
+        return self._numbers.setdefault(json.dumps(value), len(self._numbers))
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[object]:
         return [json.loads(text) for text in self._numbers]
 
 
-def write(file: Path, results: Collection[Result], facts: Mapping[str, Any]) -> None:
+def write(file: Path, results: Collection[Result], facts: Mapping[str, object]) -> None:
     """Write the page of a run; `facts` are those of its run.json."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     run = file.resolve().parent.name
-    html = environment.get_template("page.html.j2").render(run=run, data=Markup(embed(data(run, results, facts))))
+    html = environment.get_template("page.html.j2").render(run=run, data=Markup(embed(tidy(data(run, results, facts)))))
     file.write_text(html, encoding="utf-8")
 
 
-def embed(value: Any) -> str:
+def embed(value: object) -> str:
     """JSON that can stand in a script element: plain ASCII without a sign that HTML knows."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
 
 
-def tidy(value: Any) -> Any:
+def tidy(value: object) -> object:
     """A value that JSON can hold and a page can show: no NaN, no infinity, no escape sequences."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -65,10 +64,10 @@ def tidy(value: Any) -> Any:
     return [tidy(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dict[str, Any]:
+def data(run: str, results: Collection[Result], facts: Mapping[str, object]) -> dict[str, object]:
     """All that the page's script needs to know."""
-    shared = Shared()
-    cells: list[dict[str, Any]] = []
+    shared, stack, asked = Shared(), str(facts.get("asked", "")), facts.get("cells")
+    cells: list[dict[str, object]] = []
     sections = []
     for table in report_run.tables(results):
         rows = []
@@ -78,14 +77,13 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dic
                 there = row.cells.get(place)
                 numbers.append(len(cells) if there else -1)
                 if there:
-                    cells.append(_cell(there, shared, facts.get("asked", "")))
-            rows.append({"label": plain(row.label), "extra": row.extra, "cells": numbers})
-        strategies = [plain(name) for name in table.strategies]
-        sections.append({**_section(table.failure, results), "strategies": strategies, "rows": rows})
+                    cells.append(_cell(there, shared, stack))
+            rows.append({"label": row.label, "extra": row.extra, "cells": numbers})
+        sections.append({**_section(table.failure, results), "strategies": table.strategies, "rows": rows})
     return {
-        "run": plain(run),
+        "run": run,
         "stacks": sorted({one_line(result.stack) for result in results if result.stack}),
-        "asked": len(facts.get("cells") or results),
+        "asked": len(asked if asked and isinstance(asked, list) else results),
         "finished": bool(facts.get("finished")),
         "modes": CHECKPOINTING,
         "symbols": SYMBOLS,
@@ -95,11 +93,11 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, Any]) -> dic
     }
 
 
-def _section(name: str, results: Collection[Result]) -> dict[str, Any]:
+def _section(name: str, results: Collection[Result]) -> dict[str, object]:
     """What the catalogue says of a failure, and what became of its claims."""
     failure = failures().get(name)
     if not failure:
-        return {"name": plain(name), "title": plain(name), "records": [], "since": "", "until": "", "claims": []}
+        return {"name": name, "title": name, "records": [], "since": "", "until": "", "claims": []}
     return {
         "name": name,
         "title": failure.title,
@@ -120,19 +118,19 @@ def _section(name: str, results: Collection[Result]) -> dict[str, Any]:
     }
 
 
-def _cell(result: Result, shared: Shared, stack: str) -> dict[str, Any]:
+def _cell(result: Result, shared: Shared, stack: str) -> dict[str, object]:
     """One cell, with numbers for what it may share with others; `stack` as it was asked for."""
     expected = result.expected
     return {
-        "id": plain(result.cell.id),
+        "id": result.cell.id,
         "run": words.command(result.cell.id, stack),
-        "at": [plain(result.cell.strategy), plain(result.cell.checkpointing)],
-        "outcome": plain(result.outcome),
-        "signature": plain(result.signature),
+        "at": [result.cell.strategy, result.cell.checkpointing],
+        "outcome": result.outcome,
+        "signature": result.signature,
         "ok": as_expected(result),
-        "verdict": plain(result.verdict),
+        "verdict": result.verdict,
         "expected": named(expected.outcome, *expected.signatures),
-        "record": plain(expected.record),
+        "record": expected.record,
         "seconds": _number(result.seconds),
         "detail": shared.number(result.detail),
         "worst": shared.number(result.worst_parameter),
@@ -157,6 +155,6 @@ def _cell(result: Result, shared: Shared, stack: str) -> dict[str, Any]:
     }
 
 
-def _number(value: Any, digits: int = 3) -> str:
+def _number(value: object, digits: int = 3) -> str:
     """A number as it is shown; results may hold NaN, which JSON can't."""
-    return f"{value:.{digits}g}" if isinstance(value, int | float) else plain(value)
+    return f"{value:.{digits}g}" if isinstance(value, int | float) else str(value)

@@ -47,17 +47,17 @@ def tables(results: Collection[Result]) -> list[Table]:
     """One table for each failure of a run, with every result in exactly one place."""
     made = []
     for name in sorted({result.cell.failure for result in results}):
-        own = [result for result in results if result.cell.failure == name]
+        of_failure = [result for result in results if result.cell.failure == name]
         failure = failures().get(name)
-        variants = ordered((r.cell.variant for r in own), [v.name for v in failure.variants] if failure else [])
-        devices = {result.cell.device for result in own}
+        variants = ordered((r.cell.variant for r in of_failure), [v.name for v in failure.variants] if failure else [])
+        devices = {result.cell.device for result in of_failure}
         rows: dict[tuple[bool, int, str], Row] = {}
-        for result in own:
-            told = _deviations(result.cell, several_devices=len(devices) > 1)
-            key = (bool(told), variants.index(result.cell.variant), told)
-            row = rows.setdefault(key, Row(f"{result.cell.variant} {told}".strip(), bool(told)))
+        for result in of_failure:
+            deviations = _deviations(result.cell, several_devices=len(devices) > 1)
+            key = (bool(deviations), variants.index(result.cell.variant), deviations)
+            row = rows.setdefault(key, Row(f"{result.cell.variant} {deviations}".strip(), bool(deviations)))
             row.cells[result.cell.strategy, result.cell.checkpointing] = result
-        columns = ordered((result.cell.strategy for result in own), strategies.names())
+        columns = ordered((result.cell.strategy for result in of_failure), strategies.names())
         made.append(Table(name, columns, [rows[key] for key in sorted(rows)]))
     return made
 

@@ -61,11 +61,11 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
 def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
     """How many cells there are, of each outcome, and not as expected, or whatever is `wrong` with them."""
     counts = Counter(result.outcome for result in results)
-    told = [
+    parts = [
         f"{outcome} {counts[outcome]}" for outcome in (*SYMBOLS, *sorted({*counts} - {*SYMBOLS})) if counts[outcome]
     ]
     cells = f"{len(results)} {'cell' if len(results) == 1 else 'cells'}"
-    return f"{cells}: {', '.join(told) or 'none'}; {sum(not as_expected(r) for r in results)} {wrong}"
+    return f"{cells}: {', '.join(parts) or 'none'}; {sum(not as_expected(r) for r in results)} {wrong}"
 
 
 def _table(table: Table, width: int) -> Iterator[Text]:
@@ -160,14 +160,14 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
     console.print(Text(f"\n{len(wrong)} {UNEXPECTED}:", style="bold"))
     for result in wrong[:LISTED]:
         cell, detail = one_line(result.cell.id), one_line(result.detail)
-        told = Text(expectation(result) + (f": {detail}" if detail else ""))
-        told.truncate(max(console.width if console.is_terminal else 160, 40) - 2, overflow="ellipsis")
+        reason = Text(expectation(result) + (f": {detail}" if detail else ""))
+        reason.truncate(max(console.width if console.is_terminal else 160, 40) - 2, overflow="ellipsis")
         console.print(Text(f"{cell}  ").append(one_line(result.verdict), "bold red"), soft_wrap=True)
-        console.print(Text("  ").append(told), soft_wrap=True)
+        console.print(Text("  ").append(reason), soft_wrap=True)
         if again := words.command(result.cell.id, stack):
             indented(console, here(again))
     if len(wrong) > LISTED:
-        write_line(console, f"and {len(wrong) - LISTED} more, which the report's page lists")
+        write_line(console, f"and {len(wrong) - LISTED} more: report.html lists them all")
 
 
 def indented(console: Console, text: str) -> None:

@@ -178,9 +178,9 @@ def test_a_cache_file_that_is_gone_is_a_known_failure_only_where_that_opens_it(f
 @pytest.mark.parametrize(
     ("log", "how", "said"),
     [
-        (f"Traceback (most recent call last):\n{DPO}{GONE}", {}, "--strategy would decide it"),
-        (TWICE, {}, "--strategy and --checkpointing would decide it"),
-        (TWICE, {"strategies": frozenset(["zero2"])}, "--checkpointing would decide it"),
+        (f"Traceback (most recent call last):\n{DPO}{GONE}", {}, "add --strategy to decide it"),
+        (TWICE, {}, "add --strategy and --checkpointing to decide it"),
+        (TWICE, {"strategies": frozenset(["zero2"])}, "add --checkpointing to decide it"),
     ],
 )
 def test_only_options_that_would_change_the_answer_are_asked_for(log, how, said):
