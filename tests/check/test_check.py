@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline.base.errors import DIED, UsageError
+from faultline.base.errors import DIED, Impossible, UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue import outcomes
 from faultline.catalogue.loading import failures
@@ -22,7 +22,7 @@ from faultline.check import command, findings, target, view
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
-from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
+from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report, error_report
 from faultline.runs import folders, oracle, runner
 from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult
 from faultline.runs.storage import RunFolder
@@ -110,6 +110,7 @@ def test_no_adapter_is_read_from_anything_else(text):
 
 
 ME = Path("/home/me")
+CELL = Cell.parse("check/model/ddp/off/fp32/w2/cpu")
 SUITE = Frame(f"{ROOT}/faultline/ranks/main.py", 35, "main", "_run(job, rank, report)")
 BUILD = Frame("/home/me/train.py", 3, "build", "return helper(None)")
 HELPER = Frame("/home/me/train.py", 7, "helper", "x.shape")
@@ -196,6 +197,21 @@ def test_an_error_in_ones_own_code_is_told_with_its_lines():
     told = shown([entry("raises", cell, detail=f"ValueError: {cell}", at=at) for cell in cells])
     assert told.count(at[-1]) == 1
     assert not checking.raised_at(end, judged, Path("/home/you"))
+
+
+@pytest.mark.parametrize("name", ["Impossible", "Refused", "NoBatch"])
+def test_an_exception_is_known_by_its_class_and_not_by_its_name(name):
+    """Breaks when a user's own `class Impossible(Exception)` is taken for this suite's, and its cell for agreement."""
+    users = type(name, (Exception,), {})
+    for kind, outcome in ((users, "raises"), (Impossible, "impossible")):
+        try:
+            raise kind("this stack lacks it: No module named 'helpers'")
+        except kind as error:
+            problem = error_report(error)
+        judged = oracle.judge(CELL, checking.CHECKED, Ended([RankEnd(Report(error=problem))] * 2))
+        assert judged.outcome == outcome, judged
+        advised = "--stack makes an environment" in checking.explained(problem, ME)[0]
+        assert advised == (kind is Impossible)
 
 
 def test_a_refusal_from_nowhere_has_no_traceback():
