@@ -8,20 +8,11 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Setup, Wrapped
+from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import (
-    Gradients,
-    Tensors,
-    named,
-    nbytes,
-    plain_backward,
-    plain_step,
-    units,
-)
+from faultline.strategies.shared import named, nbytes, plain_backward, plain_step, units
 
 ORDER = 4
-PACKAGE = "torch"
 CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ONE_RANK = ("fsdp2",)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import UsageError
-from faultline.strategies import ROWS, Config, Evidence, Setup, Wrapped, merged
-from faultline.strategies.shared import Gradients, Tensors, all_gather, clean, nbytes
+from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged
+from faultline.strategies.shared import all_gather, clean, nbytes
 
 ORDER = 2
 PACKAGE = "deepspeed"
