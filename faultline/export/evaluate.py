@@ -62,13 +62,7 @@ def literal(value: Any) -> cst.BaseExpression:
 
 
 def spread(arguments: Any) -> list[cst.Arg]:
-    """Arguments with ``*[...]`` written out and ``**{}`` left away."""
-    written: list[cst.Arg] = []
-    for argument in arguments:
-        if argument.star == "*" and isinstance(argument.value, cst.List | cst.Tuple):
-            written += [cst.Arg(element.value) for element in argument.value.elements]
-        elif not (argument.star == "**" and isinstance(argument.value, cst.Dict) and not argument.value.elements):
-            written.append(argument)
-    if len(written) != len(arguments):
-        written = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in written]
-    return written
+    """Arguments with ``**{}`` left away."""
+    empty = [a for a in arguments if a.star == "**" and isinstance(a.value, cst.Dict) and not a.value.elements]
+    rest = [a for a in arguments if a not in empty]
+    return [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in rest] if empty else rest

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,6 @@ from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"
 REPRODUCING = ("raises", "diverges", "misplaced", "hangs", "crashes")
-DEADLINE = 600  # seconds for one file
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ def run(text: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
     environment = {key: value for key, value in inherited(sys.executable).items() if key not in unwanted}
     with tempfile.TemporaryDirectory(prefix="export-") as folder:
         (Path(folder) / "repro.py").write_text(text, encoding="utf-8")
-        process = subprocess.Popen(
+        done = subprocess.run(  # which ends: each rank has an alarm
             [sys.executable, *launcher, "repro.py"],
             cwd=folder,
             env=environment | {"TMPDIR": folder},
@@ -129,11 +126,6 @@ def run(text: str, launcher: tuple[str, ...] = ()) -> tuple[int, str]:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,
+            check=False,
         )
-        try:
-            output, _ = process.communicate(timeout=DEADLINE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-        return process.returncode, output
+        return done.returncode, done.stdout

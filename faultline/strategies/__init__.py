@@ -1,32 +1,6 @@
 """How training is distributed: one file per family, found by looking into this folder.
 
-A strategy file has a dictionary STRATEGIES (name to options) and the functions
-
-    wrap(model, optimizer, options, setup) -> Wrapped   under the bare engine; `optimizer(model)` makes the optimizer
-    arguments(options, setup) -> dict               for TrainingArguments
-    accelerate(options, setup) -> dict              for accelerate.Accelerator
-    parameters(wrapped), gradients(wrapped)         whole tensors by name, on every rank
-    evidence(wrapped) -> dict                       what the live objects show
-    prepared(options) -> dict                       what accelerate's state shows before it has wrapped a model
-    doubts(options, evidence) -> list[str]          what the evidence fails to prove
-
-and these constants, of which all but the first two may be missing:
-
-    ORDER           its place among the families, from one process to the most sharded
-    PACKAGE         the package whose engine it is
-    DISTRIBUTED     False if it runs in one process, without a process group
-    ARGUMENTS       the names of what `arguments` returns, if a failure's code may ask for them
-    CASTS           True if its engine casts to bf16 by itself, where others need autocast
-    USUAL           strategies that the default matrix also runs in bf16 and on four ranks
-    ONE_RANK        strategies that the default matrix also runs on a single rank
-    SETTINGS        (pattern, strategies) of settings that ask for it; a group becomes part of the name: ``zero{}*``
-    ENGINE          (pattern, strategies) of settings that ask for it and leave open in which form
-    PRESETS         the accelerate configs that TRL's command line knows by name, and the strategies of each
-    MESSAGES        (pattern, strategies) of lines that its engine prints
-    FRAMES          (pattern, strategies) of what its engine's errors and frames have in a traceback
-
-An exported file gets these functions as they are, unless a template beside the family's file, ``ddp.py.j2``, has a
-shorter way to write them.
+What a family's file has, and which constants it may have, is on the page docs/add-a-strategy.md.
 
 Files import torch inside their functions, so that this list is free of it.
 """
@@ -40,13 +14,18 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
 
 ROWS = 4  # of the global batch, which the ranks share
 
 Config = dict[str, Any]
 """A DeepSpeed config, or a part of it, as its JSON has it."""
 
+Tensors: TypeAlias = "dict[str, torch.Tensor]"
+Gradients: TypeAlias = "dict[str, torch.Tensor | None]"
 Evidence = Mapping[str, Any]
 """What the live objects of a rank showed, as its report has it."""
 

@@ -10,7 +10,6 @@ from faultline.strategies import Evidence, Setup, Wrapped
 from faultline.strategies.shared import nbytes, no_sync, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 1
-PACKAGE = "torch"
 USUAL = ONE_RANK = ("ddp",)
 # As in the arguments of DDP, and not as in the message that recommends it.
 SETTINGS = (

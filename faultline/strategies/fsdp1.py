@@ -8,23 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Setup, Wrapped
+from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import (
-    Gradients,
-    Tensors,
-    all_gather,
-    clean,
-    named,
-    nbytes,
-    no_sync,
-    plain_backward,
-    plain_step,
-    units,
-)
+from faultline.strategies.shared import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
 
 ORDER = 3
-PACKAGE = "torch"
 CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ("fsdp1-full",)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from faultline.base.errors import Impossible
-
-if TYPE_CHECKING:
-    import torch
+from faultline.strategies import Gradients, Tensors
 
 SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
-Tensors: TypeAlias = "dict[str, torch.Tensor]"
-Gradients: TypeAlias = "dict[str, torch.Tensor | None]"
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 

@@ -8,7 +8,6 @@ from faultline.strategies import Evidence, Setup, Wrapped
 from faultline.strategies.shared import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
 
 ORDER = 0
-PACKAGE = "torch"
 DISTRIBUTED = False
 USUAL = ("single",)
 PRESETS = {"single_gpu": ("single",)}
