@@ -15,7 +15,6 @@ Names = tuple[str, ...]
 
 KINDS = ("gradients", "weights")
 Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
-Evidence = dict[str, Any]  # whatever shows that a cell was what its name says, each family with keys of its own
 
 
 @dataclass(frozen=True)
@@ -162,12 +161,12 @@ class Deviation(NamedTuple):
 
 @dataclass
 class Report:
-    """One rank's report, filled while it runs."""
+    """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says."""
 
     rank: int = 0
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    evidence: Evidence = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
     error: ErrorReport | None = None
     facts: Facts | None = None
     compared: tuple[str, ...] = ()

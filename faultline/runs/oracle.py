@@ -12,8 +12,9 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks.report import Checkpoint, ErrorReport, Evidence, Report
+from faultline.ranks.report import Checkpoint, ErrorReport, Report
 from faultline.runs.supervisor import Ended
+from faultline.strategies import Evidence
 
 
 @dataclass(frozen=True)

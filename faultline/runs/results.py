@@ -17,9 +17,10 @@ from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
-from faultline.ranks.report import KINDS, Deviation, Evidence, Facts, Number, Report
+from faultline.ranks.report import KINDS, Deviation, Facts, Number, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
+from faultline.strategies import Evidence
 
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell
 

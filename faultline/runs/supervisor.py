@@ -24,8 +24,9 @@ from faultline.base.paths import ROOT
 from faultline.base.traces import is_victim
 from faultline.ranks import preload
 from faultline.ranks.job import Job
-from faultline.ranks.report import Event, Evidence, Report
+from faultline.ranks.report import Event, Report
 from faultline.runs.hangs import TICK, Progress, text
+from faultline.strategies import Evidence
 
 DEADLINE = 120.0  # seconds that a cell may take at the very most
 START_LOOKS = 480  # looks in a row that find a server asleep that isn't ready yet

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -251,7 +252,7 @@ if __name__ == "__main__":
     from faultline.ranks import server as ranks_server
     from faultline.ranks.report import ErrorReport, Report
 
-    EVIDENCE = {"wrapper": "DistributedDataParallel", "checkpointing_set": "off", **strategies.options("ddp")}
+    EVIDENCE = {"wrapper": "DistributedDataParallel", "checkpointing_set": "off", **asdict(strategies.options("ddp"))}
 
     sys.modules["faultline.ranks.main"] = sys.modules["__main__"]
     ranks_server.preload.everything = lambda: None
