@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 from faultline.cli import app
-from faultline.maintain import browser
+from faultline.maintain import screenshots
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
@@ -16,10 +16,10 @@ settings.load_profile("suite")
 
 def pytest_terminal_summary(terminalreporter):
     """Say that the pages were not tested, which a count of skipped tests doesn't."""
-    skipped = [each for each in terminalreporter.stats.get("skipped", ()) if browser.HINT in str(each.longrepr)]
+    skipped = [each for each in terminalreporter.stats.get("skipped", ()) if screenshots.HINT in str(each.longrepr)]
     if skipped:
         terminalreporter.write_line(
-            f"the HTML pages were not tested ({len(skipped)} skipped): {browser.HINT}", yellow=True
+            f"the HTML pages were not tested ({len(skipped)} skipped): {screenshots.HINT}", yellow=True
         )
 
 

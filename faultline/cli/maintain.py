@@ -99,9 +99,9 @@ def replay(
     resume: Annotated[bool, Parameter(help="Go on with the newest replay.")] = False,
 ) -> int:
     """Run is-safe over past upgrades whose answer is known."""
-    from faultline.maintain import replay
+    from faultline.maintain import bumps
 
-    return replay.run(replay.Request(names, workers, resume))
+    return bumps.replay(bumps.Request(names, workers, resume))
 
 
 def chart(
@@ -141,9 +141,9 @@ def advisories() -> int:
 
 def is_safe_change(before: Annotated[str, Parameter(help="An older requirements.txt.")], /) -> int:
     """Run is-safe for the pins that differ between an older requirements.txt and today's."""
-    from faultline.maintain import change
+    from faultline.maintain import bumps
 
-    return change.run(Path(before))
+    return bumps.change(Path(before))
 
 
 def clean_stacks() -> int:

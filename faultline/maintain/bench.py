@@ -10,12 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 from rich.console import Console
@@ -37,26 +36,28 @@ README = ROOT / "bench" / "README.md"
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
 REPEATS = 20
 LOG = 64 << 20  # bytes of a log
-# As their smallest public models have them; what isn't said is transformers' default.
-CONFIGS: dict[str, dict[str, Any]] = {
+# As their smallest public models have them; the rest is transformers' default.
+CONFIGS: dict[str, dict[str, object]] = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_hidden_layers": 24},
     "gemma3": {"architectures": ["Gemma3ForConditionalGeneration"]},
 }
 
 Row = tuple[str, str, str]
+"""What is measured, its value, and the target."""
+
+PROGRESS = Console(stderr=True)
 
 
 def bench() -> int:
     """Measure everything and rewrite the table; takes about an hour, most of it the matrix's."""
-    say = Console(stderr=True).print
     rows: list[Row] = []
     with RankServer(sys.executable) as ranks:
         references = runner.References(ranks.folder)
-        rows += per_cell(ranks, references, say)
+        rows += per_cell(ranks, references)
         rows.append(memory(ranks, references))
-    rows += linear(say)
-    rows += checks(say)
-    rows += logs(say)
+    rows += linear()
+    rows += checks()
+    rows += logs()
     table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
     cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in versions().items())
@@ -79,7 +80,7 @@ def healthy(strategy: str) -> list[Cell]:
     return [cells[i * len(cells) // REPEATS] for i in range(REPEATS)]
 
 
-def per_cell(ranks: RankServer, references: runner.References, say: Callable[[str], None]) -> list[Row]:
+def per_cell(ranks: RankServer, references: runner.References) -> list[Row]:
     """Forked ranks against torchrun and against ranks that are already up, cell by cell in turn."""
     rows: list[Row] = []
     ranks.start()
@@ -90,13 +91,13 @@ def per_cell(ranks: RankServer, references: runner.References, say: Callable[[st
             if reference.problem:
                 raise RuntimeError(f"{cell.id}: no reference: {reference.problem.traceback}")
             job = Job(cell.id, 2, reference=str(reference.file))
-            forked.append(timed(lambda job=job: ranks.run(job)))  # type: ignore[misc]
+            forked.append(timed(partial(ranks.run, job)))
             again = ranks.run(replace(job, times=2))
             if wrong := [end.report.error for end in again.ranks if end.report and end.report.error]:
                 raise RuntimeError(f"{cell.id}: {wrong[0].message}")
             bare.append(max(end.report.seconds for end in again.ranks if end.report))
-            launched.append(timed(lambda job=job: torchrun(job)))  # type: ignore[misc]
-            say(f"{strategy} {number + 1}/{REPEATS}: {forked[-1]:.2f} s, torchrun {launched[-1]:.1f} s")
+            launched.append(timed(partial(torchrun, job)))
+            PROGRESS.print(f"{strategy} {number + 1}/{REPEATS}: {forked[-1]:.2f} s, torchrun {launched[-1]:.1f} s")
         cost, slow, least = map(statistics.median, (forked, launched, bare))
         per_pair = statistics.median(b / a for a, b in zip(forked, launched, strict=True))
         over = statistics.median(a / b for a, b in zip(forked, bare, strict=True))
@@ -120,10 +121,10 @@ def torchrun(job: Job) -> None:
         file.write_text(json.dumps(asdict(replace(job, folder=folder))))
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         words += ["-m", "faultline.ranks.launched", str(file)]
-        subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=True)
-        for rank in range(2):
-            if json.loads((Path(folder) / f"report{rank}.json").read_text())["error"]:
-                raise RuntimeError(f"{job.cell}: torchrun's rank {rank} failed")
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        reports = [Path(folder) / f"report{rank}.json" for rank in range(2)]
+        if done.returncode or any(json.loads(report.read_text())["error"] for report in reports):
+            raise RuntimeError(f"{job.cell}: a rank that torchrun started failed:\n{done.stderr[-4000:]}")
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
@@ -147,7 +148,7 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
     return ("server and two ranks (PSS)", f"{most / 2**30:.2f} GB", "under 3 GB")
 
 
-def linear(say: Callable[[str], None]) -> list[Row]:
+def linear() -> list[Row]:
     """The default matrix, its scenario-level part first, and a quarter of it against the whole."""
     cells = selection.select(failures(), Selection())
     trained = {cell for cell in cells if failures()[cell.failure].variant(cell.variant).trainer}
@@ -161,10 +162,12 @@ def linear(say: Callable[[str], None]) -> list[Row]:
     wrong: set[str] = set()
     for name, part in parts.items():
         entries: list[Result] = []
-        minutes[name] = timed(partial(run, part, entries)) / 60
+        minutes[name] = timed(partial(runner.run_all, part, os.cpu_count() or 2, entries.append)) / 60
         seconds[name] = statistics.median(entry.seconds for entry in entries)
         wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
-        say(f"{name}: {len(part)} cells in {minutes[name]:.1f} min; not as expected: {', '.join(wrong) or 'none'}")
+        PROGRESS.print(
+            f"{name}: {len(part)} cells in {minutes[name]:.1f} min; not as expected: {', '.join(wrong) or 'none'}"
+        )
     whole, quarter = minutes["scenario"] + minutes["trainer"], minutes["quarter"]
     per_cell = [60 * whole / len(cells), 60 * quarter / len(parts["quarter"])]
     return [
@@ -176,12 +179,7 @@ def linear(say: Callable[[str], None]) -> list[Row]:
     ]
 
 
-def run(cells: Sequence[Cell], entries: list[Result]) -> None:
-    """Run cells on as many workers as there are cores; `entries` gets the result of each."""
-    runner.run_all(cells, os.cpu_count() or 2, entries.append)
-
-
-def checks(say: Callable[[str], None]) -> list[Row]:
+def checks() -> list[Row]:
     """What the check of a small config takes from the call to the answer, over the default strategies and modes."""
     rows: list[Row] = []
     for kind, config in CONFIGS.items():
@@ -194,12 +192,12 @@ def checks(say: Callable[[str], None]) -> list[Row]:
         if done.returncode not in (EXIT_AS_EXPECTED, EXIT_UNEXPECTED):
             raise RuntimeError(f"the check of {kind} ended with exit code {done.returncode}")
         cells = len(json.loads(done.stdout)["cells"])
-        say(f"check of {kind}: {cells} cells in {seconds:.0f} s")
+        PROGRESS.print(f"check of {kind}: {cells} cells in {seconds:.0f} s")
         rows.append((f"check of a {kind} config ({cells} cells)", f"{seconds:.0f} s", "under 60 s on 2 cores"))
     return rows
 
 
-def logs(say: Callable[[str], None]) -> list[Row]:
+def logs() -> list[Row]:
     """What `diagnose` takes for lines that its patterns might choke on, against as much of an ordinary log."""
     ordinary = b"".join(b"{'learning_rate': %d, 'epoch': 0.%d}\n" % (n, n) for n in range(9_000))
     seconds = {}
@@ -212,6 +210,6 @@ def logs(say: Callable[[str], None]) -> list[Row]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, cwd=ROOT, input=content, stdout=subprocess.DEVNULL, check=False)
         seconds[name] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
-        say(f"a log of {name} lines: {seconds[name]:.1f} s")
-    told = f"{seconds['long'] / seconds['ordinary']:.1f} ({seconds['long']:.1f} s / {seconds['ordinary']:.1f} s)"
-    return [(f"diagnose: {LOG >> 20} MB of long lines / of an ordinary log", told, "at most 3")]
+        PROGRESS.print(f"a log of {name} lines: {seconds[name]:.1f} s")
+    ratio = f"{seconds['long'] / seconds['ordinary']:.1f} ({seconds['long']:.1f} s / {seconds['ordinary']:.1f} s)"
+    return [(f"diagnose: {LOG >> 20} MB of long lines / of an ordinary log", ratio, "at most 3")]

@@ -13,11 +13,9 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import DEVICES, Cell
-from faultline.cells.expected import PATTERNS, TRAINS, Rule, about, axes, expect, holds, verdict
+from faultline.cells.expected import TRAINS, Rule, about, axes, expect, holds, verdict
 from faultline.cells.words import grouped
 from faultline.runs.results import Result
-
-ANYWHERE: dict[str, Any] = dict.fromkeys((*PATTERNS, "world_size"), ())
 
 
 def bless(
@@ -60,7 +58,7 @@ def bless(
         part |= {cell: _result(below, cell) for cell in hidden}
         for rule in below:
             affected = [cell for cell in part if about(rule, cell)]
-            result = replace(rule, **ANYWHERE)
+            result = _anywhere(rule)
             if result not in news.values() and all(part[cell] == result for cell in affected):
                 blessed.append(rule)
                 part = {cell: result for cell, result in part.items() if cell not in affected}
@@ -100,7 +98,11 @@ def difference(old: str, new: str, file: Path | str) -> str:
 
 def _result(rules: Iterable[Rule], cell: Cell) -> Rule:
     """The first rule about a cell, without its conditions on cells."""
-    return replace(next((rule for rule in rules if about(rule, cell)), TRAINS), **ANYWHERE)
+    return _anywhere(next((rule for rule in rules if about(rule, cell)), TRAINS))
+
+
+def _anywhere(rule: Rule) -> Rule:
+    return replace(rule, variant=(), strategy=(), checkpointing=(), precision=(), world_size=(), device=())
 
 
 def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:
@@ -108,11 +110,11 @@ def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:
     plain = Rule(outcome=outcome, signature=(signature,) if signature else ())
     for rule in rules if outcome != Outcome.TRAINS else ():
         if rule.outcome == outcome and (signature in rule.signature or rule.signature == plain.signature):
-            return replace(rule, **ANYWHERE)
+            return _anywhere(rule)
     return plain
 
 
-def _few_rules(target: Mapping[Cell, Rule], values: dict[str, Sequence[Any]]) -> list[Rule]:
+def _few_rules(target: Mapping[Cell, Rule], values: Mapping[str, Sequence[Any]]) -> list[Rule]:
     """Few rules, first match first, that give every cell its result.
 
     Each is about the largest group around the first failing cell without a rule. Cells of earlier rules may be inside.
@@ -123,7 +125,7 @@ def _few_rules(target: Mapping[Cell, Rule], values: dict[str, Sequence[Any]]) ->
         same = [cell for cell in failing if left[cell] == left[failing[0]]]
         others = [cell for cell in left if left[cell] != left[failing[0]]]
         orders = [[*values][i:] + [*values][:i] for i in range(len(values))]
-        groups = [replace(left[failing[0]], **_conditions(same, others, values, order)) for order in orders]
+        groups = [_widest(left[failing[0]], same, others, values, order) for order in orders]
         rules.append(max(groups, key=lambda rule: sum(about(rule, cell) for cell in same)))
         left = {cell: result for cell, result in left.items() if not about(rules[-1], cell)}
     for rule in reversed(rules):
@@ -133,19 +135,30 @@ def _few_rules(target: Mapping[Cell, Rule], values: dict[str, Sequence[Any]]) ->
     return rules
 
 
-def _conditions(
-    same: Sequence[Cell], others: Sequence[Cell], values: dict[str, Sequence[Any]], order: Sequence[str]
-) -> dict[str, Any]:
-    """Conditions that the first cell meets, many of the same and none of the others: widened axis by axis, in order."""
-    box: dict[str, Any] = {axis: (getattr(same[0], axis),) for axis in order}
+def _widest(
+    result: Rule,
+    same: Sequence[Cell],
+    others: Sequence[Cell],
+    values: Mapping[str, Sequence[Any]],
+    order: Sequence[str],
+) -> Rule:
+    """A result's rule that the first cell meets, many of the same and none of the others: widened axis by axis."""
+
+    def narrowed(rule: Rule, axis: str, choice: Iterable[Any]) -> Rule:
+        condition: Mapping[str, Any] = {axis: tuple(choice)}
+        return replace(rule, **condition)
+
+    rule = result
     for axis in order:
-        excluded = {getattr(cell, axis) for cell in others if about(replace(TRAINS, **box | {axis: ()}), cell)}
-        box[axis] = tuple(value for value in values[axis] if value not in excluded)
-    group = [cell for cell in same if about(replace(TRAINS, **box), cell)]
-    box = {axis: tuple(sorted({getattr(cell, axis) for cell in group}, key=values[axis].index)) for axis in values}
-    for axis in reversed(values):
-        if not any(about(replace(TRAINS, **box | {axis: ()}), cell) for cell in others):
-            box[axis] = ()
-    if box["strategy"]:
-        box["strategy"] = tuple(grouped(box["strategy"], ()).split(", "))
-    return box
+        rule = narrowed(rule, axis, [getattr(same[0], axis)])
+    for axis in order:
+        excluded = {getattr(cell, axis) for cell in others if about(narrowed(rule, axis, ()), cell)}
+        rule = narrowed(rule, axis, (value for value in values[axis] if value not in excluded))
+    group = [cell for cell in same if about(rule, cell)]
+    for axis in values:
+        rule = narrowed(rule, axis, sorted({getattr(cell, axis) for cell in group}, key=values[axis].index))
+    for axis in reversed(tuple(values)):
+        wider = narrowed(rule, axis, ())
+        if not any(about(wider, cell) for cell in others):
+            rule = wider
+    return replace(rule, strategy=tuple(grouped(rule.strategy, ()).split(", "))) if rule.strategy else rule

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.base.markdown import put
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import one_line
@@ -14,7 +16,7 @@ from faultline.cells import expected
 from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
 from faultline.maintain import overview
-from faultline.maintain import readmes as measured
+from faultline.maintain.readmes import measured_part, noise
 from faultline.matrix import command as matrix
 from faultline.runs import folders, results, shards
 
@@ -33,14 +35,14 @@ def bless(request: BlessRequest) -> int:
     folder = folders.undisturbed(request.run)
     if request.failure:
         failure_named(request.failure)
-    found = [entry for entry in folders.entries(folder) if request.failure in (entry.cell.failure, "", None)]
-    blessing.refuse(found, bool(folder.facts().get("finished")))
+    entries = [entry for entry in folders.entries(folder) if request.failure in (entry.cell.failure, "", None)]
+    blessing.refuse(entries, bool(folder.facts().get("finished")))
     folders.same_stack(folder)
     changed = False
-    for name in sorted({entry.cell.failure for entry in found} & set(failures())):
+    for name in sorted({entry.cell.failure for entry in entries} & set(failures())):
         failure = failures()[name]
         file = REPROS / name / "expected.toml"
-        observed = {cell: told for cell, told in results.outcomes(found).items() if cell.failure == name}
+        observed = {cell: did for cell, did in results.outcomes(entries).items() if cell.failure == name}
         cells = select(failures(), Selection(failure=(name,), device=next(iter(observed)).device))
         rules = blessing.bless(failure, observed, versions(), expected.load(file), cells)
         old = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -59,18 +61,18 @@ def bless(request: BlessRequest) -> int:
 def readmes(run: str) -> int:
     """Rewrite the measured part of each failure's README from a run."""
     folder = folders.undisturbed(run)
-    found = folders.entries(folder)
+    entries = folders.entries(folder)
     for failure in failures().values():
         default = {cell.id for cell in select(failures(), Selection(failure=(failure.name,)))}
-        have = {entry.cell.id for entry in found if entry.cell.failure == failure.name}
+        have = {entry.cell.id for entry in entries if entry.cell.failure == failure.name}
         if have and default - have:
             raise UsageError(
                 f"{folder.path.name} lacks {len(default - have)} of {failure.name}'s cells: run all of them"
             )
         if have:
-            print(measured.rewrite(REPROS / failure.name / "README.md", failure, found))
-    if not {cell.id for cell in select(failures(), Selection())} - {entry.cell.id for entry in found}:
-        print(measured.rewrite_noise(ROOT / "docs" / "trust.md", found))
+            print(put(REPROS / failure.name / "README.md", partial(measured_part, failure, entries)))
+    if not {cell.id for cell in select(failures(), Selection())} - {entry.cell.id for entry in entries}:
+        print(put(ROOT / "docs" / "trust.md", partial(noise, entries)))
     print(overview.rewrite())
     return EXIT_AS_EXPECTED
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.base.markdown import as_code, headed, put, row
+from faultline.base.markdown import as_code, headed, row
 from faultline.base.packages import TODAY
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
@@ -23,16 +22,6 @@ from faultline.runs.results import Result, outcomes
 _DEVICES = {"cpu": "the CPU with gloo", "cuda": "a GPU"}
 
 Outcomes = Mapping[Cell, tuple[str, str]]
-
-
-def rewrite(file: Path, failure: Failure, results: Iterable[Result]) -> str:
-    """Put a run's results into a failure's README, and say whether that changed the file."""
-    return put(file, lambda: measured_part(failure, results))
-
-
-def rewrite_noise(file: Path, results: Collection[Result]) -> str:
-    """Rewrite the table that the tolerances rest on, in docs/trust.md."""
-    return put(file, lambda: noise(results))
 
 
 def noise(results: Collection[Result]) -> str:
@@ -82,24 +71,22 @@ def measured_part(failure: Failure, results: Iterable[Result]) -> str:
     Of a run on several devices it shows the CPU's part.
     """
     known = {variant.name for variant in failure.variants}
-    own = sorted(
-        (r for r in results if r.cell.failure == failure.name and r.cell.variant in known), key=lambda r: r.cell.id
-    )
-    if not own:
+    results = [r for r in results if r.cell.failure == failure.name and r.cell.variant in known]
+    if not results:
         raise UsageError(f"the run has no cell of {failure.name}")
-    device = min(result.cell.device for result in own)
-    own = [result for result in own if result.cell.device == device]
-    observed = outcomes(own)
-    main = {cell: told for cell, told in observed.items() if cell == _usual(cell)}
-    stacks = sorted({one_line(result.stack) for result in own if result.stack})
+    device = min(result.cell.device for result in results)
+    results = sorted((r for r in results if r.cell.device == device), key=lambda result: result.cell.id)
+    observed = outcomes(results)
+    main = _usual_only(observed)
+    stacks = sorted({one_line(result.stack) for result in results if result.stack})
     parts = [
         f"Measured with {'; '.join(stacks) or 'an unknown stack'}, on {_DEVICES.get(device, device)},"
         " in fp32 on 2 ranks (`single`: one process).",
         "\n".join(happens(failure, main)),
         elsewhere(observed, main),
         *on_the_stack_that_shows(failure),
-        "\n".join(fates(failure, own)),
-        "\n".join(second_models(own)),
+        "\n".join(fates(failure, results)),
+        "\n".join(second_models(results)),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -110,7 +97,7 @@ def on_the_stack_that_shows(failure: Failure) -> list[str]:
     if name == TODAY:
         return []
     observed = measured.outcomes(failure, name)
-    main = {cell: told for cell, told in observed.items() if cell == _usual(cell)}
+    main = _usual_only(observed)
     return [
         f"On [{name}](../../stacks/{name}.txt), which shows it:",
         "\n".join(happens(failure, main)),
@@ -134,13 +121,14 @@ def happens(failure: Failure, main: Outcomes) -> list[str]:
             same: dict[str, list[str]] = {}
             for mode in ordered(did[strategy], CHECKPOINTING):
                 same.setdefault(did[strategy][mode], []).append(mode)
-            told = tuple(
-                ("any" if {*own} == {*CHECKPOINTING} else ", ".join(own), outcome) for outcome, own in same.items()
+            endings = tuple(
+                ("any" if {*modes} == {*CHECKPOINTING} else ", ".join(modes), outcome)
+                for outcome, modes in same.items()
             )
-            groups.setdefault(told, []).append(strategy)
-        for told, names in groups.items():
+            groups.setdefault(endings, []).append(strategy)
+        for endings, names in groups.items():
             group = as_code(grouped(names, did))
-            lines += [row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in told]
+            lines += [row(f"`{variant}`", group, checkpointing, outcome) for checkpointing, outcome in endings]
     return headed(("variant", "strategies", "checkpointing", "outcome"), lines)
 
 
@@ -163,6 +151,10 @@ def elsewhere(observed: Outcomes, main: Outcomes) -> str:
     return f"The same outcomes with {run}, wherever broken variants were run so." if run else ""
 
 
+def _usual_only(observed: Outcomes) -> Outcomes:
+    return {cell: did for cell, did in observed.items() if cell == _usual(cell)}
+
+
 def _usual(cell: Cell) -> Cell:
     """The same cell in the main table."""
     return replace(cell, precision="fp32", world_size=default_world(cell))
@@ -178,8 +170,8 @@ def _place(cell: Cell) -> str:
 def fates(failure: Failure, results: Collection[Result]) -> list[str]:
     """The table of claims with their verdicts."""
     rows = [
-        row(key, told.verdict.claim.text, told.verdict.word, _count(told))
-        for key, told in claims.in_run(failure, results).items()
+        row(key, judged.verdict.claim.text, judged.verdict.word, _count(judged))
+        for key, judged in claims.in_run(failure, results).items()
     ]
     return headed(("", "claim", "verdict", "cells"), rows)
 
@@ -194,23 +186,23 @@ def second_models(results: Iterable[Result]) -> list[str]:
             continue
         held, whole = second["bytes_held"], second["bytes_whole"]
         share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
-        told = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
-        groups.setdefault((result.cell.variant, told), []).append(result.cell.strategy)
+        size = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
+        groups.setdefault((result.cell.variant, size), []).append(result.cell.strategy)
         strategies_of.setdefault(result.cell.variant, set()).add(result.cell.strategy)
     rows = [
-        row(f"`{variant}`", as_code(grouped(names, strategies_of[variant])), told)
-        for (variant, told), names in groups.items()
+        row(f"`{variant}`", as_code(grouped(names, strategies_of[variant])), size)
+        for (variant, size), names in groups.items()
     ]
     return headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
 
 
-def _count(told: Judged) -> str:
+def _count(judged: Judged) -> str:
     """How many cells speak for a claim, and what happens in those that don't; on which stacks, if not the run's."""
-    verdict, on = told.verdict, f", on {' and '.join(told.stacks)}" if told.stacks else ""
+    verdict, on = judged.verdict, f", on {' and '.join(judged.stacks)}" if judged.stacks else ""
     if verdict.word == "untested":
         return f"no cell could tell{on}"
     count = f"{len(verdict.speaks_for)} of {len(verdict.speaks_for) + len(verdict.against)} cells"
-    return as_code("; ".join([count, *told.where])) + on
+    return as_code("; ".join([count, *judged.where])) + on
 
 
 def _outcome(outcome: str, signature: str) -> str:

@@ -44,7 +44,7 @@ def results(folders: Iterable[Path]) -> Iterator[Result]:
             yield from run.read()[0]
 
 
-def merged(before: Observations, found: Iterable[Result]) -> Observations:
+def merged(before: Observations, results: Iterable[Result]) -> Observations:
     """Observations with results added.
 
     Of every cell its errors are recorded, and of broken cells whatever they do on the stacks of stacks/ but today's,
@@ -54,7 +54,7 @@ def merged(before: Observations, found: Iterable[Result]) -> Observations:
     stacks = {stack_name(stack.versions): stack for stack in before.stacks.values()}
     errors: dict[str, Error] = {}
     runs = []
-    for result in found:
+    for result in results:
         cell, line = result.cell, result.stack
         if cell.failure not in failures() or not line:
             continue
@@ -111,5 +111,5 @@ def answer(failure: Failure, signature: str, text: str) -> tuple[str, bool]:
     fitting = [f.name for f in owners if met(f.recognition.of(signature).any_of, text)]
     if fitting:
         return fitting[0], False
-    same = (f for f in owners if (found := mechanism(f, signature)) and met(found.any_of, text))
+    same = (f for f in owners if (shared := mechanism(f, signature)) and met(shared.any_of, text))
     return next(((f.name, True) for f in same), ("", False))

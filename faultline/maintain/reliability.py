@@ -30,12 +30,12 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
     """
     first: dict[str, tuple[str, str]] = {}
     second: dict[str, tuple[str, str]] = {}
-    for found, order in ((first, cells), (second, list(reversed(cells)))):
+    for outcomes, order in ((first, cells), (second, list(reversed(cells)))):
         folder = storage.new_run(kind="repeat")
         folder.describe(selection={}, cells=[cell.id for cell in order])
         folders.measure(order, workers, folder)
         folder.describe(finished=True)
-        found.update({entry.cell.id: (entry.outcome, entry.signature) for entry in folder.results()})
+        outcomes.update({entry.cell.id: (entry.outcome, entry.signature) for entry in folder.results()})
         print(f"results: {folder.shown}/cells.jsonl")
     different = [name for name in first if first[name] != second.get(name)]
     for name in different:
@@ -61,14 +61,14 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     with Killer(rate, choose) as killer:
         folders.measure(cells, workers, folder)
     folder.describe(finished=True)
-    found = folder.results()
-    lost = {cell.id for cell in cells} - {entry.cell.id for entry in found}
-    crashed = [entry for entry in found if killed(entry)]
-    wrong = [entry for entry in found if entry.verdict != "expected" and not killed(entry)]
+    results = folder.results()
+    lost = {cell.id for cell in cells} - {entry.cell.id for entry in results}
+    crashed = [entry for entry in results if killed(entry)]
+    wrong = [entry for entry in results if entry.verdict != "expected" and not killed(entry)]
     left = {kind: sorted(names - before[kind]) for kind, names in leftovers().items() if names - before[kind]}
     console = Console()
     console.print(f"{len(cells)} cells, {killer.ranks} ranks, {killer.kills} killed at random moments", highlight=False)
-    console.print(f"{len(found)} results, {len(lost)} lost; {len(crashed)} crashed by a kill", highlight=False)
+    console.print(f"{len(results)} results, {len(lost)} lost; {len(crashed)} crashed by a kill", highlight=False)
     console.print(f"{len(wrong)} others not as expected: {[entry.cell.id for entry in wrong][:5]}", highlight=False)
     console.print(f"left behind: {left or 'nothing'}", highlight=False)
     print(f"results: {folder.shown}/cells.jsonl")

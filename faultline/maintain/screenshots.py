@@ -6,19 +6,24 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, ViewportSize
+from playwright.sync_api import Browser, Error, ViewportSize, sync_playwright
 from rich.console import Console
 from rich.text import Text
 
-from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base.errors import EXIT_AS_EXPECTED, NoBrowser
 from faultline.base.paths import ROOT
-from faultline.maintain import browser
 from faultline.runs.storage import latest_run
 
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+INSTALL = ".venv/bin/python -m playwright install --with-deps --only-shell chromium"
+HINT = f"no browser is installed: `{INSTALL}` fetches one, as does apt-get install chromium on Debian"
 FOLDER = ROOT / "screenshots"
 WIDTH = 110  # columns of the terminal
 PAGE = ViewportSize(width=1100, height=860)  # pixels
@@ -33,7 +38,7 @@ COMMANDS = {
 
 def run() -> int:
     """Make every picture anew."""
-    with browser.opened() as opened:
+    with browser() as opened:
         FOLDER.mkdir(exist_ok=True)
         for name, command in COMMANDS.items():
             print(command, flush=True)
@@ -67,3 +72,25 @@ def page(opened: Browser, report: Path) -> None:
             shown.screenshot(path=FOLDER / f"page-{scheme}.png")
             shown.locator(".cell[aria-label*=raises]").first.click()
             shown.screenshot(path=FOLDER / f"cell-{scheme}.png")
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A headless Chromium: the one that playwright fetched, else one that the system has.
+
+    Raises NoBrowser where there is none.
+    """
+    with sync_playwright() as playwright:
+        try:
+            opened = playwright.chromium.launch()
+        except Error as error:
+            if "Executable doesn't exist" not in error.message:
+                raise
+            program = next(filter(None, map(shutil.which, NAMES)), None)
+            if not program:
+                raise NoBrowser(HINT) from None
+            opened = playwright.chromium.launch(executable_path=program)
+        try:
+            yield opened
+        finally:
+            opened.close()

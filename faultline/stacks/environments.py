@@ -81,44 +81,40 @@ def ready(stack: Stack) -> Environment:
 
 def existing(python: str) -> Environment:
     """Somebody's own environment, by its interpreter; raises UsageError where the suite's ranks can't run in it."""
-    found = shutil.which(python)
-    if not found:
-        raise UsageError(f"{plain(python)} is no interpreter that can be run")
-    # Where it stands, not where it leads to: a virtual environment's is a link.
-    environment = os.path.abspath(found)
-    look = subprocess.run([environment, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, check=False)
+    program = shutil.which(python)
+    if not program:
+        raise UsageError(f"{plain(python)} is no program that can be run: name a Python interpreter")
+    # Its own path, not the one that it links to: a virtual environment's is a link.
+    program = os.path.abspath(program)
+    look = subprocess.run([program, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, check=False)
     try:
         version, lock = json.loads(look.stdout)
     except ValueError:
         raise UsageError(f"{plain(python)} does not run as Python") from None
     if not (3, OLDEST) <= tuple(version) <= (3, NEWEST):
-        able = f"3.{OLDEST} to 3.{NEWEST}"
-        raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; {able} can be used")
+        raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; 3.{OLDEST} to 3.{NEWEST} can be used")
     if lacking := [name for name in NEEDED if name not in pins(lock)]:
         raise UsageError(
             f"{plain(python)} lacks {', '.join(lacking)}: install that there, or let --stack make an environment"
         )
-    return Environment(environment, lock)
+    return Environment(program, lock)
 
 
 def resolve(stack: Stack) -> str:
     """The exact version of every package, a line each, as ``uv pip compile`` writes them."""
     with tempfile.TemporaryDirectory(prefix="faultline-") as folder:
-        lock, wanted, kept = (Path(folder) / name for name in ("lock.txt", "wanted.in", "kept.txt"))
+        lock, wanted, fixed = (Path(folder) / name for name in ("lock.txt", "wanted.in", "fixed.txt"))
         lock.write_text("\n".join(stack.base))  # uv prefers what the file it writes held before
         wanted.write_text("\n".join(stack.requirements))
-        here = f"torch=={metadata.version('torch')}"
         changed = any(requirement(text) == "torch" and text != "torch" for text in stack.requirements)
-        kept.write_text("" if changed else here)
-        words = ["pip", "compile", str(wanted), "--constraints", str(kept), "--output-file", str(lock)]
+        fixed.write_text("" if changed else f"torch=={metadata.version('torch')}")
+        words = ["pip", "compile", str(wanted), "--constraints", str(fixed), "--output-file", str(lock)]
         words += ["--python", sys.executable, "--no-header", "--no-annotate"]
         if stack.asof:
             words += ["--exclude-newer", stack.asof]
             # A date is for what the requirements leave open.
-            open_to_all = {*UNDATED, *(requirement(text) for text in stack.requirements if "==" in text)}
-            words += [
-                word for name in sorted(open_to_all) for word in ("--exclude-newer-package", f"{name}=2100-01-01")
-            ]
+            for name in sorted({*UNDATED, *(requirement(text) for text in stack.requirements if "==" in text)}):
+                words += ["--exclude-newer-package", f"{name}=2100-01-01"]
         run_uv(words)
         return "\n".join(sorted(line for line in lock.read_text().splitlines() if line.strip())) + "\n"
 
@@ -163,11 +159,11 @@ def install(folder: Path, lock: str, held: Sequence[int]) -> None:
 
 def pins(lock: str) -> dict[str, str]:
     """The version of each package in a lock; a package from a repository has its reference."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for line in filter(None, lock.splitlines()):
         name, _, version = line.partition("==") if "==" in line else line.partition(" @ ")
-        found[canonicalize_name(name.strip())] = version.split(";")[0].strip()
-    return found
+        versions[canonicalize_name(name.strip())] = version.split(";")[0].strip()
+    return versions
 
 
 def cache() -> Path:
@@ -176,23 +172,23 @@ def cache() -> Path:
 
 
 def clean() -> tuple[list[Path], list[Path]]:
-    """Remove the environments that no process uses or makes: those removed, and those kept; uv keeps its downloads."""
+    """Remove the environments that no process uses or makes; gives those, and the others. uv keeps its downloads."""
     removed: list[Path] = []
-    kept: list[Path] = []
+    in_use: list[Path] = []
     for folder in sorted(path for path in cache().glob("*") if path.is_dir()):
         lock = folder.with_suffix(".lock")
         try:
             with FileLock(lock, blocking=False):
                 if used(folder):
-                    kept.append(folder)
+                    in_use.append(folder)
                     continue
                 (folder / READY).unlink(missing_ok=True)
                 shutil.rmtree(folder)
                 lock.unlink()  # while it is held: who waits for it sees that and makes another
                 removed.append(folder)
         except Timeout:
-            kept.append(folder)
-    return removed, kept
+            in_use.append(folder)
+    return removed, in_use
 
 
 def use(folder: Path) -> None:
@@ -219,8 +215,8 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
 
     Raises Uninstallable with its reason, or UsageError where that is this machine's.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment = pip_settings() | environment
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment = pip_settings() | outer
     if words[0] == "pip" and environment.get("UV_NO_INDEX"):
         words = [*words, "--no-index"]
     done = subprocess.run(
@@ -236,10 +232,10 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
     )
     if not done.returncode:
         return
-    reason = reason_of(done.stderr) or f"uv ended with exit code {done.returncode}"
+    reason = in_a_line(done.stderr.split("\nhint:")[0])[:500] or f"uv ended with exit code {done.returncode}"
     if FULL.search(done.stderr):
         raise UsageError(
-            f"the disk is full: {reason}; make room, or remove old environments with `faultline maintain clean-stacks`"
+            f"the disk is full: {reason}; `faultline maintain clean-stacks` removes environments that no run uses"
         )
     if unreachable(done.stderr):
         raise UsageError(f"the package index, or a repository, can't be reached: {reason}")
@@ -248,15 +244,10 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
 
 def unreachable(text: str) -> bool:
     """Whether what uv wrote is about the network: no contradiction that a resolver found, nor what a build printed."""
-    told = in_a_line(re.split(r"\[(?:stdout|stderr)\]", text)[0])
-    if "No solution found" in told:
-        return "the network was disabled" in told
-    return bool(UNREACHABLE.search(told))
-
-
-def reason_of(text: str) -> str:
-    """What uv wrote, in a line and without its hints."""
-    return in_a_line(text.split("\nhint:")[0])[:500]
+    message = in_a_line(re.split(r"\[(?:stdout|stderr)\]", text)[0])
+    if "No solution found" in message:
+        return "the network was disabled" in message
+    return bool(UNREACHABLE.search(message))
 
 
 def in_a_line(text: str) -> str:
@@ -271,33 +262,33 @@ def pip_settings() -> dict[str, str]:
 
     UV_NO_INDEX is not among those that it reads: `run_uv` makes an option of it.
     """
-    found = pip_config()
+    config = pip_config()
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
-    settings = {names[key]: " ".join(value.split()) for key, value in found.items() if key in names}
-    if "find-links" in found:
-        settings["UV_FIND_LINKS"] = ",".join(found["find-links"].split())
-    if "trusted-host" in found:
-        settings["UV_INSECURE_HOST"] = " ".join(found["trusted-host"].split())
-    if found.get("no-index", "").lower() in ("y", "yes", "t", "true", "on", "1"):  # which pip takes for true
+    settings = {names[key]: " ".join(value.split()) for key, value in config.items() if key in names}
+    if "find-links" in config:
+        settings["UV_FIND_LINKS"] = ",".join(config["find-links"].split())
+    if "trusted-host" in config:
+        settings["UV_INSECURE_HOST"] = " ".join(config["trusted-host"].split())
+    if config.get("no-index", "").lower() in ("y", "yes", "t", "true", "on", "1"):  # which pip takes for true
         settings["UV_NO_INDEX"] = "1"
     for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-        own = (name, name.lower(), "ALL_PROXY", "all_proxy")
-        if found.get("proxy") and not any(os.environ.get(each) for each in own):
-            settings[name] = found["proxy"]
+        variables = (name, name.lower(), "ALL_PROXY", "all_proxy")
+        if config.get("proxy") and not any(map(os.environ.get, variables)):
+            settings[name] = config["proxy"]
     # As pip does: the best version of all indexes, whichever has it.
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
 
 
 def pip_config() -> dict[str, str]:
-    """What pip is told by its files and variables of every command and of installations, by name."""
+    """pip's settings for every command and for installations, from its files and variables, by name."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
-    found: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for line in listing.splitlines():
         name, _, value = line.partition("=")
         section, _, key = name.rpartition(".")
         with contextlib.suppress(ValueError, SyntaxError):  # a line that is no setting
-            found.setdefault(section, {})[key] = str(ast.literal_eval(value))
+            sections.setdefault(section, {})[key] = str(ast.literal_eval(value))
     # Each overrules those before.
-    return found.get("global", {}) | found.get("install", {}) | found.get(":env:", {})
+    return sections.get("global", {}) | sections.get("install", {}) | sections.get(":env:", {})

@@ -75,11 +75,10 @@ def files(package: str) -> list[tuple[DistributionPackage, str]]:
     import requests
     from pypi_simple import NoSuchProjectError, PyPISimple, UnsupportedContentTypeError, UnsupportedRepoVersionError
 
-    own = {name: value for name, value in os.environ.items() if name.startswith("UV_") or name == "SSL_CERT_FILE"}
-    settings = environments.pip_settings() | own
+    settings = {**environments.pip_settings(), **os.environ}
     places = [settings.get("UV_DEFAULT_INDEX", ""), *settings.get("UV_INDEX", "").split()]
     asked = [place for place in places if not place or place.startswith(("http://", "https://"))]
-    found: list[tuple[DistributionPackage, str]] = []
+    listed: list[tuple[DistributionPackage, str]] = []
     for place in asked:
         with PyPISimple(place) if place else PyPISimple() as client, warnings.catch_warnings():
             if urlsplit(client.endpoint).hostname in settings.get("UV_INSECURE_HOST", "").split():
@@ -88,17 +87,17 @@ def files(package: str) -> list[tuple[DistributionPackage, str]]:
             elif settings.get("SSL_CERT_FILE"):
                 client.s.verify = settings["SSL_CERT_FILE"]
             try:
-                found += page(client, package)
+                listed += page(client, package)
             except NoSuchProjectError:
                 continue
             except (requests.RequestException, UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
                 raise UsageError(f"the package index can't be reached: {reason(error)}") from None
             except ValueError as error:
                 raise UsageError(f"the package index gave no list of {package}'s files: {reason(error)}") from None
-    if not found:
+    if not listed:
         whose = f"has no package {package!r}" if asked else "can't be asked for releases: it is a folder"
         raise UsageError(f"the package index {whose}")
-    return found
+    return listed
 
 
 def page(client: PyPISimple, package: str) -> Iterator[tuple[DistributionPackage, str]]:

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError, unknown
-from faultline.base.packages import NEEDED, TODAY, pinned
+from faultline.base.packages import NEEDED, TODAY
 from faultline.base.paths import STACKS
 
 # The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
@@ -110,41 +110,23 @@ def day(text: str) -> datetime.date:
         raise UsageError(f"{text!r} is not a date such as 2025-06-01") from None
 
 
-def bump(old: Path, new: Path) -> tuple[str, str]:
-    """What two requirements files pin differently of the stack, as the requirements of the one and of the other.
-
-    Both are empty where only other packages differ; raises UsageError where the two can't be compared.
-    """
-    try:
-        before, after = pinned(old), pinned(new)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{old} can't be read: {error}") from None
-    names = [name for name in NEEDED if before.get(name) != after.get(name)]
-    for name in names:
-        if name not in before or name not in after:
-            without = old if name not in before else new
-            raise UsageError(f"{without} doesn't pin {name} to a version, so there is nothing to compare")
-    was, now = (" ".join(f"{name}=={pins[name]}" for name in names) for pins in (before, after))
-    return was, now
-
-
 def requirement(text: str) -> str:
     """The normalised name of the package that a requirement is about; refuses a folder, which changes unnoticed."""
     try:
-        found = Requirement(text)
+        parsed = Requirement(text)
     except InvalidRequirement:
         raise UsageError(f"{text!r} is not a requirement such as trl==1.12.0") from None
-    place = urlsplit(found.url or "")
-    if found.url and place.scheme in ("", "file") and not place.path.endswith(ARCHIVES):
+    place = urlsplit(parsed.url or "")
+    if parsed.url and place.scheme in ("", "file") and not place.path.endswith(ARCHIVES):
         # Environments are kept under what was resolved, and that is the folder's name, whatever is in it.
         raise UsageError(
             f"{text!r} is a folder, whose environment would keep its code as it is now; commit it and give "
-            f"{found.name}@git+file:///FOLDER@COMMIT, or build a wheel and give {found.name}@file:///WHEEL"
+            f"{parsed.name}@git+file:///FOLDER@COMMIT, or build a wheel and give {parsed.name}@file:///WHEEL"
         )
-    return canonicalize_name(found.name)
+    return canonicalize_name(parsed.name)
 
 
 def installed() -> tuple[str, ...]:
     """What is installed beside this process, pinned: ``name==version``."""
-    found = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
-    return tuple(f"{name}=={version}" for name, version in sorted(found.items()) if name != "pip")
+    versions = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
+    return tuple(f"{name}=={version}" for name, version in sorted(versions.items()) if name != "pip")

@@ -14,10 +14,9 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.cli import app
-from faultline.maintain import change
+from faultline.maintain import bumps
 from faultline.releases import is_safe
 from faultline.runs import storage
-from faultline.stacks import requests
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -95,21 +94,21 @@ def pins(tmp_path):
 def test_a_bump_is_the_packages_of_the_stack_whose_pins_differ(pins):
     old = pins("old.txt", "# why", "trl==1.15.0", "peft==0.21.2", "ruff==0.17.4", "Accelerate==1.14.0")
     new = pins("new.txt", "trl==1.16.0", "peft==0.21.2", "ruff==0.17.5", "accelerate==1.15.0")
-    assert requests.bump(old, new) == ("trl==1.15.0 accelerate==1.14.0", "trl==1.16.0 accelerate==1.15.0")
-    assert requests.bump(new, new) == ("", "")
+    assert bumps.differing(old, new) == ("trl==1.15.0 accelerate==1.14.0", "trl==1.16.0 accelerate==1.15.0")
+    assert bumps.differing(new, new) == ("", "")
 
 
 def test_a_package_that_is_pinned_on_one_side_only_is_a_usage_error(pins, tmp_path):
     with pytest.raises(UsageError, match=r"new.txt doesn't pin trl"):
-        requests.bump(pins("old.txt", "trl==1.15.0"), pins("new.txt", "trl>=1.15.0"))
+        bumps.differing(pins("old.txt", "trl==1.15.0"), pins("new.txt", "trl>=1.15.0"))
     with pytest.raises(UsageError, match="can't be read"):
-        requests.bump(tmp_path / "none.txt", tmp_path / "none.txt")
+        bumps.differing(tmp_path / "none.txt", tmp_path / "none.txt")
 
 
 def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
     """Breaks when a pull request's bump is compared with anything else than what was pinned before, or one that was
     taken back leaves no summary to replace the old one."""
-    monkeypatch.setattr(change, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(bumps, "RESULTS", tmp_path / "results")
     calls = []
     here = re.sub(r"^trl==.*$", "trl==0.0.1", (ROOT / "requirements.txt").read_text(), flags=re.M)
     old = pins("old.txt", here)

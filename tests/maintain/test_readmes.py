@@ -59,17 +59,21 @@ def write(tmp_path):
     return write
 
 
+def rewrite(file, results):
+    return markdown.put(file, lambda: readmes.measured_part(FAILURE, results))
+
+
 PAGE = f"# Title\n\nbefore ✓\n\n{markdown.BEGIN}\nold\n{markdown.END}\n\nafter\n"
 
 
 def test_only_what_stands_between_the_markers_changes(write):
     file = write(PAGE)
-    assert readmes.rewrite(file, FAILURE, run()) == f"{file}: rewritten"
+    assert rewrite(file, run()) == f"{file}: rewritten"
     text = file.read_text(encoding="utf-8")
     before, after = text.split(markdown.BEGIN)[0], text.split(markdown.END)[1]
     assert (before, after) == ("# Title\n\nbefore ✓\n\n", "\n\nafter\n")
     assert "old" not in text
-    assert readmes.rewrite(file, FAILURE, run()) == f"{file}: unchanged"
+    assert rewrite(file, run()) == f"{file}: unchanged"
     assert file.read_text(encoding="utf-8") == text
 
 
@@ -77,16 +81,16 @@ def test_a_text_may_speak_of_the_markers(write):
     """Breaks when a README that explains its lines can't be rewritten."""
     said = f"Write `{markdown.BEGIN}` and `{markdown.END}`.\n\n"
     file = write(said + PAGE)
-    assert readmes.rewrite(file, FAILURE, run()).endswith("rewritten")
+    assert rewrite(file, run()).endswith("rewritten")
     assert file.read_text(encoding="utf-8").startswith(said) and "old" not in file.read_text(encoding="utf-8")
 
 
 def test_the_order_of_results_changes_nothing(write):
     file, results = write(PAGE), run()
-    readmes.rewrite(file, FAILURE, results)
+    rewrite(file, results)
     for seed in range(3):
         random.Random(seed).shuffle(results)
-        assert readmes.rewrite(file, FAILURE, results).endswith("unchanged"), "the README depends on who came first"
+        assert rewrite(file, results).endswith("unchanged"), "the README depends on who came first"
 
 
 @pytest.mark.parametrize(
@@ -96,15 +100,15 @@ def test_the_order_of_results_changes_nothing(write):
 def test_without_its_two_markers_a_readme_is_left_alone(write, text):
     file = write(text)
     with pytest.raises(UsageError, match="measured: begin"):
-        readmes.rewrite(file, FAILURE, run())
+        rewrite(file, run())
     assert file.read_text(encoding="utf-8") == text
 
 
 def test_a_missing_readme_and_a_run_of_something_else_are_usage_errors(tmp_path, write):
     with pytest.raises(UsageError, match="can't be read"):
-        readmes.rewrite(tmp_path / "README.md", FAILURE, run())
+        rewrite(tmp_path / "README.md", run())
     with pytest.raises(UsageError, match="no cell of example"):
-        readmes.rewrite(write(PAGE), FAILURE, [])
+        rewrite(write(PAGE), [])
 
 
 def test_strategies_that_do_the_same_share_a_line():

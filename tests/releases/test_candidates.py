@@ -12,7 +12,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
-from faultline.maintain import replay
+from faultline.maintain import bumps
 from faultline.ranks.report import Report
 from faultline.releases import is_safe
 from faultline.releases.changes import Safety
@@ -199,15 +199,15 @@ def test_on_another_baseline_the_rest_stays():
 
 def test_the_replayed_bumps_are_enough_to_tell():
     """Breaks when the table has too few bumps of either kind, or one that asks about no cell or nothing known."""
-    bumps = replay.read()
-    verdicts = [bump.verdict for bump in bumps.values()]
-    assert len(bumps) >= 8 and verdicts.count(Safety.SAFE) >= 3 and verdicts.count(Safety.NOT_SAFE) >= 4
-    for bump in bumps.values():
-        assert replay.chosen(bump) and bump.why
+    known = bumps.read()
+    verdicts = [bump.verdict for bump in known.values()]
+    assert len(known) >= 8 and verdicts.count(Safety.SAFE) >= 3 and verdicts.count(Safety.NOT_SAFE) >= 4
+    for bump in known.values():
+        assert bumps.chosen(bump) and bump.why
         is_safe.on(requests.parse(bump.base), "", bump.requirements)
         assert all("==" in word for word in bump.requirements.split()), "another release every day"
-    text = replay.README.read_text(encoding="utf-8")
-    assert all(f"`{bump.requirements}`" in text for bump in bumps.values()), "run `faultline maintain replay`"
+    text = bumps.README.read_text(encoding="utf-8")
+    assert all(f"`{bump.requirements}`" in text for bump in known.values()), "run `faultline maintain replay`"
 
 
 def test_a_stack_of_several_bumps_is_measured_once(lab, tmp_path, monkeypatch):
@@ -227,8 +227,8 @@ def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     cells = 'cells = {failure = ["grpo_lora_no_grad"], strategy = ["zero2"]}\n'
     (tmp_path / "bumps.toml").write_text(entry.format("good", "SAFE") + cells + entry.format("bad", "NOT SAFE") + cells)
     (tmp_path / "README.md").write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
-    monkeypatch.setattr(replay, "FILE", tmp_path / "bumps.toml")
-    monkeypatch.setattr(replay, "README", tmp_path / "README.md")
+    monkeypatch.setattr(bumps, "FILE", tmp_path / "bumps.toml")
+    monkeypatch.setattr(bumps, "README", tmp_path / "README.md")
     code, out, _ = asked("maintain", "replay")
     assert code == EXIT_UNEXPECTED and "1 of 2 bumps answered as known, not as known: bad" in out
     assert "**SAFE**" in (tmp_path / "README.md").read_text()

@@ -12,7 +12,7 @@ from faultline.base.text import plain
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected, selection
-from faultline.maintain import browser
+from faultline.maintain import screenshots
 from faultline.observations.store import Stack
 from faultline.observations.timeline import Timeline, committed
 from faultline.releases import is_safe_view, timeline_view
@@ -36,9 +36,9 @@ MODES = ("light", "dark")
 @pytest.fixture(scope="module")
 def chromium():
     try:
-        with browser.opened() as opened:
+        with screenshots.browser() as opened:
             yield opened
-    except browser.NoBrowser as missing:
+    except screenshots.NoBrowser as missing:
         pytest.skip(str(missing))
 
 
@@ -164,7 +164,7 @@ def test_where_there_is_no_browser_the_tests_say_so(tmp_path):
     done = subprocess.run(words, cwd=paths.ROOT, env=none, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     told = [line for line in done.stdout.splitlines() if "playwright install" in line]
-    assert told == [f"the HTML pages were not tested (1 skipped): {browser.HINT}"]
+    assert told == [f"the HTML pages were not tested (1 skipped): {screenshots.HINT}"]
 
 
 # ------------------------------------------------------------------------------------------------ a run of all cells

@@ -415,7 +415,7 @@ def test_an_interpreter_in_which_no_rank_can_run_is_refused(tmp_path, says, told
 
 
 def test_an_interpreter_that_is_not_there_is_refused():
-    with pytest.raises(UsageError, match="no interpreter"):
+    with pytest.raises(UsageError, match="is no program"):
         environments.existing("/nowhere/python")
 
 

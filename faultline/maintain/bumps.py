@@ -1,25 +1,29 @@
-"""Past bumps whose answer is known, asked again: what says whether is-safe can be trusted."""
+"""is-safe for bumps: past ones whose answer is known, which say if it can be trusted, and a change of our own pins."""
 
 from __future__ import annotations
 
-import tomllib
+import json
+import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.base.markdown import put
-from faultline.base.paths import STACKS
+from faultline.base.packages import NEEDED, pinned
+from faultline.base.paths import RESULTS, ROOT, STACKS
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
 from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases import is_safe, is_safe_view
-from faultline.releases.changes import Answer, Safety
+from faultline.releases.changes import Answer, Comparison, Safety
 from faultline.runs import campaigns
 from faultline.stacks import requests
 
@@ -44,6 +48,14 @@ class Bump:
 
 
 @dataclass(frozen=True)
+class Bumps:
+    """stacks/bumps.toml: `cells` is for the bumps that don't narrow them."""
+
+    bump: Sequence[Bump]
+    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Request:
     """The bumps of stacks/bumps.toml to ask about, or all of them."""
 
@@ -52,7 +64,7 @@ class Request:
     resume: bool = False
 
 
-def run(request: Request) -> int:
+def replay(request: Request) -> int:
     """Ask is-safe about each bump, and write the table when all were asked; exit code 1 for an answer not as known."""
     bumps = read()
     for name in request.names:
@@ -74,16 +86,17 @@ def run(request: Request) -> int:
     if not request.names:
         print(put(README, lambda: table(bumps, answers)))
     wrong = [name for name in names if answers[name].comparison.verdict != bumps[name].verdict]
-    told = f", not as known: {', '.join(wrong)}" if wrong else ""
-    print(f"{len(names) - len(wrong)} of {len(names)} bumps answered as known{told}; results: {campaign.folder.shown}")
+    others = f", not as known: {', '.join(wrong)}" if wrong else ""
+    print(
+        f"{len(names) - len(wrong)} of {len(names)} bumps answered as known{others}; results: {campaign.folder.shown}"
+    )
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
 def read() -> dict[str, Bump]:
     """The bumps of stacks/bumps.toml by name."""
-    told: dict[str, Any] = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    usual = {"cells": told.get("cells", {})}
-    bumps = [Bump(**{**usual, **entry, "verdict": Safety(entry["verdict"])}) for entry in told["bump"]]
+    document = msgspec.toml.decode(FILE.read_bytes(), type=Bumps)
+    bumps = [bump if bump.cells else replace(bump, cells=document.cells) for bump in document.bump]
     return {bump.name: bump for bump in bumps}
 
 
@@ -113,3 +126,38 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer]) -> str:
             f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
         )
     return "\n".join(rows)
+
+
+def change(old: Path, new: Path = ROOT / "requirements.txt") -> int:
+    """Ask `is-safe` about the pins that differ between an older requirements.txt and today's."""
+    base, candidate = differing(old, new)
+    if candidate:
+        print(f"{base} -> {candidate}", flush=True)
+        return is_safe.run(is_safe.Request(candidate, Selection(), base, workers=os.cpu_count() or 2))
+    line = "Nothing to compare: no pin of the stack changes"
+    print(line)
+    # No run that could go on, but what automation looks for: an earlier summary of this change is out of date.
+    folder = RESULTS / time.strftime("is-safe-%Y-%m-%dT%H-%M-%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.md").write_text(f"## {line}\n", encoding="utf-8")
+    answer = is_safe_view.data(Answer("", "", (), Comparison(identical=True)))
+    (folder / "verdict.json").write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
+    return EXIT_AS_EXPECTED
+
+
+def differing(old: Path, new: Path) -> tuple[str, str]:
+    """What two requirements files pin differently of the stack, as the requirements of the one and of the other.
+
+    Both are empty where only other packages differ; raises UsageError where the two can't be compared.
+    """
+    try:
+        before, after = pinned(old), pinned(new)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{old} can't be read: {error}") from None
+    names = [name for name in NEEDED if before.get(name) != after.get(name)]
+    for name in names:
+        if name not in before or name not in after:
+            without = old if name not in before else new
+            raise UsageError(f"{without} doesn't pin {name} to a version, so there is nothing to compare")
+    was, now = (" ".join(f"{name}=={pins[name]}" for name in names) for pins in (before, after))
+    return was, now
