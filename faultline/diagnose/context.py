@@ -45,7 +45,7 @@ _VERSION = re.compile(
 
 
 @functools.cache
-def words() -> str:
+def _words() -> str:
     """The pattern of the words that a line has which may show something of the run."""
     return needed((*patterns(), _NAME.pattern))
 
@@ -53,7 +53,7 @@ def words() -> str:
 @functools.cache
 def _telling() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """The pattern of lines that may show something of the run, behind that of their words, which is faster."""
-    return re.compile(words()), re.compile("|".join(patterns()))
+    return re.compile(_words()), re.compile("|".join(patterns()))
 
 
 def patterns() -> tuple[str, ...]:
@@ -74,14 +74,14 @@ class Collector:
         self._left = ENOUGH
 
     @property
-    def full(self) -> bool:
-        """Whether no line can add anything any more."""
-        return self._left <= 0
+    def words(self) -> str:
+        """The pattern of the lines that can still add anything."""
+        return _words() if self._left > 0 else ""
 
     def take(self, line: Line) -> None:
         text = line.text[:2000]
         usual, telling = _telling()
-        if self.full or not usual.search(text):
+        if self._left <= 0 or not usual.search(text):
             return
         self._left -= 1
         if len(self.lines) < MOST and telling.search(text):

@@ -11,7 +11,6 @@ from faultline.diagnose.events import Event
 from faultline.diagnose.silent import silent_failures
 from faultline.observations import measured, remedies
 from faultline.observations.matching import Match, commands, happens, worded
-from faultline.observations.store import Stack
 
 NOT_NAMED = dict.fromkeys(("sure", "signature", "title", "mechanism", "fixed", "measured"), "")
 NO_LISTS = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
@@ -20,7 +19,7 @@ NO_LISTS = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
 def as_json(diagnosis: Diagnosis) -> dict[str, object]:
     match, cause, hints, silence = diagnosis.match, diagnosis.cause, diagnosis.hints, diagnosis.silence
     either = (match, *diagnosis.either) if match and diagnosis.either else ()
-    seen = measured.seen(cause.text) if cause else ()
+    seen, near = measured.seen(cause.text) if cause else (), diagnosis.near
     return {
         "answer": diagnosis.answer,
         **(_failure(match, hints.versions) if match else {**NOT_NAMED, **NO_LISTS}),
@@ -36,7 +35,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, object]:
         "strategies": sorted(hints.strategies, key=strategies.names().index),
         "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
         "versions": hints.versions,
-        "then": _then(*diagnosis.near) if diagnosis.near else {},
+        "then": {"date": near[0].name, "versions": dict(near[0].versions), "outcomes": near[1]} if near else {},
     }
 
 
@@ -56,10 +55,6 @@ def _failure(match: Match, versions: Mapping[str, str]) -> Mapping[str, object]:
         "reproduce": commands(match),
         "records": failure.records,
     }
-
-
-def _then(stack: Stack, outcomes: Mapping[str, int]) -> Mapping[str, object]:
-    return {"date": stack.name, "versions": dict(stack.versions), "outcomes": outcomes}
 
 
 def _event(event: Event) -> Mapping[str, object]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from faultline.diagnose import context, line, silent
 from faultline.diagnose.context import Collector
 from faultline.diagnose.events import Event, Events
 from faultline.diagnose.lines import Line, Wanted
@@ -115,31 +114,19 @@ class Intake:
 
     def __init__(self) -> None:
         self.reader, self.collector, self.steps, self.warnings = Reader(), Collector(), Steps(), Warnings()
+        self.all = self.reader, self.collector, self.steps, self.warnings
         self.empty = True
 
     def pattern(self) -> re.Pattern[bytes] | None:
         """The pattern of lines that can still change the answer; none while a traceback is open: every line can."""
         self.empty = False
-        if self.reader.busy:
-            return None
-        parts = []
-        if not self.reader.full:
-            parts.append(re.escape(line.TRACEBACK) if self.reader.tired else line.ERRORS)
-            if self.reader.waits:
-                parts.append(line.PROGRESS.pattern)
-        if not self.collector.full:
-            parts.append(context.words())
-        if not self.steps.full:
-            parts.append(silent.GRAD_NORM)
-        if not self.warnings.full:
-            parts.append(silent.warning_words())
-        return _compiled(tuple(parts))
+        return None if self.reader.busy else _compiled(tuple(reader.words for reader in self.all))
 
     def take(self, line: Line) -> None:
-        for reader in (self.reader, self.collector, self.steps, self.warnings):
+        for reader in self.all:
             reader.take(line)
 
 
 @functools.cache
-def _compiled(parts: tuple[str, ...]) -> re.Pattern[bytes]:
-    return re.compile("|".join(filter(None, parts)).encode() or rb"(?!)")
+def _compiled(words: tuple[str, ...]) -> re.Pattern[bytes]:
+    return re.compile("|".join(filter(None, words)).encode() or rb"(?!)")

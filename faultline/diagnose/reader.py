@@ -8,20 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from faultline.base.text import one_line
-from faultline.diagnose import line as diagnose_line
+from faultline.diagnose import signs
 from faultline.diagnose.events import TIMEOUT, WRAPPERS, Event, EventBuffer, Events, Writer
-from faultline.diagnose.line import (
-    FRAME,
-    LONGEST,
-    PROGRESS,
-    RAISED_IN,
-    ROOT,
-    SUMMARY,
-    THROWN,
-    TRACEBACK,
-    WATCHDOG,
-    WHAT,
-)
 from faultline.diagnose.lines import Line
 
 MOST = 400  # events of a log that are remembered
@@ -69,23 +57,21 @@ class Reader:
         return bool(self._open)
 
     @property
-    def waits(self) -> bool:
-        """Whether a loss would show that an error was survived."""
-        return bool(self._buffer.live)
+    def words(self) -> str:
+        """The pattern of the lines that can still change anything: a loss, while it would show that an error was
+        survived; only tracebacks after many lines that mattered, and nothing after twice as many."""
+        if self._spent >= 2 * ENOUGH:
+            return ""
+        words = re.escape(signs.TRACEBACK) if self._tired else signs.ERRORS
+        return f"{words}|{signs.PROGRESS.pattern}" if self._buffer.live else words
 
     @property
-    def tired(self) -> bool:
-        """Whether so many lines mattered that only tracebacks count from now on."""
+    def _tired(self) -> bool:
         return self._spent >= ENOUGH
-
-    @property
-    def full(self) -> bool:
-        """Whether no line can change anything any more."""
-        return self._spent >= 2 * ENOUGH
 
     def take(self, line: Line) -> None:
         """Read the next line."""
-        if self.full:
+        if self._spent >= 2 * ENOUGH:
             self._close_all()
             return
         writer = line.file, line.stream
@@ -104,11 +90,11 @@ class Reader:
 
     def _matters(self, line: Line) -> bool:
         """Whether a line may begin an event, or show that others were survived."""
-        if not diagnose_line.matters(line.text):
+        if not signs.MATTERS.search(line.text):
             return False
-        if PROGRESS.search(line.text):
+        if signs.PROGRESS.search(line.text):
             return (line.file, line.stream) in self._buffer.live
-        return not self.tired or TRACEBACK in line.text
+        return not self._tired or signs.TRACEBACK in line.text
 
     def events(self) -> Events:
         """All events, once the log has ended."""
@@ -124,27 +110,25 @@ class Reader:
             return aborted or (event.chain != event.number and _chain_of(event) in heads)
 
         every = tuple(replace(event, explained=explained(event)) for event in events)
-        return Events(every, self._root[1] if self._root else None, self._buffer.more, self.tired)
+        return Events(every, self._root[1] if self._root else None, self._buffer.more, self._tired)
 
     def _begin(self, writer: Writer, line: Line) -> None:
         text = line.text
-        if PROGRESS.search(text):
+        if signs.PROGRESS.search(text):
             self._buffer.survive((line.file, line.stream))
-        elif RAISED_IN.search(text):
+        elif signs.RAISED_IN.search(text):
             self._chain((line.file, line.stream))
-        elif TRACEBACK in text and "Exception ignored in" not in text:
+        elif signs.TRACEBACK in text and "Exception ignored in" not in text:
             self._open[writer] = _Open("error", line)
-        elif FRAME.match(text):  # of a traceback whose head was cut off
-            self._open[writer] = _Open(
-                "error", line, base=max(0, diagnose_line.indent(text) - 2), frames=deque([text], FRAMES)
-            )
-        elif match := THROWN.search(text):
+        elif signs.FRAME.match(text):  # of a traceback whose head was cut off
+            self._open[writer] = _Open("error", line, base=max(0, signs.indent(text) - 2), frames=deque([text], FRAMES))
+        elif match := signs.THROWN.search(text):
             self._open[writer] = _Open("abort", line, match[1], last=line.number)
-        elif match := WHAT.search(text):
+        elif match := signs.WHAT.search(text):
             self._open[writer] = _Open("abort", line, "C++ exception", [match[1]], last=line.number)
         elif self._summary(line) or self._signal(line):
             pass
-        elif error := diagnose_line.error_within(text):
+        elif error := signs.error_within(text):
             kind, message = error
             self._open[writer] = _Open("line", line, kind, [message], last=line.number)
             if message:  # the next line is another message, as far as anybody can see
@@ -160,17 +144,17 @@ class Reader:
 
     def _frame(self, writer: Writer, event: _Open, line: Line) -> bool:
         """Read a line within a traceback; the one that names the error begins the message. False if it is given up."""
-        text, event.seen = line.text[:LONGEST], event.seen + 1
+        text, event.seen = line.text[: signs.LONGEST], event.seen + 1
         if event.seen > PATIENCE:
             self._open.pop(writer)
             return False
-        if TRACEBACK in text:  # of another rank, where no prefix names the ranks
+        if signs.TRACEBACK in text:  # of another rank, where no prefix names the ranks
             return True
         if text.lstrip().startswith("File ") and not any("File " in frame for frame in event.frames):
-            event.base = max(0, diagnose_line.indent(text) - 2)
+            event.base = max(0, signs.indent(text) - 2)
         error = None
-        if text.strip() and diagnose_line.indent(text) <= event.base:
-            error = diagnose_line.final(text.strip(), bool(event.frames)) or diagnose_line.error_within(text)
+        if text.strip() and signs.indent(text) <= event.base:
+            error = signs.final(text.strip(), bool(event.frames)) or signs.error_within(text)
         if error:
             event.type, event.last = error[0], line.number
             event.message.append(error[1])
@@ -180,18 +164,18 @@ class Reader:
 
     def _message(self, writer: Writer, event: _Open, line: Line) -> bool:
         """Read a further line of a message; False where it is none."""
-        text = line.text[:LONGEST]
-        if event.kind == "abort" and (match := WHAT.search(text)):
+        text = line.text[: signs.LONGEST]
+        if event.kind == "abort" and (match := signs.WHAT.search(text)):
             event.message.append(match[1])
             return True
         ends = (
             len(event.message) >= (2 if event.kind == "line" else MESSAGE)
             or _ENDS_MESSAGE.search(text)
             or (line.dated and not event.line.dated)
-            or TRACEBACK in text
-            or diagnose_line.final(text, frames=False)
-            or diagnose_line.ended(text)
-            or THROWN.search(text)
+            or signs.TRACEBACK in text
+            or signs.final(text, frames=False)
+            or signs.ended(text)
+            or signs.THROWN.search(text)
         )
         if ends:
             self._close(writer)
@@ -207,31 +191,31 @@ class Reader:
     def _close(self, writer: Writer) -> None:
         event = self._open.pop(writer)
         if event.type:
-            message = "\n".join(event.message).strip()[: 4 * LONGEST]
-            rank = diagnose_line.rank(message) if event.kind == "abort" else None
+            message = "\n".join(event.message).strip()[: 4 * signs.LONGEST]
+            rank = signs.rank(message) if event.kind == "abort" else None
             self._add(event.kind, event.type, message, event.line, event.last, rank, "\n".join(event.frames))
 
     def _signal(self, line: Line) -> bool:
         """A process that a signal ended."""
-        name, text = diagnose_line.ended(line.text), line.text[:LONGEST]
+        name, text = signs.ended(line.text), line.text[: signs.LONGEST]
         if name:
-            self._add("signal", name, one_line(text), line, line.number, diagnose_line.rank(text))
+            self._add("signal", name, one_line(text), line, line.number, signs.rank(text))
         return bool(name)
 
     def _summary(self, line: Line) -> bool:
         """A launcher's table of what ended: it names the rank that it saw fail first, and when that was."""
         text = line.text.strip()
         file, number, time = self._summary_at
-        if text.startswith(ROOT):
+        if text.startswith(signs.ROOT):
             self._summary_at = line.file, line.number, math.inf
-        elif (match := SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
+        elif (match := signs.SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
             if match["key"].strip() == "time":
-                self._summary_at = file, number, diagnose_line.moment(match["value"]) or math.inf
+                self._summary_at = file, number, signs.moment(match["value"]) or math.inf
             elif match["value"].isdigit():
                 root = time, int(match["value"])
                 self._root = root if not self._root or root[0] < self._root[0] else self._root
-        elif WATCHDOG.search(text):
-            self._add("line", TIMEOUT, one_line(text)[:LONGEST], line, line.number, diagnose_line.rank(text))
+        elif signs.WATCHDOG.search(text):
+            self._add("line", TIMEOUT, one_line(text)[: signs.LONGEST], line, line.number, signs.rank(text))
         else:
             return False
         return True
@@ -243,9 +227,7 @@ class Reader:
         rank = line.rank if line.rank is not None else rank
         chain = self._raised_in.pop(writer, 0) if kind == "error" else 0
         place = line.file, line.number, last
-        event = Event(
-            kind, type, message, *place, rank, line.stream, frames, time=diagnose_line.moment(line.time), chain=chain
-        )
+        event = Event(kind, type, message, *place, rank, line.stream, frames, time=signs.moment(line.time), chain=chain)
         key = writer, type if kind == "signal" else event.text
         self._buffer.add(key, event)
 

@@ -50,12 +50,12 @@ class Steps:
         self._lines: list[Line] = []
 
     @property
-    def full(self) -> bool:
-        """Whether no line can change anything any more."""
-        return self.learns or self._count >= ENOUGH
+    def words(self) -> str:
+        """The pattern of the lines that can still change anything."""
+        return "" if self.learns or self._count >= ENOUGH else GRAD_NORM
 
     def take(self, line: Line) -> None:
-        if self.full or not (match := _NORM.search(line.text[:LONGEST])):
+        if not self.words or not (match := _NORM.search(line.text[:LONGEST])):
             return
         norm = float(match[1])
         if norm and not math.isnan(norm):
@@ -91,8 +91,8 @@ class Warnings:
         self._first: dict[str, Warned] = {}
 
     @property
-    def full(self) -> bool:
-        return all(name in self._first for name, _, _ in _warnings())
+    def words(self) -> str:
+        return "" if all(name in self._first for name, _, _ in _warnings()) else _warning_words()
 
     def take(self, line: Line) -> None:
         text = line.text[:LONGEST]
@@ -115,7 +115,7 @@ def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
 
 
 @functools.cache
-def warning_words() -> str:
+def _warning_words() -> str:
     """The pattern of the words that a line has which has the warning of any failure; empty if no failure has one."""
     return needed(pattern.pattern for _, pattern, _ in _warnings())
 

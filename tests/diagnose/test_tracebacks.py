@@ -223,7 +223,7 @@ def test_a_log_of_errors_alone_ends():
     reader = diagnose_reader.Reader()
     for number in range(diagnose_reader.ENOUGH):
         reader.take(diagnose_lines.Line("log", number, "ValueError: x"))
-    assert reader.tired
+    assert "Error" not in reader.words
     reader.take(diagnose_lines.Line("log", number, "KeyError: x"))
     for last, text in enumerate(traceback("KeyError: 'the end'").splitlines(), number):
         reader.take(diagnose_lines.Line("log", last, text))
@@ -232,7 +232,7 @@ def test_a_log_of_errors_alone_ends():
     assert "KeyError: x" not in [event.text for event in events.events], "a line without a traceback was read"
     for number in range(diagnose_reader.ENOUGH):
         reader.take(diagnose_lines.Line("log", number, f"Traceback (most recent call last): {number}"))
-    assert reader.full and not reader.busy
+    assert not reader.words and not reader.busy
 
 
 def survived(count):

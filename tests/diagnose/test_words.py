@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.diagnose import context, line
+from faultline.diagnose import context, signs
 from faultline.diagnose.words import needed
 
-PATTERNS = sorted({*context.patterns(), line.WHAT.pattern, line.FRAME.pattern})
+PATTERNS = sorted({*context.patterns(), signs.WHAT.pattern, signs.FRAME.pattern})
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -36,15 +36,10 @@ ERRORS = needed(
         *(each.pattern for each in (_CODE, _SIGNAL, _SHELL, _OUT_OF_MEMORY, _FATAL)),
     ]
 )
-_MATTERS = re.compile(f"{ERRORS}|{PROGRESS.pattern}")
+MATTERS = re.compile(f"{ERRORS}|{PROGRESS.pattern}")
 _CODE_OF_SOURCE = re.compile(r"\b(?:except|raise) [\w.]*$")
 _LAST_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$")
 _RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
-
-
-def matters(text: str) -> bool:
-    """Whether a line may be of an error, or show that one was survived."""
-    return bool(_MATTERS.search(text))
 
 
 def ended(text: str) -> str:
