@@ -163,9 +163,8 @@ def _fsdp(section: Section) -> Iterator[Statement]:
 def _unnamed(section: Section) -> Iterator[Statement]:
     """Checkpointing without its mode, if transformers or TRL chooses that, unlike axolotl and LLaMA-Factory."""
     others = {"base_model", "datasets", "finetuning_type", "stage", "use_reentrant_gc"}
-    keys = ("gradient_checkpointing", "activation_checkpointing")
-    key = next((key for key in keys if section.get(key) is True), "")
-    if key and not any(section.get(f"{each}_kwargs") for each in keys) and not others & section.data.keys():
+    key = next((key for key in ("gradient_checkpointing", "activation_checkpointing") if section.get(key) is True), "")
+    if key and not others & section.data.keys() and not any(map(section.get, KWARGS)):
         yield Statement(UNNAMED, YES, section.source(key))
 
 

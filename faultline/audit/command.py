@@ -10,7 +10,6 @@ from rich.console import Console
 
 from faultline.audit import view
 from faultline.audit.conditions import findings
-from faultline.audit.data import as_json
 from faultline.audit.project import read_project
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 
@@ -31,7 +30,7 @@ def run(request: Request) -> int:
     project = read_project(list(request.files), request.environment, request.python)
     matches = findings(project)
     if request.json:
-        print(json.dumps(as_json(project, matches), indent=2))
+        print(json.dumps(view.as_json(project, matches), indent=2))
     else:
         view.show(Console(), project, matches, request.everything)
     return EXIT_UNEXPECTED if any(finding.applies for finding in matches) else EXIT_AS_EXPECTED

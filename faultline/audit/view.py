@@ -1,4 +1,4 @@
-"""The answer of an audit on the terminal: what is known, the failures that it leaves, and what helps."""
+"""The answer of an audit, on the terminal and for machines: what is known, the failures that it leaves, what helps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from faultline.audit.project import OTHER_NORM, Project, few
 from faultline.base.packages import STACK
 from faultline.base.text import here, one_line
 from faultline.catalogue import Failure, needs
-from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.cell import CHECKPOINTING, PRECISIONS
 from faultline.cells.words import grouped, ordered
+from faultline.observations import remedies
+from faultline.observations.remedies import Fate
 
 ORDER = ("verified", "conditional", "refuted")
 PLACE = re.compile(r"(?<=\d) [^:]*(?::.*)?$")  # the text behind a file and its line
@@ -94,16 +96,24 @@ def _case(console: Console, project: Project, failure: Failure, case: Case, prin
     _row(console, "measured", _measured(shown))
     for upgrade in shown.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")
-    whose = " of the bare mechanism" if shown.measured == MECHANISM else ""
-    whose = f" with {shown.measured.removeprefix(WITH)}" if shown.measured.startswith(WITH) else whose
-    for fate in sorted(shown.remedies, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps")):
+    whose = ""
+    if shown.measured == MECHANISM:
+        whose = " of the bare mechanism"
+    elif shown.measured.startswith(WITH):
+        whose = f" with {shown.measured.removeprefix(WITH)}"
+    for fate in sorted(shown.remedies, key=_helping_first):
         did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}{whose}", *fate.against))
-        text = f"{'shows it beforehand: ' if fate.claim.kind == 'detects' else ''}{fate.claim.text}"
+        text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == "detects" else fate.claim.text
         if f"{fate.word} {text}" not in printed:
             _row(console, fate.word, f"{text}  [{did}]")
         printed.add(f"{fate.word} {text}")
     for command in shown.commands[:1]:
         _row(console, "reproduce", here(command))
+
+
+def _helping_first(fate: Fate) -> tuple[int, bool]:
+    only_detects = fate.claim.kind != "helps"
+    return ORDER.index(fate.word), only_detects
 
 
 def _measured(shown: Evidence) -> str:
@@ -112,7 +122,8 @@ def _measured(shown: Evidence) -> str:
     if shown.of_stacks:
         last = f" (last {shown.last})" if shown.last and not shown.today else ""
         seen.append(f"{shown.stacks} of {shown.of_stacks} monthly stacks{last}")
-    seen += [f"on {', '.join(shown.pinned)}"] if shown.pinned else []
+    if shown.pinned:
+        seen.append(f"on {', '.join(shown.pinned)}")
     return f"{', '.join(shown.outcomes) or 'not in these cells'}: {', '.join(seen)}"
 
 
@@ -132,6 +143,50 @@ def _values(project: Project, key: str) -> str:
     if key == "no gradient_clipping" and len(values) == 1:
         return "not set" if "yes" in values else "set"
     return "unknown" if values == {"yes", "no"} else " or ".join(ordered(values, CHECKPOINTING)) or UNMEASURED
+
+
+def as_json(project: Project, findings: Sequence[Finding]) -> dict[str, object]:
+    """The answer for machines; docs/audit.md has the table of its keys."""
+    axes = {"strategy": strategies.names(), "checkpointing": CHECKPOINTING, "precision": PRECISIONS}
+    sources = {key: list(places) for key, places in project.sources.items()}
+    return {
+        "read": list(project.read),
+        "known": {
+            key: {"values": ordered(values, axes.get(key, ())), "from": sources[key]}
+            for key, values in project.left.items()
+        },
+        "versions": {name: {"range": each.text, "from": sources[name]} for name, each in project.versions.items()},
+        "unknown": project.unknown,
+        "notes": list(project.notes),
+        "findings": [
+            {
+                "failure": finding.failure.name,
+                "title": finding.failure.title,
+                "sure": finding.sure,
+                "applies": finding.applies,
+                "cases": [_case_as_json(project, finding.failure, case) for case in finding.cases],
+                "fixed": finding.failure.until,
+                "records": list(finding.failure.records),
+            }
+            for finding in findings
+        ],
+    }
+
+
+def _case_as_json(project: Project, failure: Failure, case: Case) -> dict[str, object]:
+    shown = evidence(failure, case, project.versions)
+    return {
+        "variants": [variant.name for variant in case.variants],
+        "holds": {condition: list(project.sources.get(condition, ())) for condition in case.holds},
+        "if": [words(case, condition) for condition in case.open],
+        "outcomes": list(shown.outcomes),
+        "today": {"cells": shown.today, "of": shown.of},
+        "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last, "pinned": list(shown.pinned)},
+        "upgrade": list(shown.upgrade),
+        "measured": shown.measured,
+        "remedies": [remedies.as_json(fate) for fate in shown.remedies],
+        "repeat": list(shown.commands),
+    }
 
 
 def _cells(count: int) -> str:

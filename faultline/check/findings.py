@@ -39,10 +39,6 @@ class Form:
     results: tuple[Result, ...]
     signature: str
 
-    @property
-    def places(self) -> frozenset[Place]:
-        return frozenset(map(place, self.results))
-
 
 @dataclass(frozen=True)
 class Group:
@@ -79,7 +75,7 @@ class Group:
         by_key: dict[str, list[Fate]] = {}
         for form in self.forms:
             signature = form.signature if match is self.match else match.signature
-            for fate in remedies.fates(match.failure, signature, form.places)[0]:
+            for fate in remedies.fates(match.failure, signature, frozenset(map(place, form.results)))[0]:
                 if fate.claim.kind == "helps":
                     by_key.setdefault(fate.key, []).append(fate)
         return matching.worded(map(_together, by_key.values()), match.mechanism)
@@ -184,7 +180,7 @@ def _by_error(result: Result) -> Known:
 def _doing(did: tuple[str, str], where: Place, names: Collection[str]) -> tuple[Match, ...]:
     """The failures that need one of these facts, and of which a cell does this there."""
     fitting = [f for f in failures().values() if fits_model(f, names) and _measured(f, did, where)]
-    fitting.sort(key=_in_trainers)  # a model that is checked has none
+    fitting.sort(key=_share_of_trainers)  # a model that is checked has none
     by = {f.name: next(fact for fact in f.recognition.model.any_of if fact in names) for f in fitting}
     return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
 
@@ -211,8 +207,7 @@ def place(result: Result) -> Place:
     return result.cell.strategy, result.checked.facts.checkpointing if mode == "off" else mode
 
 
-def _in_trainers(failure: Failure) -> float:
-    """The share of a failure's broken variants that are trainers'."""
+def _share_of_trainers(failure: Failure) -> float:
     broken = [variant for variant in failure.variants if variant.broken]
     return sum(bool(variant.trainer) for variant in broken) / len(broken)
 

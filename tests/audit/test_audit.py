@@ -700,4 +700,4 @@ def test_a_remedy_is_what_it_is_with_the_release_that_a_project_has(tmp_path, as
     case = found["deepspeed_gradient_clipping_omitted"]["cases"][0]
     words = {fate["claim"].partition(",")[0]: fate["verdict"] for fate in case["remedies"]}
     assert (words["`max_grad_norm=1.0`"], words["`max_grad_norm=0`"]) == (one, none)
-    assert case["measured"].endswith("today" if deepspeed == "0.19.3" else "with deepspeed 0.19.2")
+    assert ("today" if deepspeed == "0.19.3" else "with deepspeed 0.19.2") in case["measured"]
