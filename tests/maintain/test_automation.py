@@ -122,7 +122,7 @@ def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
     assert summary.read_text() == "## Nothing to compare: no pin of the stack changes\n"
     verdict = json.loads((summary.parent / "verdict.json").read_text())
     assert (verdict["verdict"], verdict["identical"]) == ("SAFE", True)
-    with pytest.raises(UsageError, match="no is-safe run yet"):
+    with pytest.raises(UsageError, match="no is-safe run to resume"):
         storage.latest_run(tmp_path / "results", kind="is-safe")
 
 
