@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -44,7 +44,7 @@ class Scenario:
     checkpoint: Callable[[Any, str], None] | None = None
     around: Callable[[], AbstractContextManager[Any]] | None = None
     second: Callable[[Any], torch.nn.Module] | None = None
-    deepspeed: dict[str, Any] = field(default_factory=dict)
+    deepspeed: dict[str, object] = field(default_factory=dict)
     observer: Any = None
     accelerate: bool = False
     micro_batches: int = 1
@@ -59,8 +59,8 @@ def building() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        told = " ".join(str(error).split(" (/")[0].split())
-        raise Impossible(f"this stack lacks it: {told}") from error
+        reason = " ".join(str(error).split(" (/")[0].split())
+        raise Impossible(f"this stack lacks it: {reason}") from error
 
 
 def sgd(model: Any) -> torch.optim.Optimizer:
@@ -73,32 +73,41 @@ def my_rows(values: list[Any], rank: int, world_size: int) -> list[Any]:
     return values[rank * len(values) // world_size : (rank + 1) * len(values) // world_size]
 
 
-def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0) -> dict[str, Any]:
-    """This rank's rows, padded, as input_ids and labels [B, T].
+class TokenBatch(TypedDict):
+    """Padded rows of tokens [B, T].
 
     `scale` makes the mean over ranks of ``sum of token losses * scale`` the
     token mean of the global batch, however unequal the ranks' token counts.
     """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    labels: torch.Tensor
+    scale: float
+
+
+def token_batch(rows: list[list[int]], rank: int, world_size: int, pad: int = 0) -> TokenBatch:
+    """This rank's rows, padded, as input_ids and labels [B, T]."""
     width, tokens = max(map(len, rows)), sum(len(row) - 1 for row in rows)
-    mine = my_rows(rows, rank, world_size)
-    labels = torch.tensor([row + [-100] * (width - len(row)) for row in mine])
-    inputs = {"input_ids": labels.masked_fill(labels < 0, pad), "attention_mask": (labels >= 0).long()}
-    return {**inputs, "labels": labels, "scale": world_size / tokens}
+    share = my_rows(rows, rank, world_size)
+    labels = torch.tensor([row + [-100] * (width - len(row)) for row in share])
+    ids, mask = labels.masked_fill(labels < 0, pad), (labels >= 0).long()
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "scale": world_size / tokens}
 
 
-def random_batch(rows: list[list[int]], rank: int, world_size: int) -> dict[str, Any]:
+def random_batch(rows: list[list[int]], rank: int, world_size: int) -> TokenBatch:
     """As `token_batch`, of this rank's own random rows: in an exported file, what fails at once needs no others."""
     ids = torch.randint(12, 48, (4 // world_size, 32))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "scale": 1 / ids.numel()}
 
 
-def next_token_loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+def next_token_loss(logits: torch.Tensor, batch: TokenBatch) -> torch.Tensor:
     """Scaled sum of next-token losses for logits [B, T, vocabulary]."""
     predicted, labels = logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()
     return torch.nn.functional.cross_entropy(predicted, labels, reduction="sum") * batch["scale"]
 
 
-def causal_lm_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+def causal_lm_loss(model: Any, batch: TokenBatch) -> torch.Tensor:
     """Scaled sum of a causal language model's next-token losses."""
     return next_token_loss(model(input_ids=batch["input_ids"]).logits, batch)
 
@@ -119,7 +128,7 @@ def checkpoint_layers(model: Any, mode: str) -> None:
         layer.forward = checkpointed(layer.forward)
 
 
-def divergence(logits: torch.Tensor, other: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+def divergence(logits: torch.Tensor, other: torch.Tensor, batch: TokenBatch) -> torch.Tensor:
     """Scaled sum of the KL divergence between what two models predict at each token, of logits [B, T, vocabulary]."""
     predicted, wanted = logits.float().log_softmax(-1), other.float().log_softmax(-1)
     terms = torch.nn.functional.kl_div(predicted, wanted, log_target=True, reduction="none")
@@ -172,6 +181,6 @@ def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(mapped(value, change) for value in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        own = {field.name: mapped(getattr(batch, field.name), change) for field in dataclasses.fields(batch)}
-        return dataclasses.replace(batch, **own)
+        values = {field.name: mapped(getattr(batch, field.name), change) for field in dataclasses.fields(batch)}
+        return dataclasses.replace(batch, **values)
     return batch

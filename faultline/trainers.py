@@ -43,11 +43,11 @@ def as_launched(deepspeed: str, setup: Setup) -> None:
     os.environ.update({name: value for name, value in variables.items() if name.startswith("ACCELERATE_")})
 
 
-def changed_config(arguments: dict[str, Any], changes: Config, setup: Setup) -> dict[str, Any]:
+def changed_config(arguments: dict[str, object], changes: Config, setup: Setup) -> dict[str, object]:
     """The arguments with changes to the DeepSpeed config that they name (see `strategies.Setup.deepspeed`), if any."""
     if "deepspeed" not in arguments:
         return arguments
-    content = merged(json.loads(Path(arguments["deepspeed"]).read_text()), changes)
+    content = merged(json.loads(Path(str(arguments["deepspeed"])).read_text()), changes)
     file = Path(setup.folder) / f"changed-{setup.rank}.json"
     file.write_text(json.dumps(content))
     return {**arguments, "deepspeed": str(file)}

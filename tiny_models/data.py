@@ -43,7 +43,7 @@ def uneven_rows(step: int) -> list[list[int]]:
     return [torch.randint(12, 48, (width,), generator=generator).tolist() for width in widths]
 
 
-def text_batch(number: int, rank: int, world_size: int) -> dict[str, Any]:
+def text_batch(number: int, rank: int, world_size: int) -> Any:
     """This rank's rows of one global batch, padded, as input_ids and labels [B, T]."""
     from faultline.scenario import token_batch
 

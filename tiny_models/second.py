@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from faultline.base.errors import CheckFailed
-from faultline.scenario import divergence, next_token_loss
+from faultline.scenario import TokenBatch, divergence, next_token_loss
 from tiny_models.data import saved, wait
 from tiny_models.qwen2 import add_lora, qwen2
 
@@ -30,7 +30,7 @@ def prepared_as_by_trl(accelerator: Any, model: Any) -> Any:
 def near(prepared: dict[str, Any], of_its_own: bool = True) -> Callable[..., Any]:
     """A loss that keeps a model near the second one in `prepared`, beside a loss `of_its_own`, or without one."""
 
-    def loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    def loss(model: Any, batch: TokenBatch) -> torch.Tensor:
         logits = model(input_ids=batch["input_ids"]).logits
         with torch.no_grad():
             wanted = prepared["second"](input_ids=batch["input_ids"]).logits

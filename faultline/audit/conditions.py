@@ -11,8 +11,8 @@ from faultline import strategies
 from faultline.audit.arguments import trainers
 from faultline.audit.engines import NO, OTHER_TRAINER, YES
 from faultline.audit.project import Project
-from faultline.catalogue import Failure, Variant, needs, settings
-from faultline.catalogue.loading import failures
+from faultline.catalogue import Failure, Variant
+from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import in_words, ordered
 from faultline.observations import history, measured, releases

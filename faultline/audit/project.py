@@ -16,7 +16,7 @@ from faultline.audit.versions import Pin
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
-from faultline.catalogue import needs
+from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
 

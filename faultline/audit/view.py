@@ -14,7 +14,8 @@ from faultline.audit.evidence import MECHANISM, WITH, Evidence, evidence
 from faultline.audit.project import OTHER_NORM, Project, few
 from faultline.base.packages import STACK
 from faultline.base.text import here, one_line
-from faultline.catalogue import Failure, needs
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import needs
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS
 from faultline.cells.words import grouped, ordered
 from faultline.observations import remedies

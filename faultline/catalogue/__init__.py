@@ -1,6 +1,5 @@
-"""The catalogue: what each folder in repros/ says of its failure, read without importing torch."""
+"""The catalogue: the records of what each folder in repros/ says of its failure, and what authors write them with."""
 
-from faultline.base.paths import REPROS, ROOT
 from faultline.catalogue.authors import (
     EVERY_MODE,
     TRIED_HERE,
@@ -13,37 +12,23 @@ from faultline.catalogue.authors import (
     trains,
     variants,
 )
-from faultline.catalogue.history import Change, History, Reported
-from faultline.catalogue.loading import failures, load_module, needs, settings
-from faultline.catalogue.recognition import Condition, Mechanism, Project, Recognition
-from faultline.catalogue.records import KINDS, REMEDIES, Claim, Failure, Variant
+from faultline.catalogue.history import Change, History
+from faultline.catalogue.records import REMEDIES, Claim, Failure, Variant
 
 __all__ = [
     "EVERY_MODE",
-    "KINDS",
     "REMEDIES",
-    "REPROS",
-    "ROOT",
     "TRIED_HERE",
     "Change",
     "Claim",
-    "Condition",
     "Failure",
     "History",
-    "Mechanism",
-    "Project",
-    "Recognition",
-    "Reported",
     "Variant",
     "changes",
     "detects",
     "fails",
-    "failures",
     "helps",
-    "load_module",
-    "needs",
     "present",
-    "settings",
     "shows",
     "trains",
     "variants",

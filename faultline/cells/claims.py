@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure
@@ -70,9 +69,9 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
                 continue
             (pro if holds else contra).append(cell)
             continue
-        instead = swapped(failure, claim, cell)
-        other = others.get(instead) if others else None
-        if other is None or (instead == cell and others is outcomes) or other[0] in ("invalid", "impossible"):
+        proposed = swapped(failure, claim, cell)
+        other = others.get(proposed) if others else None
+        if other is None or (proposed == cell and others is outcomes) or other[0] in ("invalid", "impossible"):
             continue
         if claim.kind == "helps":
             if fails and signature != Signature.OTHER:  # which is never taken for the failure
@@ -95,9 +94,10 @@ def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
 
 def swapped(failure: Failure, claim: Claim, cell: Cell) -> Cell:
     """The cell that the claim proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
-    changes: dict[str, Any] = {axis: value for axis, value in claim.swap.items() if axis != "stack"}
-    remedy = changes.pop("remedy", None)
-    if remedy:
-        trainer = failure.variant(cell.variant).trainer
-        changes["variant"] = f"{trainer}-{remedy}" if trainer else remedy
-    return replace(cell, **changes)
+    swap, variant = claim.swap, claim.swap.get("variant", cell.variant)
+    if remedy := swap.get("remedy"):
+        variant = replace(failure.variant(cell.variant), remedy=remedy).name
+    strategy, mode = swap.get("strategy", cell.strategy), swap.get("checkpointing", cell.checkpointing)
+    return replace(
+        cell, variant=variant, strategy=strategy, checkpointing=mode, precision=swap.get("precision", cell.precision)
+    )

@@ -14,11 +14,11 @@ def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
     """The places of some of many cells; bf16 is named only where it makes a difference."""
     plain = {replace(cell, precision="fp32") for cell in shown}
     alike = {p for p in plain if all((c in shown) for c in among if replace(c, precision="fp32") == p)}
-    kept = [*alike, *(cell for cell in shown if replace(cell, precision="fp32") not in alike)]
-    cells = {replace(cell, precision="fp32") for cell in among} | {*kept}
+    named = [*alike, *(cell for cell in shown if replace(cell, precision="fp32") not in alike)]
+    cells = {replace(cell, precision="fp32") for cell in among} | {*named}
     names = {cell.strategy for cell in cells}
     every = "any strategy" if len(names) == len(strategies.names()) else grouped(names, ())
-    return re.sub(r"all \d+ strategies", every, "; ".join(places(kept, cells)))
+    return re.sub(r"all \d+ strategies", every, "; ".join(places(named, cells)))
 
 
 def command(cell: str, stack: str = "") -> str:
@@ -57,25 +57,25 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
     """
     variants, modes = ({getattr(cell, axis) for cell in among} for axis in ("variant", "checkpointing"))
     default = {_spot(cell) for cell in there if cell.world_size == default_world(cell)}
-    found: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
+    by_place: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
     for cell in sorted(there, key=_order):
         world = "" if cell.world_size == default_world(cell) else f"w{cell.world_size}"
         if world and _spot(cell) in default:
             continue
         precision = cell.precision if cell.precision != "fp32" else ""
-        by_mode = found.setdefault((precision, world), {}).setdefault(cell.variant, {})
+        by_mode = by_place.setdefault((precision, world), {}).setdefault(cell.variant, {})
         by_mode.setdefault(cell.checkpointing, []).append(cell.strategy)
     everywhere = {cell.strategy for cell in among}
     texts: dict[str, list[str]] = {}  # the variants of each text
-    for which, by_variant in found.items():
+    for which, by_variant in by_place.items():
         for variant, by_mode in by_variant.items():
             same: dict[str, list[str]] = {}
             for mode, names in by_mode.items():
                 same.setdefault(grouped(names, everywhere), []).append(mode)
-            for group, own in same.items():
-                told = ", ".join(filter(None, (*(own if modes - {*own} else ()), *which)))
-                texts.setdefault(f"{group} ({told})" if told else group, []).append(variant)
-    return [f"{text} in {', '.join(own)}" if variants - {*own} else text for text, own in texts.items()]
+            for group, alike in same.items():
+                where = ", ".join(filter(None, (*(alike if modes - {*alike} else ()), *which)))
+                texts.setdefault(f"{group} ({where})" if where else group, []).append(variant)
+    return [f"{text} in {', '.join(alike)}" if variants - {*alike} else text for text, alike in texts.items()]
 
 
 def _spot(cell: Cell) -> tuple[str, ...]:

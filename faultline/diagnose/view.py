@@ -52,7 +52,7 @@ def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
         return f"the error shows the mechanism; the log doesn't show {rest}"
     if match.later:
         return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
-    if nearest.gone(match.failure, match.signature, match.where, hints.versions):
+    if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
         return "our runs ended with this error, but none with your versions or the nearest that were measured"
     if matching.evidence(match.failure, match.signature, hints) is Evidence.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"

@@ -14,8 +14,8 @@ from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.markdown import BEGIN
 from faultline.base.packages import TODAY
 from faultline.base.paths import GENERATED, REPROS
-from faultline.catalogue import Change, Failure, Variant, needs
-from faultline.catalogue.loading import failures
+from faultline.catalogue import Change, Failure, Variant
+from faultline.catalogue.loading import failures, needs
 from faultline.catalogue.outcomes import named
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from faultline import strategies
 from faultline.base.packages import STACK, TODAY
@@ -40,13 +40,13 @@ class Observation:
 def of(failure: Failure, cell: Cell) -> list[Observation]:
     """What a cell did on every stack, the oldest first; each stack once, by the first source that knows of it.
 
-    The first release with the failure, if a search found it, is one more. A cell in bf16 that does today what its
+    The first release with the failure, if a search by_versions it, is one more. A cell in bf16 that does today what its
     twin in fp32 does has the twin's observations beside its own.
     """
-    found: dict[frozenset[tuple[str, Version]], Observation] = {}
+    by_versions: dict[frozenset[tuple[str, Version]], Observation] = {}
     for observation in _known(failure, cell):
-        found.setdefault(frozenset(observation.versions.items()), observation)
-    known = list(found.values())
+        by_versions.setdefault(frozenset(observation.versions.items()), observation)
+    known = list(by_versions.values())
     first = turn(failure.history.began, cell)
     if first and not any(o.shows and o.versions.get(first.package) == Version(first.version) for o in known):
         known.append(Observation("", {first.package: Version(first.version)}, "", "", True))
@@ -147,10 +147,4 @@ def turn(turns: Iterable[Change], cell: Cell) -> Change | None:
 
 def parsed(versions: Mapping[str, str]) -> dict[str, Version]:
     """Versions by package, without local build tags; what is no version is left out."""
-    found = {}
-    for name, version in versions.items():
-        try:
-            found[name] = ranges.public(version)
-        except InvalidVersion:
-            continue
-    return found
+    return {name: ranges.public(version) for name, version in versions.items() if ranges.is_version(version)}

@@ -9,9 +9,9 @@ from enum import Enum, auto
 
 from faultline import strategies
 from faultline.base.text import one_line
-from faultline.catalogue import Failure, Mechanism, outcomes
+from faultline.catalogue import Failure, outcomes
 from faultline.catalogue.loading import failures
-from faultline.catalogue.recognition import met
+from faultline.catalogue.recognition import Mechanism, met
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.observations import measured, nearest, remedies
@@ -124,7 +124,7 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
             same = mechanism(failure, signature)
             return Match(failure, signature, LIKELY, where=places, mechanism=same.text if same else "")
         case Evidence.ERROR | Evidence.LOG if places and _place_known(hints, modes, everywhere):
-            nearest_raises = not nearest.gone(failure, signature, places, hints.versions)
+            nearest_raises = not nearest.disappeared(failure, signature, places, hints.versions)
             return Match(failure, signature, CERTAIN if nearest_raises else LIKELY, where=places)
     return Match(failure, signature, LIKELY, where=places)
 

@@ -62,11 +62,11 @@ def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
 def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
     """What every cell of the default matrix does with these versions, by the rules."""
     rules = expected.rules(failure)
-    found = {}
+    results = {}
     for cell in selection.select({failure.name: failure}, Selection(failure=(failure.name,))):
         expectation = expected.expect(rules, cell, versions)
-        found[cell] = (expectation.outcome, expectation.signatures[0] if expectation.signatures else "")
-    return found
+        results[cell] = (expectation.outcome, expectation.signatures[0] if expectation.signatures else "")
+    return results
 
 
 def with_versions(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
@@ -103,8 +103,8 @@ def monthly(failure: str) -> Mapping[Cell, Sequence[Row | None]]:
 def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
     """The places in which broken cells diverged in one of some ways, on any stack."""
     wanted = {("diverges", signature) for signature in signatures}
-    found = {place(cell) for cell, did in outcomes(failure).items() if cell.broken and did in wanted}
-    return found | {
+    today = {place(cell) for cell, did in outcomes(failure).items() if cell.broken and did in wanted}
+    return today | {
         place(cell)
         for cell, rows in store.rows(failure.name).items()
         if cell.broken and any((row.outcome, row.signature) in wanted for row in rows)
@@ -114,11 +114,11 @@ def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
 @store.view
 def recorded(failure: str, signature: str) -> Mapping[Cell, Sequence[Row]]:
     """The runs of a failure's cells that ended with an error of this signature, by cell."""
-    found = {
+    by_cell = {
         cell: [row for row in rows if row.outcome in ERRORS and row.signature == signature]
         for cell, rows in store.rows(failure).items()
     }
-    return {cell: rows for cell, rows in found.items() if rows}
+    return {cell: rows for cell, rows in by_cell.items() if rows}
 
 
 @store.view
@@ -157,8 +157,8 @@ def beginning(error: str) -> str:
 
 def runs(error: Error) -> list[tuple[Cell, Row]]:
     """The recorded runs that ended with an error, by stack and cell."""
-    found = [(cell, row) for cell, rows in store.rows(error.failure).items() for row in rows if row.error == error.id]
-    return sorted(found, key=lambda run: (releases(run[1]), run[0].id))
+    every = [(cell, row) for cell, rows in store.rows(error.failure).items() for row in rows if row.error == error.id]
+    return sorted(every, key=lambda run: (releases(run[1]), run[0].id))
 
 
 def releases(row: Row) -> str:
@@ -174,9 +174,9 @@ def named_stacks() -> dict[str, Stack]:
 def seen(text: str) -> list[tuple[Cell, Row]]:
     """The recorded runs that ended with an error in any wording; the newest stack last, today's behind all."""
     alike = [each for each in store.errors().values() if same_error(beginning(each.text), beginning(text))]
-    found = [run for error in alike for run in runs(error)]
-    ages = {name: _age(store.stacks()[name]) for name in {row.stack for _, row in found}}
-    return sorted(found, key=lambda run: ages[run[1].stack])
+    every = [run for error in alike for run in runs(error)]
+    ages = {name: _age(store.stacks()[name]) for name in {row.stack for _, row in every}}
+    return sorted(every, key=lambda run: ages[run[1].stack])
 
 
 def _age(stack: Stack) -> tuple[bool, list[Version]]:

@@ -50,14 +50,14 @@ def runs(failure: Failure) -> list[tuple[Stack, Runs]]:
             if row.stack in stacks:
                 did.setdefault(row.stack, {})[cell] = row
     stacks[TODAY] = Stack(TODAY, measured.pinned())
-    told = {
+    broken = {
         name: {cell: row for cell, row in there.items() if cell.broken and row.outcome != "impossible"}
         for name, there in did.items()
     }
-    return [(stacks[name], there) for name, there in told.items() if there]
+    return [(stacks[name], there) for name, there in broken.items() if there]
 
 
-def gone(failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str]) -> bool:
+def disappeared(failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str]) -> bool:
     """Whether cells were run in these places on the stack nearest to these versions, and none ended so."""
     near = nearest(failure, versions)
     there = _within(near[1], where) if near else []

@@ -24,8 +24,9 @@ def quick(cells: Collection[Cell]) -> list[Cell]:
         shown = cell in shows if cell.broken else (cell.failure, cell.strategy, cell.checkpointing) in places
         reported = failure.reported and failure.reported.strategy
         _, _, named = failure.report.partition("/")
-        told = fnmatchcase(cell.name.partition("/")[2], named or "*")
-        best = (shown, strategies.distributed(cell.strategy), cell.strategy == reported, told, cell == usual(cell))
+        in_report = fnmatchcase(cell.name.partition("/")[2], named or "*")
+        distributed = strategies.distributed(cell.strategy)
+        best = (shown, distributed, cell.strategy == reported, in_report, cell == usual(cell))
         return tuple(not each for each in best)
 
     chosen: dict[tuple[str, str], Cell] = {}

@@ -39,30 +39,20 @@ class Range:
 
     def below(self, version: Version) -> bool:
         """Whether all of it is older than a version."""
-        return _disjoint(self.allowed, version)
+        return self.allowed.is_disjoint(_allowed(f">={version}"))
 
     def reaches(self, version: Version) -> bool:
         """Whether none of it is older than a version."""
-        return _within(self.allowed, ">=", version)
+        return self.allowed.is_subset(_allowed(f">={version}"))
 
     def ends_by(self, version: Version) -> bool:
         """Whether none of it is newer than a version."""
-        return _within(self.allowed, "<=", version)
+        return self.allowed.is_subset(_allowed(f"<={version}"))
 
 
 @functools.cache
 def _allowed(text: str) -> VersionRange:
     return SpecifierSet(text, prereleases=True).to_range()
-
-
-@functools.cache
-def _disjoint(allowed: VersionRange, version: Version) -> bool:
-    return allowed.is_disjoint(_allowed(f">={version}"))
-
-
-@functools.cache
-def _within(allowed: VersionRange, operator: str, version: Version) -> bool:
-    return allowed.is_subset(_allowed(f"{operator}{version}"))
 
 
 def parse(text: str) -> Range:

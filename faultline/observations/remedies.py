@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from faultline.catalogue import REMEDIES, Claim, Failure
-from faultline.catalogue.outcomes import named
-from faultline.cells import claims, words
+from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.claims import Outcomes, Verdict
 from faultline.observations import measured
 from faultline.observations.measured import Place, place
+from faultline.observations.verdicts import where
 
 SILENT = ("diverges", "misplaced", "hangs", "crashes")
 
@@ -64,8 +64,8 @@ def fates(
         "other words": lambda: [*known],
     }
     for scope, cells in scopes.items():
-        if found := remedies(failure, cells(), known):
-            return found, scope
+        if results := remedies(failure, cells(), known):
+            return results, scope
     return [], ""
 
 
@@ -99,13 +99,5 @@ def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Col
     pro, contra = ([c for c in cells if c in chosen] for cells in (verdict.speaks_for, verdict.against))
     if not pro and not contra:
         return None
-    did: dict[str, list[Cell]] = {}
-    for cell in contra:
-        did.setdefault(named(*known[claims.swapped(failure, claim, cell)]), []).append(cell)
-    tested = pro + contra
-    against = (
-        outcome if len(cells) == len(tested) else f"{outcome} under {', '.join(words.places(cells, tested))}"
-        for outcome, cells in did.items()
-    )
-    word = Verdict(claim, tuple(pro), tuple(contra)).word
-    return Fate(key, claim, word, len(pro), len(tested), tuple(against))
+    held = Verdict(claim, tuple(pro), tuple(contra))
+    return Fate(key, claim, held.word, len(pro), len(pro) + len(contra), tuple(where(failure, held, known)))

@@ -119,8 +119,8 @@ def errors() -> Mapping[str, Error]:
 @view
 def rows(failure: str) -> Mapping[Cell, Sequence[Row]]:
     """What each cell of a failure did."""
-    found = itertools.groupby(_read(_rows_file(failure), Row), key=lambda row: row.cell)
-    return {Cell.parse(f"{failure}/{name}"): tuple(group) for name, group in found}
+    groups = itertools.groupby(_read(_rows_file(failure), Row), key=lambda row: row.cell)
+    return {Cell.parse(f"{failure}/{name}"): tuple(group) for name, group in groups}
 
 
 def failure_names() -> list[str]:
@@ -130,7 +130,7 @@ def failure_names() -> list[str]:
 
 def everything() -> Observations:
     by_failure = (rows(failure) for failure in failure_names())
-    return Observations(stacks(), errors(), {cell: each for found in by_failure for cell, each in found.items()})
+    return Observations(stacks(), errors(), {cell: each for by_cell in by_failure for cell, each in by_cell.items()})
 
 
 def write(observations: Observations) -> None:

@@ -47,13 +47,13 @@ def committed() -> Timeline:
 
 def series(timeline: Timeline) -> list[Series]:
     """A series for each failure and variant, its cells of all strategies and checkpointing modes put together."""
-    found: dict[tuple[str, str], list[Counter[str]]] = {}
+    by_variant: dict[tuple[str, str], list[Counter[str]]] = {}
     for name, outcomes in timeline.cells.items():
         cell = Cell.parse(name)
-        points = found.setdefault((cell.failure, cell.variant), [Counter() for _ in timeline.stacks])
+        points = by_variant.setdefault((cell.failure, cell.variant), [Counter() for _ in timeline.stacks])
         for point, outcome in zip(points, outcomes, strict=True):
             point[outcome.split()[0]] += 1
-    return [Series(failure, variant, points) for (failure, variant), points in found.items()]
+    return [Series(failure, variant, points) for (failure, variant), points in by_variant.items()]
 
 
 def write(file: Path, timeline: Timeline) -> None:

@@ -51,7 +51,7 @@ def endings(failure: Failure, stack: str = TODAY, precision: str = "fp32") -> li
     for cell in claims.showing(failure, outcomes):
         if cell.precision == precision and cell.world_size == default_world(cell):
             names.setdefault(WORDS[outcomes[cell][0]], {})[cell.strategy] = None
-    return [f"{word}: {as_code(grouped(found, strategies.names()))}" for word, found in names.items()]
+    return [f"{word}: {as_code(grouped(under, strategies.names()))}" for word, under in names.items()]
 
 
 def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list[str]:
@@ -67,6 +67,6 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
     for cell in sorted(judged, key=_order):
         by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)
     return [
-        told if len(there) == len(cells) else f"{told} under {', '.join(places(there, cells))}"
-        for told, there in by_outcome.items()
+        outcome if len(there) == len(cells) else f"{outcome} under {', '.join(places(there, cells))}"
+        for outcome, there in by_outcome.items()
     ]

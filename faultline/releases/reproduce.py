@@ -12,7 +12,8 @@ from rich.text import Text
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import TODAY, untagged
 from faultline.base.text import cut, one_line, plain
-from faultline.catalogue import Failure, Reported
+from faultline.catalogue import Failure
+from faultline.catalogue.history import Reported
 from faultline.catalogue.loading import failure_named
 from faultline.cells import words
 from faultline.cells.cell import Cell

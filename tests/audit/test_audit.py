@@ -21,7 +21,8 @@ from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.evidence import evidence
 from faultline.audit.project import Content, Project, put_together, read_project
 from faultline.base import paths
-from faultline.catalogue import loading, needs
+from faultline.catalogue import loading
+from faultline.catalogue.loading import needs
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
 from faultline.observations import history, measured, ranges, releases, store
 from faultline.observations.store import Row, Stack

@@ -17,9 +17,9 @@ from faultline import strategies
 from faultline.base import markdown
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
-from faultline.catalogue import KINDS
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Signature
+from faultline.catalogue.records import KINDS
 from faultline.cells import claims
 from faultline.cells.cell import (
     AXES,

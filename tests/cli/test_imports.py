@@ -21,7 +21,7 @@ import conftest
 from faultline.cells import selection
 from faultline.cells.expected import rules
 from faultline.cli import app
-from faultline.catalogue import failures
+from faultline.catalogue.loading import failures
 for failure in failures().values():
     rules(failure)
 assert selection.select(failures(), selection.Selection())
