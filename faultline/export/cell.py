@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.paths import REPROS
@@ -46,11 +45,6 @@ class Place:
     signature: str
     pins: Mapping[str, str]
     saves: bool
-
-    @property
-    def family(self) -> str:
-        """The family of its strategy, by the name of its file."""
-        return strategies.family(self.cell.strategy).__name__.rpartition(".")[2]
 
     @property
     def kind(self) -> str:
