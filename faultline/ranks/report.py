@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from faultline.base.errors import OTHER, RankError
+from faultline.base import errors
+from faultline.base.errors import OTHER
 from faultline.base.traces import own_fault
 
 Names = tuple[str, ...]
@@ -42,18 +43,21 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class ErrorReport:
-    """The exception that ended a rank: `kind` is that of this suite's own exceptions (see base/errors.py).
-
-    `own` is the place in this suite's code that is at fault, if one is; `at` the time; the last of `chain` the
-    exception itself.
-    """
+class RankError:
+    """The exception that ended a rank: `kind` is that of this suite's own exceptions (see base/errors.py), and `own`
+    the place in this suite's code that is at fault, if one is."""
 
     type: str
     message: str
     traceback: str
     own: str = ""
     kind: str = OTHER
+
+
+@dataclass(frozen=True)
+class ErrorReport(RankError):
+    """What only the judgement of a cell needs beside it: when it was, and its causes; the last of `chain` is itself."""
+
     at: float = 0.0
     chain: tuple[Raised, ...] = ()
 
@@ -214,6 +218,6 @@ def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
         for each in traceback.extract_tb(error.__traceback__)
     )
     text = "".join(traceback.format_exception_only(error))
-    kind = error.kind if isinstance(error, RankError) else OTHER
+    kind = error.kind if isinstance(error, errors.RankError) else OTHER
     raised = Raised(kind, str(error), text, frames, error.__cause__ is not None)
     return [*(_chain(before, seen) if before and id(before) not in seen else ()), raised]

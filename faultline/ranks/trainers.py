@@ -81,7 +81,7 @@ class Reader(TrainerCallback):
         self.run.trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
 
 
-def arguments(run: Run) -> dict[str, Any]:
+def arguments(run: Run) -> dict[str, object]:
     """TrainingArguments' keywords for a cell: strategy, checkpointing, precision, batch and steps."""
     cell, setup = run.cell, run.setup
     on = cell.checkpointing != "off"

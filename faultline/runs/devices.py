@@ -29,4 +29,4 @@ def check_device(device: str, python: str = sys.executable) -> None:
         return
     look = [python, "-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]
     if subprocess.run(look, capture_output=True, check=False).returncode:
-        raise UsageError("DEVICE=cuda: torch sees no GPU here; leave DEVICE out to run on the CPU with gloo")
+        raise UsageError("torch sees no GPU here; leave out the device to run on the CPU")

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from faultline.base.errors import OTHER, UsageError
+from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
-from faultline.ranks.report import KINDS, Deviation, Facts, Number, Report
+from faultline.ranks.report import KINDS, Deviation, Facts, Number, RankError, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 from faultline.strategies import Evidence
@@ -32,17 +32,6 @@ class Rounding:
     count: int = 0
     largest: Deviation | None = None
     times_noise: Number | None = None
-
-
-@dataclass(frozen=True)
-class RankError:
-    """The exception that ended a rank, without what only its judgement needs (see `ErrorReport`)."""
-
-    type: str
-    message: str
-    traceback: str
-    own: str = ""
-    kind: str = OTHER
 
 
 @dataclass(frozen=True)

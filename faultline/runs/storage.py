@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,22 +62,20 @@ class RunFolder:
 
 
 class Writer:
-    """Appends results as they come, from any thread; each is on disk when `add` returns."""
+    """Appends results as they come, in one thread; each is on disk when `add` returns."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.written = 0
-        self._lock = threading.Lock()
         torn = folder.cells.exists() and not folder.cells.read_bytes().endswith(b"\n") and folder.cells.stat().st_size
         self._file = open(folder.cells, "a")  # noqa: SIM115 - kept open for the whole run
         if torn:
             self._file.write("\n")
 
     def add(self, entry: Result) -> None:
-        with self._lock:
-            self._file.write(json.dumps(entry.as_json(), allow_nan=False) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self.written += 1
+        self._file.write(json.dumps(entry.as_json(), allow_nan=False) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.written += 1
 
     def close(self) -> None:
         self._file.close()

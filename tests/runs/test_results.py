@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -88,42 +86,6 @@ def test_a_cell_that_ran_twice_has_its_last_result(tmp_path):
     folder = RunFolder(tmp_path)
     write(folder, [fake(CELLS[0], "first"), fake(CELLS[1]), fake(CELLS[0], "second")])
     assert [entry.detail for entry in folder.results()] == ["second", ""]
-
-
-class Slow:
-    """A file that takes its time in the middle of every line, as a full disk or a network does."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def write(self, text):
-        for half in (text[: len(text) // 2], text[len(text) // 2 :]):
-            self.file.write(half)
-            self.file.flush()
-            time.sleep(0.001)
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
-def test_writing_from_many_threads_gives_whole_lines(tmp_path):
-    folder, writer = RunFolder(tmp_path), Writer(RunFolder(tmp_path))
-    writer._file = Slow(writer._file)
-
-    def work(name):
-        for number in range(15):
-            writer.add(fake(replace(CELLS[0], variant=f"{name}.{number}"), "x" * 200))
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    writer.close()
-    assert folder.cells.read_bytes().count(b"\n") == 90
-    assert {entry.cell.variant for entry in folder.results()} == {f"{t}.{n}" for t in range(6) for n in range(15)}, (
-        "lines of two workers were mixed"
-    )
 
 
 def test_a_result_is_on_disk_when_add_returns(tmp_path):

@@ -9,6 +9,7 @@ import multiprocessing.process
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,11 @@ from faultline.strategies.shared import SHARES, blocks
 LARGEST = 20_000_000  # parameters: what is checked here is trained several times over, on a CPU
 
 
+@dataclass(frozen=True)
 class Module:
     """Stands for a failure's module: its scenario is the target's."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    target: Target
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         file, function = Path(self.target.file), self.target.function
