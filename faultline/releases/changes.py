@@ -149,23 +149,6 @@ class Comparison:
         return next((word for word in (Safety.NOT_SAFE, Safety.UNKNOWN) if word in words), Safety.SAFE)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
-
-    `packages` has name, old and new version; `repeat` is the stack, as
-    `make test-matrix` takes it, on which a cell does what it did on the candidate.
-    `stack` has the baseline's versions in a line.
-    """
-
-    candidate: str
-    baseline: str
-    packages: Sequence[tuple[str, str, str]]
-    comparison: Comparison
-    repeat: str = ""
-    stack: str = ""
-
-
 def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
     """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again."""
     sides = _by_cell(before), _by_cell(after)
@@ -247,12 +230,6 @@ def pending(comparison: Comparison, repeated: Mapping[str, int]) -> list[Cell]:
             if (change.unsteady and change.hides and times < REPEATS) if times else (doubtful or number < SAMPLE):
                 chosen.append(change.cell)
     return chosen
-
-
-def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
-    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
-    names = sorted({*after, *(before if removed else ())})
-    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
 def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:

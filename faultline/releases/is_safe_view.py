@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +18,8 @@ from faultline.base.text import one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import grouped, ordered
-from faultline.releases.changes import Answer, Group, Kind, Safety
+from faultline.releases.changes import Comparison, Group, Kind, Safety
+from faultline.report.page import template
 
 LONGEST = 60_000  # characters of the comment; GitHub takes 65536
 PACKAGES = 80  # that the comment names
@@ -33,6 +33,23 @@ COLOURS = {
     Kind.FIXED: "green",
     Kind.POSSIBLE: "green",
 }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
+
+    `packages` has name, old and new version; `repeat` is the stack, as
+    `make test-matrix` takes it, on which a cell does what it did on the candidate.
+    `stack` has the baseline's versions in a line.
+    """
+
+    candidate: str
+    baseline: str
+    packages: Sequence[tuple[str, str, str]]
+    comparison: Comparison
+    repeat: str = ""
+    stack: str = ""
 
 
 def write(folder: Path, answer: Answer) -> None:
@@ -90,7 +107,7 @@ def repeat(answer: Answer, group: Group) -> str:
     return words.command(group.example.cell.id, answer.repeat) if answer.repeat else ""
 
 
-def data(answer: Answer) -> dict[str, Any]:
+def data(answer: Answer) -> dict[str, object]:
     """The whole answer as JSON can hold it; docs/releases.md has the table of its keys."""
     comparison = answer.comparison
     return {
@@ -178,11 +195,8 @@ def _counted(group: Group) -> str:
 
 
 def page(answer: Answer) -> str:
-    """The answer as an HTML page that needs nothing else; Jinja escapes all that it is given."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("verdict.html.j2").render(
+    """The answer as an HTML page that needs nothing else."""
+    return template(Path(__file__).with_name("verdict.html.j2")).render(
         headline=headline(answer), bumped=bumped(answer), because=because(answer), **data(answer)
     )
 
