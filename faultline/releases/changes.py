@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import chain
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
-from faultline.base.text import one_line
+from faultline.base.text import count, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell, default_world
 from faultline.observations.wording import normalised, same_error
@@ -134,9 +134,7 @@ class Comparison:
             (Safety.UNKNOWN, hidden, "can't be judged"),
             (Safety.UNKNOWN, self.unproven * (self.unproven > self.cells // 2), "prove nothing on either stack"),
         ]
-        reasons = [
-            (word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in counted if count
-        ]
+        reasons = [(word, f"{count(number, 'cell')} {text}") for word, number, text in counted if number]
         if self.unusable:
             reasons.append((Safety.UNKNOWN, self.unusable))
         elif not (self.compared or self.identical or reasons):

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faultline import strategies
-from faultline.base.text import one_line, plain
+from faultline.base.text import count, one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import grouped, ordered
@@ -176,7 +176,7 @@ def markdown(answer: Answer) -> str:
         where = dict(places(change.cell for change in group.changes))
         row = f"| {number}. {group.kind} | {len(group.changes)} | {code(group.before)} | {code(group.after)} |"
         row += f" {code(where['strategies'])} |"
-        detail = ["", f"**{number}. {group.kind}**: {_counted(group)}", ""]
+        detail = ["", f"**{number}. {group.kind}**: {count(len(group.changes), 'cell')}", ""]
         detail += [f"- {axis}: {code(text[:600])}" for axis, text in where.items()]
         detail += ["", *block(group.example.error[:ERROR])] if group.example.error else []
         detail += ["", *block(repeat(answer, group))] if repeat(answer, group) else []
@@ -188,10 +188,6 @@ def markdown(answer: Answer) -> str:
         shown += 1
     left = [f"And {len(groups) - shown} more, which report.html has."] if shown < len(groups) else []
     return "\n".join([*lines, *table, *details, "", *left]).rstrip() + "\n"
-
-
-def _counted(group: Group) -> str:
-    return f"{len(group.changes)} {'cell' if len(group.changes) == 1 else 'cells'}"
 
 
 def page(answer: Answer) -> str:
@@ -221,7 +217,7 @@ def _lines(answer: Answer) -> Iterator[Text]:
         yield Text("changed cells, by cause:", "bold")
     for number, group in enumerate(comparison.groups, 1):
         yield Text(f"{number}. {group.kind}", COLOURS.get(group.kind, "")).append(
-            f"  {_counted(group)}: {group.before} -> {group.after}", "not bold"
+            f"  {count(len(group.changes), 'cell')}: {group.before} -> {group.after}", "not bold"
         )
         yield from (Text(f"  {axis}: {text}") for axis, text in places(change.cell for change in group.changes))
         if group.example.error:
