@@ -70,3 +70,8 @@ def listing(words: Sequence[str]) -> str:
     """Words as a sentence has them: ``ddp, zero2 and fsdp2``."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: ``1 cell``, ``2 cells``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

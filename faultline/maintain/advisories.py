@@ -50,7 +50,9 @@ def advisory(failure: Failure) -> Json:
         "summary": failure.title,
         "details": story(failure),
         "affected": affected(failure, broken),
-        "references": [{"type": _kind(record), "url": record} for record in failure.records],
+        "references": [
+            {"type": "REPORT" if "/issues/" in record else "WEB", "url": record} for record in failure.records
+        ],
         "database_specific": {
             "since": failure.since,
             "until": failure.until,
@@ -73,10 +75,6 @@ def story(failure: Failure) -> str:
     """The story of the failure's README, without its title and what was measured."""
     readme = (REPROS / failure.name / "README.md").read_text(encoding="utf-8")
     return readme.partition(BEGIN)[0].partition("\n")[2].strip()
-
-
-def _kind(record: str) -> str:
-    return "REPORT" if "/issues/" in record else "WEB"
 
 
 def _conditions(variant: Variant) -> Json:

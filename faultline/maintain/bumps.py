@@ -23,7 +23,8 @@ from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases import is_safe, is_safe_view
-from faultline.releases.changes import Answer, Comparison, Safety
+from faultline.releases.changes import Comparison, Safety
+from faultline.releases.is_safe_view import Answer
 from faultline.runs import campaigns
 from faultline.stacks import requests
 

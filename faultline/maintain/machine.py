@@ -13,6 +13,7 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.packages import versions
+from faultline.base.text import count
 from faultline.ranks import preload
 from faultline.report import listing
 from faultline.stacks import environments
@@ -48,6 +49,6 @@ def _gpus() -> list[str]:
 def clean_stacks() -> int:
     """Remove the environments of all stacks, except if a run uses one."""
     removed, used = environments.clean()
-    line = f"{len(removed)} environment{'' if len(removed) == 1 else 's'} removed from {environments.cache()}"
+    line = f"{count(len(removed), 'environment')} removed from {environments.cache()}"
     print(f"{line}; kept, as they are in use: {', '.join(folder.name for folder in used)}" if used else line)
     return EXIT_AS_EXPECTED

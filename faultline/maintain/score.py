@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.base.markdown import put
+from faultline.base.markdown import headed, put, row
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.diagnose import lines as diagnose_lines
@@ -26,6 +26,7 @@ TRACEBACK_ALONE = "errors of runs, the traceback alone"
 WITH_PLACE = "errors of runs, with strategy and checkpointing"
 PASTED = "logs that people pasted"
 NEAR_MISS = "near misses"
+WORTHS = ("right", "one_of", "less", "wrong")
 MECHANISM, OR = " (mechanism)", " or "
 
 
@@ -58,24 +59,28 @@ class Scored:
     group: str
     with_answer: int
     without: int
-    right: int
-    one_of: int
-    less: int
-    wrong: int
+    worths: Counter[str]
+
+    @property
+    def wrong(self) -> int:
+        return self.worths["wrong"]
+
+    @property
+    def good(self) -> int:
+        """The logs whose failure was named, by itself, among others or for its mechanism."""
+        return self.worths["right"] + self.worths["one_of"] + self.worths["less"]
 
     @property
     def precision(self) -> str:
-        good = self.right + self.one_of + self.less
-        return _share(good, good + self.wrong)
+        return _share(self.good, self.good + self.wrong)
 
     @property
     def recall(self) -> str:
-        return _share(self.right, self.with_answer)
+        return _share(self.worths["right"], self.with_answer)
 
     @property
     def named(self) -> str:
-        """The share of the catalogue's logs whose failure was named, be it among others or for its mechanism."""
-        return _share(self.right + self.one_of + self.less, self.with_answer)
+        return _share(self.good, self.with_answer)
 
 
 def _share(part: int, whole: int) -> str:
@@ -137,25 +142,20 @@ def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
     counted = []
     for group in (*groups, "all"):
         chosen = [(labelled, answer) for labelled, answer in answers if group in ("all", labelled.group)]
+        with_answer = sum(labelled.answer != UNKNOWN for labelled, _ in chosen)
         worths = Counter(worth(labelled, answer) for labelled, answer in chosen)
-        named = sum(labelled.answer != UNKNOWN for labelled, _ in chosen)
-        counts = (worths[word] for word in ("right", "one_of", "less", "wrong"))
-        counted.append(Scored(group, named, len(chosen) - named, *counts))
+        counted.append(Scored(group, with_answer, len(chosen) - with_answer, worths))
     return counted
 
 
 def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
     """Precision and recall as Markdown, and each log that was answered otherwise."""
     columns = ("of the catalogue", "others", "named rightly", "one of several", "the mechanism alone", "named wrongly")
-    lines = [
-        f"| | {' | '.join(columns)} | precision | recall | named at all |",
-        "| --- " * 10 + "|",
-        *(
-            f"| {s.group} | {s.with_answer} | {s.without} | {s.right} | {s.one_of} | {s.less} | {s.wrong} "
-            f"| {s.precision} | {s.recall} | {s.named} |"
-            for s in score(answers)
-        ),
-    ]
+    rows = []
+    for scored in score(answers):
+        counts = (scored.with_answer, scored.without, *(scored.worths[word] for word in WORTHS))
+        rows.append(row(scored.group, *map(str, counts), scored.precision, scored.recall, scored.named))
+    lines = headed(("group", *columns, "precision", "recall", "named at all"), rows)
     missed = [
         f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
         for labelled, answer in answers

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from faultline.base.packages import NEEDED
-from faultline.base.text import cut
+from faultline.base.text import count, cut
 from faultline.catalogue.outcomes import named
 from faultline.releases.bisection import Bisection
 from faultline.releases.search import Boundary, Smallest
@@ -239,7 +239,3 @@ def _blame(blame: Blame) -> Iterator[str]:
     for trial in blame.trials:
         word = {True: "changes", False: "changes nothing", None: "can't tell"}[trial.changes]
         yield f"  {', '.join(trial.packages)}: {word}: {trial.why}"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import chain
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED
-from faultline.base.text import one_line
+from faultline.base.text import count, one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell, default_world
 from faultline.observations.wording import normalised, same_error
@@ -134,9 +134,7 @@ class Comparison:
             (Safety.UNKNOWN, hidden, "can't be judged"),
             (Safety.UNKNOWN, self.unproven * (self.unproven > self.cells // 2), "prove nothing on either stack"),
         ]
-        reasons = [
-            (word, f"{count} {'cell' if count == 1 else 'cells'} {text}") for word, count, text in counted if count
-        ]
+        reasons = [(word, f"{count(number, 'cell')} {text}") for word, number, text in counted if number]
         if self.unusable:
             reasons.append((Safety.UNKNOWN, self.unusable))
         elif not (self.compared or self.identical or reasons):
@@ -147,23 +145,6 @@ class Comparison:
     def verdict(self) -> Safety:
         words = {word for word, _ in self.reasons}
         return next((word for word in (Safety.NOT_SAFE, Safety.UNKNOWN) if word in words), Safety.SAFE)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
-
-    `packages` has name, old and new version; `repeat` is the stack, as
-    `make test-matrix` takes it, on which a cell does what it did on the candidate.
-    `stack` has the baseline's versions in a line.
-    """
-
-    candidate: str
-    baseline: str
-    packages: Sequence[tuple[str, str, str]]
-    comparison: Comparison
-    repeat: str = ""
-    stack: str = ""
 
 
 def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
@@ -247,12 +228,6 @@ def pending(comparison: Comparison, repeated: Mapping[str, int]) -> list[Cell]:
             if (change.unsteady and change.hides and times < REPEATS) if times else (doubtful or number < SAMPLE):
                 chosen.append(change.cell)
     return chosen
-
-
-def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
-    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
-    names = sorted({*after, *(before if removed else ())})
-    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
 def _by_cell(runs: Iterable[Collection[Result]]) -> dict[str, list[Result]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -15,7 +15,8 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases import changes, is_safe_view
-from faultline.releases.changes import Answer, Comparison
+from faultline.releases.changes import Comparison
+from faultline.releases.is_safe_view import Answer
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign, Measured
 from faultline.runs.storage import RunFolder
@@ -66,7 +67,7 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
     names = (base.name, f"{' '.join(candidate.split())} on {base.name}")
     old = campaigns.measure(campaign, names[0], base, [])
     new = campaigns.measure(campaign, names[1], on(base, old.lock, candidate), []) if old.lock else Measured(names[1])
-    changed = changes.packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
+    changed = packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
     unusable = next((f"{each.name}: {each.unusable}" for each in (old, new) if each.unusable), "")
     if not unusable and changed:
         comparison = compare(campaign, (old, new), cells)
@@ -75,6 +76,12 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
     stack = stack_name({name: version for name, version in pins(old.lock).items() if name in STACK})
     text = " ".join(candidate.split())
     return Answer(text, base.name, changed, comparison, repeatable(base, text, new), stack)
+
+
+def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:
+    """Name, old and new version of each package that differs; an empty version is that of one that isn't there."""
+    names = sorted({*after, *(before if removed else ())})
+    return [(name, before.get(name, ""), after.get(name, "")) for name in names if before.get(name) != after.get(name)]
 
 
 def on(base: Stack, lock: str, candidate: str) -> Stack:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from faultline import strategies
-from faultline.base.text import one_line, plain
+from faultline.base.text import count, one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import grouped, ordered
-from faultline.releases.changes import Answer, Group, Kind, Safety
+from faultline.releases.changes import Comparison, Group, Kind, Safety
+from faultline.report.page import template
 
 LONGEST = 60_000  # characters of the comment; GitHub takes 65536
 PACKAGES = 80  # that the comment names
@@ -33,6 +33,23 @@ COLOURS = {
     Kind.FIXED: "green",
     Kind.POSSIBLE: "green",
 }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
+
+    `packages` has name, old and new version; `repeat` is the stack, as
+    `make test-matrix` takes it, on which a cell does what it did on the candidate.
+    `stack` has the baseline's versions in a line.
+    """
+
+    candidate: str
+    baseline: str
+    packages: Sequence[tuple[str, str, str]]
+    comparison: Comparison
+    repeat: str = ""
+    stack: str = ""
 
 
 def write(folder: Path, answer: Answer) -> None:
@@ -90,7 +107,7 @@ def repeat(answer: Answer, group: Group) -> str:
     return words.command(group.example.cell.id, answer.repeat) if answer.repeat else ""
 
 
-def data(answer: Answer) -> dict[str, Any]:
+def data(answer: Answer) -> dict[str, object]:
     """The whole answer as JSON can hold it; docs/releases.md has the table of its keys."""
     comparison = answer.comparison
     return {
@@ -159,7 +176,7 @@ def markdown(answer: Answer) -> str:
         where = dict(places(change.cell for change in group.changes))
         row = f"| {number}. {group.kind} | {len(group.changes)} | {code(group.before)} | {code(group.after)} |"
         row += f" {code(where['strategies'])} |"
-        detail = ["", f"**{number}. {group.kind}**: {_counted(group)}", ""]
+        detail = ["", f"**{number}. {group.kind}**: {count(len(group.changes), 'cell')}", ""]
         detail += [f"- {axis}: {code(text[:600])}" for axis, text in where.items()]
         detail += ["", *block(group.example.error[:ERROR])] if group.example.error else []
         detail += ["", *block(repeat(answer, group))] if repeat(answer, group) else []
@@ -173,16 +190,9 @@ def markdown(answer: Answer) -> str:
     return "\n".join([*lines, *table, *details, "", *left]).rstrip() + "\n"
 
 
-def _counted(group: Group) -> str:
-    return f"{len(group.changes)} {'cell' if len(group.changes) == 1 else 'cells'}"
-
-
 def page(answer: Answer) -> str:
-    """The answer as an HTML page that needs nothing else; Jinja escapes all that it is given."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("verdict.html.j2").render(
+    """The answer as an HTML page that needs nothing else."""
+    return template(Path(__file__).with_name("verdict.html.j2")).render(
         headline=headline(answer), bumped=bumped(answer), because=because(answer), **data(answer)
     )
 
@@ -207,7 +217,7 @@ def _lines(answer: Answer) -> Iterator[Text]:
         yield Text("changed cells, by cause:", "bold")
     for number, group in enumerate(comparison.groups, 1):
         yield Text(f"{number}. {group.kind}", COLOURS.get(group.kind, "")).append(
-            f"  {_counted(group)}: {group.before} -> {group.after}", "not bold"
+            f"  {count(len(group.changes), 'cell')}: {group.before} -> {group.after}", "not bold"
         )
         yield from (Text(f"  {axis}: {text}") for axis, text in places(change.cell for change in group.changes))
         if group.example.error:

@@ -69,8 +69,10 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
     for package in sorted({name for each in versions for name in each}):
         table.add_row(package, *(Text(each.get(package, "")) for each in versions))
     table.add_section()
-    table.add_row("outcome", *(Text(_outcome(each), style="bold") for each in both))
-    table.add_row("detail", *(Text(_detail(each)) for each in both))
+    outcomes = [str(each.results[0].did) if each.results else "uninstallable" for each in both]
+    details = [each.results[0].detail if each.results else each.unusable for each in both]
+    table.add_row("outcome", *(Text(each, style="bold") for each in outcomes))
+    table.add_row("detail", *(Text(cut(each, 400)) for each in details))
     console.print(table)
     if note:
         console.print(Text(f"Note: {note}."), soft_wrap=True)
@@ -81,14 +83,6 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
     for each in both:
         again = words.command(cell.id, "" if each.name == TODAY else each.name)
         console.print(Text(f"again on {one_line(each.name)}: {again}"), soft_wrap=True)
-
-
-def _outcome(measured: Measured) -> str:
-    return str(measured.results[0].did) if measured.results else "uninstallable"
-
-
-def _detail(measured: Measured) -> str:
-    return cut(measured.results[0].detail if measured.results else measured.unusable, 400)
 
 
 def _error(measured: Measured) -> str:

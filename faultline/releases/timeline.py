@@ -20,7 +20,7 @@ from faultline.observations.store import Stack
 from faultline.observations.timeline import UNINSTALLABLE, Timeline
 from faultline.releases import timeline_view
 from faultline.runs import campaigns, devices
-from faultline.runs.campaigns import Campaign, Measured, measure
+from faultline.runs.campaigns import Measured, measure
 from faultline.stacks import requests
 
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
@@ -51,7 +51,8 @@ def run(request: Request) -> int:
         check_complete(observed.committed(), dates, cells)
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
     campaign = campaigns.begin("timeline", asked, request.workers, request.resume)
-    timeline = measure_all(campaign, dates, cells)
+    measured = [measure(campaign, date, requests.parse(date), cells) for date in dates]
+    timeline = gather(measured, [cell.id for cell in cells])
     folder = campaign.folder.path
     observed.write(folder / "timeline.json", timeline)
     timeline_view.terminal(Console(), timeline)
@@ -101,11 +102,6 @@ def months(first: datetime.date, last: datetime.date) -> Iterator[datetime.date]
         if day >= first:
             yield day
         day = (day + datetime.timedelta(days=31)).replace(day=1)
-
-
-def measure_all(campaign: Campaign, dates: Sequence[str], cells: Sequence[Cell]) -> Timeline:
-    """Run cells on the stack of each date; what the campaign has already is not run again."""
-    return gather([measure(campaign, date, requests.parse(date), cells) for date in dates], [cell.id for cell in cells])
 
 
 def gather(measured: Sequence[Measured], cells: Sequence[str]) -> Timeline:

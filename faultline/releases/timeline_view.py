@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from rich.console import Console
 from rich.text import Text
 
@@ -16,9 +15,11 @@ from faultline.base.text import one_line, plain
 from faultline.catalogue.loading import failures
 from faultline.observations.store import Stack
 from faultline.observations.timeline import UNINSTALLABLE, Series, Timeline, series, when
+from faultline.report.page import template
 from faultline.report.run import ABSENT, SYMBOLS
 from faultline.report.terminal import STYLES
 
+FOLDER = Path(__file__).parent
 # Pixels: the labels' width, a square's side with its gap, the dates' height, an outcome's width in the legend.
 LABEL, SIDE, HEAD, NAME = 250, 20, 46, 85
 COLUMN = 6  # characters of a moment on the terminal
@@ -96,7 +97,7 @@ def picture(timeline: Timeline) -> str:
     lines = list(_lines(timeline))
     met = {outcome for row in series(timeline) for point in row.points for outcome in +point}
     outcomes = [outcome for outcome in (*SYMBOLS, UNINSTALLABLE) if outcome in met]
-    return _template("timeline.svg.j2").render(
+    return template(FOLDER / "timeline.svg.j2").render(
         lines=lines,
         dates=[(LABEL + number * SIDE, one_line(when(moment))) for number, moment in enumerate(timeline.stacks)],
         outcomes=[(number * NAME, outcome) for number, outcome in enumerate(outcomes)],
@@ -147,7 +148,7 @@ def page(file: Path, timeline: Timeline) -> None:
     for name, outcomes in timeline.cells.items():
         failure, _, rest = name.partition("/")
         cells.setdefault(plain(failure), []).append((plain(rest), [plain(outcome) for outcome in outcomes]))
-    html = _template("timeline.html.j2").render(
+    html = template(FOLDER / "timeline.html.j2").render(
         picture=picture(timeline),
         dates=[(one_line(when(moment)), versions(moment)) for moment in timeline.stacks],
         cells=cells,
@@ -155,14 +156,3 @@ def page(file: Path, timeline: Timeline) -> None:
         symbols={**SYMBOLS, UNINSTALLABLE: ABSENT},
     )
     file.write_text(html, encoding="utf-8")
-
-
-def _template(name: str) -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name)

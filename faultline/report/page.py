@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from faultline.base.text import one_line, plain
@@ -40,12 +40,17 @@ class Shared:
 
 def write(file: Path, results: Collection[Result], facts: Mapping[str, object]) -> None:
     """Write the page of a run; `facts` are those of its run.json."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     run = file.resolve().parent.name
-    html = environment.get_template("page.html.j2").render(run=run, data=Markup(embed(tidy(data(run, results, facts)))))
+    embedded = Markup(embed(tidy(data(run, results, facts))))
+    html = template(Path(__file__).with_name("page.html.j2")).render(run=run, data=embedded)
     file.write_text(html, encoding="utf-8")
+
+
+def template(file: Path) -> Template:
+    """A page's template, which escapes all that it is given."""
+    loader = FileSystemLoader(file.parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template(file.name)
 
 
 def embed(value: object) -> str:

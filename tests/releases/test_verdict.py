@@ -12,7 +12,8 @@ from rich.console import Console
 
 from faultline.base.paths import ROOT
 from faultline.releases import is_safe_view
-from faultline.releases.changes import Answer, Comparison
+from faultline.releases.changes import Comparison
+from faultline.releases.is_safe_view import Answer
 from tests.support.changes import cells, compared
 
 PIECES = [

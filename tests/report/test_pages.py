@@ -16,7 +16,7 @@ from faultline.maintain import screenshots
 from faultline.observations.store import Stack
 from faultline.observations.timeline import Timeline, committed
 from faultline.releases import is_safe_view, timeline_view
-from faultline.releases.changes import Answer
+from faultline.releases.is_safe_view import Answer
 from faultline.report import page as report_page
 from faultline.report import run, terminal
 from faultline.runs import results
