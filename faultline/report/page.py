@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,19 +23,6 @@ from faultline.runs.results import Result, as_expected
 
 # What could end the script element that holds the data, or begin a comment in it.
 _ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
-
-
-class Shared:
-    """Values that many cells have in common, each kept once and known by its number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, value: object) -> int:
-        return self._numbers.setdefault(json.dumps(value), len(self._numbers))
-
-    def values(self) -> list[object]:
-        return [json.loads(text) for text in self._numbers]
 
 
 def write(file: Path, results: Collection[Result], facts: Mapping[str, object]) -> None:
@@ -71,7 +58,12 @@ def tidy(value: object) -> object:
 
 def data(run: str, results: Collection[Result], facts: Mapping[str, object]) -> dict[str, object]:
     """All that the page's script needs to know."""
-    shared, stack, asked = Shared(), str(facts.get("asked", "")), facts.get("cells")
+    stack, asked = str(facts.get("asked", "")), facts.get("cells")
+    common: dict[str, int] = {}  # the number of each value that many cells have in common
+
+    def shared(value: object) -> int:
+        return common.setdefault(json.dumps(value), len(common))
+
     cells: list[dict[str, object]] = []
     sections = []
     for table in report_run.tables(results):
@@ -94,7 +86,7 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, object]) -> 
         "symbols": SYMBOLS,
         "sections": sections,
         "cells": cells,
-        "shared": shared.values(),
+        "shared": [json.loads(value) for value in common],
     }
 
 
@@ -123,7 +115,7 @@ def _section(name: str, results: Collection[Result]) -> dict[str, object]:
     }
 
 
-def _cell(result: Result, shared: Shared, stack: str) -> dict[str, object]:
+def _cell(result: Result, shared: Callable[[object], int], stack: str) -> dict[str, object]:
     """One cell, with numbers for what it may share with others; `stack` as it was asked for."""
     expected = result.expected
     return {
@@ -137,20 +129,20 @@ def _cell(result: Result, shared: Shared, stack: str) -> dict[str, object]:
         "expected": named(expected.outcome, *expected.signatures),
         "record": expected.record,
         "seconds": _number(result.seconds),
-        "detail": shared.number(result.detail),
-        "worst": shared.number(result.worst_parameter),
+        "detail": shared(result.detail),
+        "worst": shared(result.worst_parameter),
         "off": "" if result.relative_error is None else _number(result.relative_error),
-        "evidence": shared.number(result.evidence),
-        "errors": shared.number(
-            [[shared.number(name), kind, step, rank, _number(off)] for name, kind, step, rank, off in result.errors]
+        "evidence": shared(result.evidence),
+        "errors": shared(
+            [[shared(name), kind, step, rank, _number(off)] for name, kind, step, rank, off in result.errors]
         ),
         "ranks": [
             [
                 rank.rank,
                 rank.exit,
-                shared.number(asdict(rank.error) if rank.error else None),
-                shared.number(rank.stack),
-                shared.number(rank.log),
+                shared(asdict(rank.error) if rank.error else None),
+                shared(rank.stack),
+                shared(rank.log),
                 [_number(loss, 6) for loss in rank.losses],
                 rank.steps,
                 rank.bad,
