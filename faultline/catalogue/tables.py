@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import UsageError, unknown
 
 T = TypeVar("T")
 WORDS = {str: "a text", bool: "true or false", int: "a number"}
@@ -38,9 +37,7 @@ def _record(table: Any, kind: Any, place: str, at: str) -> Any:
     kinds = typing.get_type_hints(kind)
     for key in table:
         if key not in kinds:
-            near = difflib.get_close_matches(key, kinds, 1, 0.4)
-            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(kinds)}"
-            raise UsageError(f"{place}: {at + ': ' if at else ''}unknown key `{key}`; {hint}")
+            raise UsageError(f"{place}: {at + ': ' if at else ''}{unknown('key', key, list(kinds))}")
     for field in dataclasses.fields(kind):
         if field.name not in table and field.default is field.default_factory is dataclasses.MISSING:
             raise UsageError(f"{place}: {at + ': ' if at else ''}`{field.name}` is missing")

@@ -108,11 +108,11 @@ measured_by = "faultline bisect"
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("recognise", "[error.torn]\ntold = 'x'", "error.torn: unknown key `told`; known: any_of, distinguished_by"),
+        ("recognise", "[error.torn]\ntold = 'x'", "error.torn: unknown key 'told'"),
         (
             "recognise",
             "[error.torn]\ndistinguish_by = 'x'",
-            "unknown key `distinguish_by`; did you mean `distinguished_by`",
+            "unknown key 'distinguish_by'; did you mean distinguished_by",
         ),
         (
             "recognise",

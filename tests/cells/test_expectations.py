@@ -188,8 +188,8 @@ def test_law_the_verdict_is_strict_both_ways(expected, signatures, found):
     ("text", "message"),
     [
         ("[[rule]]\noutcome = \n", "line 2"),
-        ("[[rules]]\n", "unknown key `rules`; did you mean `rule`?"),
-        (f"[[rule]]\nstrategi = 'ddp'\n{RAISES}", "rule 1: unknown key `strategi`; did you mean `strategy`"),
+        ("[[rules]]\n", "unknown key 'rules'; did you mean rule?"),
+        (f"[[rule]]\nstrategi = 'ddp'\n{RAISES}", "rule 1: unknown key 'strategi'; did you mean strategy"),
         ("[[rule]]\nstrategy = 'ddp'", "rule 1: `outcome` is missing"),
         (f"[[rule]]\n{RAISES}\n[[rule]]\noutcome = 'rises'", "rule 2: unknown outcome 'rises'; did you mean raises"),
         ("[[rule]]\noutcome = 'invalid'", "unknown outcome 'invalid'"),

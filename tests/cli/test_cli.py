@@ -294,7 +294,7 @@ def test_pytest_names_a_mistake_in_expected_toml(project, collected):
     finally:
         file.write_text(rules)
     assert code == pytest.ExitCode.INTERRUPTED
-    wanted = "repros/zero3_dummy_loss/expected.toml, rule 1: unknown key 'outcom'; did you mean outcome"
+    wanted = "repros/zero3_dummy_loss/expected.toml: rule 1: unknown key 'outcom'; did you mean outcome"
     assert [line.startswith(wanted) for line in lines].count(True) == 1, "the mistake is not named, or not just once"
     assert any(line.startswith("repros/zero_double_reduction/failure.py::broken/") for line in lines)
 
