@@ -16,8 +16,3 @@ def axes(place: str) -> dict[str, str]:
     return {
         axis: part.removeprefix("w") if axis == "world_size" else part for axis, part in zip(AXES, parts, strict=False)
     }
-
-
-def pattern(place: str) -> str:
-    """The pattern of the names of all cells in a place; empty for no place."""
-    return f"{place}/*" if place else ""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 from faultline.catalogue.history import History, Reported
-from faultline.catalogue.places import pattern
 from faultline.catalogue.recognition import Recognition
 
 REMEDIES = ("helps", "present")
@@ -136,4 +135,5 @@ class Failure:
 
     @property
     def report(self) -> str:
-        return pattern(self.history.report)
+        """The pattern of the cells that the upstream report shows."""
+        return f"{self.history.report}/*" if self.history.report else ""

@@ -9,6 +9,7 @@ from itertools import product
 
 from faultline import strategies
 from faultline.base.errors import UsageError
+from faultline.base.text import matches
 from faultline.catalogue import Failure, Variant
 
 CHECKPOINTING = ("off", "reentrant", "non-reentrant")
@@ -62,6 +63,14 @@ class Cell:
             raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
         failure, variant, strategy, checkpointing, precision, world, device = parts
         return Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device)
+
+
+def within(cell: Cell, conditions: object, axes: Iterable[str]) -> bool:
+    """Whether a cell is what conditions name on each of these axes, by patterns or numbers; none there means any."""
+    return all(
+        not (values := getattr(conditions, axis)) or matches(str(getattr(cell, axis)), tuple(map(str, values)))
+        for axis in axes
+    )
 
 
 def listed(text: str) -> tuple[str, ...]:

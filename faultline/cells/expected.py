@@ -20,7 +20,7 @@ from faultline.base.paths import REPROS
 from faultline.base.text import matches
 from faultline.catalogue import Failure, tables
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell, every_cell
+from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell, every_cell, within
 from faultline.cells.rules import possible
 
 # The axes that a rule may narrow by pattern; world_size holds numbers.
@@ -94,9 +94,7 @@ def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rul
 
 def about(rule: Rule, cell: Cell) -> bool:
     """Whether every condition on the cell is met, whatever the stack."""
-    return (not rule.world_size or cell.world_size in rule.world_size) and all(
-        matches(getattr(cell, axis), getattr(rule, axis) or ("*",)) for axis in PATTERNS
-    )
+    return within(cell, rule, (*PATTERNS, "world_size"))
 
 
 def holds(rule: Rule, versions: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ from faultline.base.errors import UsageError, unknown
 from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.cells.cell import (
+    AXES,
     CHECKPOINTING,
     DEVICES,
     PRECISIONS,
@@ -19,6 +20,7 @@ from faultline.cells.cell import (
     default_world,
     every_cell,
     listed,
+    within,
 )
 from faultline.cells.rules import Rule, every_rule, not_by_default, possible
 from faultline.strategies import ROWS
@@ -54,28 +56,15 @@ class Selection:
         return cls(**named, world_size=worlds, device=device or "cpu", cells=listed(cell))
 
 
-def exists(failures: Mapping[str, Failure], cell: Cell) -> bool:
-    """Whether the cell can be run, by default or not."""
-    variants = failures[cell.failure].variants if cell.failure in failures else ()
-    variant = next((variant for variant in variants if variant.name == cell.variant), None)
-    return (
-        variant is not None
-        and cell.strategy in strategies.names()
-        and cell.checkpointing in CHECKPOINTING
-        and cell.precision in PRECISIONS
-        and cell.world_size in WORLD_SIZES
-        and cell.device in DEVICES
-        and possible(cell, variant)
-    )
-
-
 def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
     """The cells to run: the default matrix narrowed, or widened where an axis is named."""
     check(failures, selection)
     if selection.cells:
-        wanted = {Cell.parse(text): None for text in selection.cells}
+        wanted = dict.fromkeys(map(Cell.parse, selection.cells))
+        named = {name: failure for name, failure in failures.items() if name in {cell.failure for cell in wanted}}
+        there = {cell for device in DEVICES for cell, variant in every_cell(named, device) if possible(cell, variant)}
         for cell in wanted:
-            if not exists(failures, cell):
+            if cell not in there:
                 known = [k for k, variant in every_cell(failures, selection.device) if possible(k, variant)]
                 beside = [k.id for k in known if (k.failure, k.variant) == (cell.failure, cell.variant)]
                 raise unknown(
@@ -105,15 +94,7 @@ def left_out(failures: Mapping[str, Failure], selection: Selection) -> Iterator[
 
 def _asked(cell: Cell, selection: Selection) -> bool:
     """Whether every axis that was named holds the cell."""
-    worlds, cells = selection.world_size, selection.cells
-    return (
-        (not worlds or cell.world_size in worlds)
-        and (not cells or cell.id in cells)
-        and all(
-            matches(getattr(cell, axis), getattr(selection, axis) or ("*",))
-            for axis in ("failure", "variant", "strategy", "checkpointing", "precision")
-        )
-    )
+    return (not selection.cells or cell.id in selection.cells) and within(cell, selection, AXES[:-1])
 
 
 def _not_by_default(selection: Selection) -> list[Rule]:

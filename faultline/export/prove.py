@@ -20,7 +20,7 @@ from faultline.cells.selection import Selection, select
 from faultline.export import emit
 from faultline.export.cell import place
 from faultline.observations import measured
-from faultline.observations.quick import quick
+from faultline.observations.measured import quick
 from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"

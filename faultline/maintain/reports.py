@@ -16,7 +16,7 @@ from faultline.cells.cell import Cell, listed
 from faultline.cells.selection import Selection
 from faultline.export import issue, prove
 from faultline.export.cell import place
-from faultline.observations import measured, quick, verdicts
+from faultline.observations import measured, verdicts
 
 FOLDER = GENERATED / "reports"
 HEAD = ("failure", "where, today", "the cell that the report shows", "for", "first record")
@@ -55,7 +55,7 @@ def shown(failure: Failure) -> Cell | None:
     today = measured.outcomes(failure)
     showing = claims.showing(failure, today)
     showing = [cell for cell in showing if fnmatchcase(cell.name, failure.report)] or showing
-    return min(quick.quick(showing), key=lambda cell: today[cell][0] == "raises", default=None)
+    return min(measured.quick(showing), key=lambda cell: today[cell][0] == "raises", default=None)
 
 
 def index() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +10,17 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.base.packages import TODAY
+from faultline.base.packages import TODAY, stack_name
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
+from faultline.cells.claims import Verdict
 from faultline.cells.rules import every_rule
 from faultline.cells.selection import Selection, left_out, select
-from faultline.matrix import verdicts
-from faultline.observations.quick import quick
-from faultline.report import junit, listing, page, terminal
+from faultline.observations import measured
+from faultline.observations.verdicts import by_rules
+from faultline.report import claims, junit, listing, page, terminal
 from faultline.runs import folders, results, shards, storage
 from faultline.runs.devices import runnable
 from faultline.runs.results import Result
@@ -65,7 +68,7 @@ def chosen(request: RunRequest) -> list[Cell]:
     for failure in failures().values():
         expected.rules(failure)
     if request.quick:
-        cells = quick(cells)
+        cells = measured.quick(cells)
     return shards.part(cells, request.shard) if request.shard else cells
 
 
@@ -116,8 +119,26 @@ def list_cells(request: ListRequest) -> int:
 def show(name: str) -> int:
     """Print a failure's record, its variants, and the verdict on each claim."""
     failure = failure_named(name)
-    listing.failure(Console(), failure, *verdicts.newest(failure))
+    listing.failure(Console(), failure, *newest_verdicts(failure))
     return EXIT_AS_EXPECTED
+
+
+def newest_verdicts(failure: Failure) -> tuple[dict[str, Verdict], str]:
+    """The verdict on each claim, and the sentences that say where the verdicts come from."""
+    committed = {key: by_rules(failure, claim) for key, claim in failure.claims.items()}
+    record = f"the committed record, measured with {stack_name(measured.pinned())}"
+    cells = select(failures(), Selection(failure=(failure.name,)))
+    folder, results = folders.newest_with(cells)
+    if not folder:
+        return committed, f"Verdicts from {record}. `make test-matrix FAILURE={failure.name}` measures them here."
+    in_run = {key: judged.verdict for key, judged in claims.in_run(failure, results).items()}
+    tested = {key: verdict for key, verdict in in_run.items() if verdict.word != "untested"}
+    count = sum(entry.cell.failure == failure.name for entry in results)
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.cells.stat().st_mtime))
+    source = f"Verdicts from {folder.shown} of {when}: {count} of the {len(cells)} cells of this failure."
+    if untested := len(committed) - len(tested):
+        source += f" {untested} of {len(committed)} claims were not tested there: their verdicts are from {record}."
+    return committed | tested, source
 
 
 def report(run: str) -> int:

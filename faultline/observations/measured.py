@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from packaging.version import Version
 
+from faultline import strategies
 from faultline.base import packages
 from faultline.base.packages import STACK, TODAY, stack_name
 from faultline.base.paths import ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
 from faultline.cells import claims, expected, selection
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Outcomes
@@ -205,3 +208,25 @@ def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tupl
 def usual(cell: Cell) -> Cell:
     """The same cell in fp32 and at the default world size."""
     return replace(cell, precision="fp32", world_size=default_world(cell))
+
+
+def quick(cells: Collection[Cell]) -> list[Cell]:
+    """One cell of each variant among these: where its failure shows as it was reported, if there is such a place."""
+    asked = [failures()[name] for name in {cell.failure for cell in cells}]
+    shows = {cell for failure in asked for cell in claims.showing(failure, outcomes(failure, shown_on(failure)))}
+    spots = {(cell.failure, *place(cell)) for cell in shows}
+
+    def fitting(cell: Cell) -> tuple[bool, ...]:
+        failure = failures()[cell.failure]
+        shown = cell in shows if cell.broken else (cell.failure, *place(cell)) in spots
+        reported = failure.reported and failure.reported.strategy
+        _, _, named = failure.report.partition("/")
+        in_report = fnmatchcase(cell.name.partition("/")[2], named or "*")
+        distributed = strategies.distributed(cell.strategy)
+        best = (shown, distributed, cell.strategy == reported, in_report, cell == usual(cell))
+        return tuple(not each for each in best)
+
+    chosen: dict[tuple[str, str], Cell] = {}
+    for cell in sorted(cells, key=fitting):
+        chosen.setdefault((cell.failure, cell.variant), cell)
+    return [cell for cell in cells if chosen[cell.failure, cell.variant] == cell]

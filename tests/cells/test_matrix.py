@@ -34,7 +34,6 @@ from faultline.cells.cell import (
 from faultline.cells.rules import IMPOSSIBLE, every_rule, possible
 from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
-from faultline.observations import quick as observations_quick
 
 FAILURES = failures()
 DEFAULT = select(FAILURES, Selection())
@@ -341,7 +340,7 @@ def test_a_claim_can_be_put_to_the_test(failure, claim):
 
 def test_a_quick_run_has_every_variant_once_and_every_failure_where_it_shows():
     """Breaks when `run --quick` leaves a variant out, or runs the broken ones only where nothing goes wrong."""
-    quick = observations_quick.quick(DEFAULT)
+    quick = measured.quick(DEFAULT)
     assert [(c.failure, c.variant) for c in quick] == [(f.name, v.name) for f in FAILURES.values() for v in f.variants]
     for failure in FAILURES.values():
         today = measured.outcomes(failure)
