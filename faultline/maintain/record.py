@@ -37,7 +37,7 @@ def results(folders: Iterable[Path]) -> Iterator[Result]:
     """Every result in the folders and those within them, without runs whose ranks were killed on purpose."""
     files = [file for folder in folders for file in sorted(folder.resolve().rglob("cells.jsonl"))]
     if not files:
-        raise UsageError("there are no results in that: name folders of results/")
+        raise UsageError("no results there: name folders of results/")
     for file in files:
         run = RunFolder(file.parent)
         if run.facts().get("kind") != "chaos":

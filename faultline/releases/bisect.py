@@ -137,7 +137,7 @@ def chosen(selection: Selection) -> list[Cell]:
 def narrowed(selection: Selection) -> Selection:
     """The selection with the axes that it leaves open as the failure was reported."""
     if not selection.failure:
-        raise UsageError(f"--failure names what to bisect: {', '.join(failures())}")
+        raise UsageError(f"bisect needs a failure: name it with --failure, one of {', '.join(failures())}")
     reported = failure_named(",".join(selection.failure)).reported
     if not reported:
         return replace(selection, variant=selection.variant or ("broken",))

@@ -176,7 +176,7 @@ def lines(record: Record) -> Iterator[str]:
     yield f"{count(record.environments, 'environment')} for {releases}; {OTHERS[record.others]}"
     yield from (f"  skipped {each.version}: {each.why}" for each in record.skipped)
     if record.between:
-        yield "another cell of this failure may tell: VARIANT, STRATEGY or CHECKPOINTING name it"
+        yield "another cell of this failure may give an answer: choose it with --variant, --strategy or --checkpointing"
     if record.changed:
         number = count(len(record.changed), "package")
         yield f"besides {record.package}, {number} changed between the two: {_pairs(record.changed)}"
@@ -194,13 +194,13 @@ def verdict(record: Record) -> str:
     if before and after:
         return (
             f"{record.direction} after {package} {before} and no later than {after};"
-            f" {count(len(between), 'release')} between them can't tell"
+            f" {count(len(between), 'release')} between them give no answer"
         )
     one = before or after
     if one is None:
-        return f"undecided: no release of {package} in the range can tell"
+        return f"undecided: no release of {package} in the range gives an answer"
     if between:
-        return f"undecided: {package} {one} {one.answer}, and what is {'older' if after else 'newer'} can't tell"
+        return f"undecided: {package} {one} {one.answer}, and {'older' if after else 'newer'} releases give no answer"
     end, as_newest = ("oldest", " as the newest") if after else ("newest", "")
     hint = "; name one that does with --to, or look for the fix with --fixed"
     answer = f"no change: {package} {one}, the {end} in the range, {one.answer}{as_newest}"
@@ -234,8 +234,8 @@ def _pairs(changed: Changes) -> str:
 
 def _blame(blame: Blame) -> Iterator[str]:
     enough = f"the change of {', '.join(blame.packages)} is enough, the rest as in the older stack"
-    doubt = "" if blame.minimal else "; a smaller set may be, but not every one could be tried"
+    doubt = "" if blame.minimal else "; a smaller set may be enough too, for not every one could be tried"
     yield f"{enough}{doubt} ({count(len(blame.trials), 'trial')})"
     for trial in blame.trials:
-        word = {True: "changes", False: "changes nothing", None: "can't tell"}[trial.changes]
+        word = {True: "changes", False: "changes nothing", None: "no answer"}[trial.changes]
         yield f"  {', '.join(trial.packages)}: {word}: {trial.why}"

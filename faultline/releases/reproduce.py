@@ -37,11 +37,15 @@ def run(request: Request) -> int:
     """
     failure = failure_named(request.failure)
     if not failure.reported:
-        raise UsageError(f"{failure.name} was found on today's stack: make test-matrix FAILURE={failure.name} shows it")
+        raise UsageError(
+            f"{failure.name} was found on today's stack: `make test-matrix FAILURE={failure.name}` shows it"
+        )
     cell = as_reported(failure, failure.reported, request.device)
     devices.check_device(cell.device)
     if failure.reported.needs_gpu and cell.device == "cpu":
-        raise UsageError(f"{failure.name} as it was reported needs a GPU: DEVICE=cuda on a machine that has one")
+        raise UsageError(
+            f"{failure.name} needs a GPU, as it was reported: give --device cuda on a machine that has one"
+        )
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
     both = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]

@@ -67,7 +67,9 @@ def check_complete(before: Timeline, dates: Sequence[str], cells: Sequence[Cell]
     """Raise UsageError if the recorded timeline has a month or a cell that is not to be run."""
     lost = before.cells.keys() - {cell.id for cell in cells} or {stack.month for stack in before.stacks} - {*dates}
     if lost:
-        raise UsageError(f"--write would lose what the timeline has and this run has not, such as {min(lost)}")
+        raise UsageError(
+            f"--write would lose a month or cell of the recorded timeline that this run lacks: {min(lost)}"
+        )
 
 
 def narrowed(selection: Selection) -> Selection:

@@ -97,7 +97,7 @@ def dated(text: str) -> Stack:
     """The newest releases of everything on a date."""
     date = day(text)
     if date < EARLIEST:
-        raise UsageError(f"{text} is before the first stack that the suite can use, which is of {EARLIEST}")
+        raise UsageError(f"{text} is too early: the first date that can be used is {EARLIEST}")
     if date > datetime.date.today():
         raise UsageError(f"{text} is in the future")
     return Stack(date.isoformat(), asof=date.isoformat())
@@ -120,7 +120,7 @@ def requirement(text: str) -> str:
     if parsed.url and place.scheme in ("", "file") and not place.path.endswith(ARCHIVES):
         # Environments are kept under what was resolved, and that is the folder's name, whatever is in it.
         raise UsageError(
-            f"{text!r} is a folder, whose environment would keep its code as it is now; commit it and give "
+            f"{text!r} is a folder, and its environment would never see a change of the code; commit it and give "
             f"{parsed.name}@git+file:///FOLDER@COMMIT, or build a wheel and give {parsed.name}@file:///WHEEL"
         )
     return canonicalize_name(parsed.name)

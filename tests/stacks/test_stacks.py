@@ -83,7 +83,7 @@ def test_what_is_kept_under_its_content_or_name_is_no_folder(url):
     [
         ("", "a stack is a name"),
         ("trl-0.15.3", "did you mean trl-0.15.2"),
-        ("2024-01-01", "before the first stack"),
+        ("2024-01-01", "is too early"),
         ("2999-01-01", "in the future"),
         ("2025-13-01", "not a date"),
         ("trl=1.0", "not a requirement"),
