@@ -231,7 +231,7 @@ def repros(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ('[[rule]]\noutcom = "raises"\n', "rule 1: unknown key 'outcom'; did you mean outcome"),
+        ('[[rule]]\noutcom = "raises"\n', "rule 1: unknown key `outcom`; did you mean `outcome`?"),
         ('[[rule]]\noutcome = "rises"\n', "unknown outcome 'rises'; did you mean raises"),
         ('[[rule]]\nstrategy = "zero33"\noutcome = "raises"\n', "unknown strategy 'zero33'; did you mean zero3"),
         (
@@ -294,7 +294,7 @@ def test_pytest_names_a_mistake_in_expected_toml(project, collected):
     finally:
         file.write_text(rules)
     assert code == pytest.ExitCode.INTERRUPTED
-    wanted = "repros/zero3_dummy_loss/expected.toml, rule 1: unknown key 'outcom'; did you mean outcome"
+    wanted = "repros/zero3_dummy_loss/expected.toml: rule 1: unknown key `outcom`; did you mean `outcome`?"
     assert [line.startswith(wanted) for line in lines].count(True) == 1, "the mistake is not named, or not just once"
     assert any(line.startswith("repros/zero_double_reduction/failure.py::broken/") for line in lines)
 
