@@ -40,7 +40,10 @@ def check(
     workers: Workers = CORES,
     json: Json = False,
 ) -> int:
-    """Train your model under the strategies, and compare each with a single process."""
+    """Train your model under the strategies, and compare each with a single process.
+
+    By default under all strategies and checkpointing modes, in fp32 and with 2 ranks.
+    """
     at_most_one(stack=stack, python=python)
     from faultline.check import command
 

@@ -209,7 +209,7 @@ class Reader:
         if text.startswith(signs.ROOT):
             self._summary_at = line.file, line.number, math.inf
         elif (match := signs.SUMMARY.match(text)) and file == line.file and 0 < line.number - number <= 6:
-            if match["key"].strip() == "time":
+            if match["key"] == "time":
                 self._summary_at = file, number, signs.moment(match["value"]) or math.inf
             elif match["value"].isdigit():
                 root = time, int(match["value"])

@@ -16,7 +16,7 @@ WHAT = re.compile(r"what\(\): *(.*)")
 THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
 FRAME = re.compile(r' *File "[^"]{1,400}", line \d{1,6}')
 RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above exception was the direct cause)")
-SUMMARY = re.compile(r"(?P<key>time   |rank   ) *: (?P<value>[\w:.+-]{1,40})")
+SUMMARY = re.compile(r"(?P<key>time|rank) +: (?P<value>[\w:.+-]{1,40})")
 WATCHDOG = re.compile(r"[Ww]atchdog caught")
 ROOT = "Root Cause"
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
@@ -32,7 +32,8 @@ _FATAL = re.compile(r"Fatal Python error: (.*)")
 ERRORS = needed(
     [
         *(re.escape(TRACEBACK), ROOT, "Error", "Exception", r"\\u001b"),
-        *(each.pattern for each in (WHAT, THROWN, FRAME, RAISED_IN, SUMMARY, WATCHDOG)),
+        *("time :", "time  ", "rank :", "rank  "),  # SUMMARY, whose words alone are in many lines
+        *(each.pattern for each in (WHAT, THROWN, FRAME, RAISED_IN, WATCHDOG)),
         *(each.pattern for each in (_CODE, _SIGNAL, _SHELL, _OUT_OF_MEMORY, _FATAL)),
     ]
 )

@@ -23,9 +23,9 @@ def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
         if there == TODAY:
             judged[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
             continue
-        ruled, remedy = by_rules(failure, verdict.claim), verdict.claim.swap.get("stack", there)
-        places = judging.where(failure, ruled, measured.outcomes(failure, remedy))
-        judged[key] = Judged(ruled, tuple(places), tuple(dict.fromkeys((there, remedy))))
+        ruled, other = by_rules(failure, verdict.claim), verdict.claim.swap.get("stack", there)
+        places = judging.where(failure, ruled, measured.outcomes(failure, other))
+        judged[key] = Judged(ruled, tuple(places), tuple(dict.fromkeys((there, other))))
     return judged
 
 

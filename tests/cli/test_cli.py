@@ -231,7 +231,7 @@ def repros(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ('[[rule]]\noutcom = "raises"\n', "rule 1: unknown key 'outcom'; did you mean outcome"),
+        ('[[rule]]\noutcom = "raises"\n', "rule 1: unknown key 'outcom'; did you mean outcome?"),
         ('[[rule]]\noutcome = "rises"\n', "unknown outcome 'rises'; did you mean raises"),
         ('[[rule]]\nstrategy = "zero33"\noutcome = "raises"\n', "unknown strategy 'zero33'; did you mean zero3"),
         (
