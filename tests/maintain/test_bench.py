@@ -10,6 +10,7 @@ from faultline.base.paths import REPROS
 from faultline.catalogue import loading
 from faultline.cells.cell import Cell
 from faultline.maintain import bench
+from faultline.ranks.job import Job
 from faultline.runs import runner
 from faultline.runs.supervisor import RankServer
 
@@ -33,8 +34,8 @@ def test_a_cell_through_accelerate_can_be_timed_in_ranks_that_have_run_it():
             cell = Cell("fsdp_reference_model", "helper", strategy)
             reference = references.file(ranks, cell)
             assert not reference.problem
-            job = {"cell": cell.id, "reference": str(reference.file)}
-            once, again = ([end.report for end in ranks.run({**job, "times": times}, 2).ranks] for times in (1, 2))
+            jobs = [Job(cell.id, 2, reference=str(reference.file), times=times) for times in (1, 2)]
+            once, again = ([end.report for end in ranks.run(job).ranks] for job in jobs)
             assert [report.error for report in again] == [None, None]
             for key in ("digests", "evidence"):
                 assert [getattr(report, key) for report in again] == [getattr(report, key) for report in once], key
