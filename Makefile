@@ -27,6 +27,9 @@ RUNNING = $(strip $(call option,--workers,WORKERS) $(call switch,--resume,RESUME
 # Of both kinds of tests, some take a hundred times as long as others.
 BESIDE = -n $(call quote,$(or $(WORKERS),2)) --dist worksteal
 
+# Where Python gives something a name.
+NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for )\w+(?= in |, )'
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup test test-quick test-matrix is-safe reproduce bench lint clean
@@ -78,9 +81,11 @@ reproduce: setup ## show FAILURE on the stack that it was reported on and, next 
 bench: setup ## measure what cells cost and rewrite the table of bench/README.md
 	$(RUN) faultline maintain bench
 
-lint: setup ## check format, style, types and the rules of imports
+lint: setup ## check format, style, words, types and the rules of imports
 	$(RUN) ruff format --check
 	$(RUN) ruff check
+	.venv/bin/codespell README.md CONTRIBUTING.md docs faultline fixtures/README.md bench stacks tiny_models conftest.py
+	.venv/bin/codespell --dictionary docs/names.txt --regex $(NAMED) faultline
 	$(RUN) mypy faultline
 	.venv/bin/lint-imports --no-logo --no-cache
 	$(RUN) check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -106,9 +106,9 @@ def pytest_terminal_summary(terminalreporter):
     if cells:
         terminalreporter.section("cells by failure")
         console = Console(width=100)
-        with console.capture() as told:
+        with console.capture() as printed:
             costs(console, ((dict(cell.user_properties)[CELL], cell.duration) for cell in cells))
-        terminalreporter.write(told.get())
+        terminalreporter.write(printed.get())
 
 
 RANKS = pytest.StashKey()

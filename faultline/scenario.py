@@ -34,7 +34,7 @@ class Scenario:
     `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
     loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
     `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps; a
-    bare model that it gives back is wrapped anew, with an optimizer of its own, and trains on.
+    bare model that it gives back is wrapped again, with an optimizer of its own, and trains on.
     """
 
     model: torch.nn.Module

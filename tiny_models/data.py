@@ -146,7 +146,7 @@ def prompts() -> Any:
 
 
 def letter_score(completions: list[str], **_: Any) -> list[float]:
-    """A reward that tells any two completions apart, without a model."""
+    """A reward that differs for any two completions, without a model."""
     return [sum((7 * ord(letter)) % 11 for letter in text) / 10 for text in completions]
 
 

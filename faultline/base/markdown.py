@@ -21,7 +21,7 @@ def put(file: Path, content: Callable[[], str], markers: tuple[str, str] = (BEGI
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} can't be read: {error}") from None
-    parts = re.split(rf"(?m)^(?:{re.escape(begin)}|{re.escape(end)})$", text)  # a text may speak of them
+    parts = re.split(rf"(?m)^(?:{re.escape(begin)}|{re.escape(end)})$", text)  # a text may name them
     if len(parts) != 3 or not text.startswith(begin, len(parts[0])):
         raise UsageError(f"{name} must have the lines {begin} and {end}, once each, around its measured part")
     new = f"{parts[0]}{begin}\n\n{content()}\n\n{end}{parts[2]}"

@@ -14,9 +14,9 @@ from faultline.base.text import plain
 FOLDER = Path(__file__).resolve().parents[1]
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<")
 
-# They give a failure's or somebody's model to engine and trainer: what these raise then is theirs.
+# They give a failure's or somebody's model to engine and trainer: what these raise then is not ours.
 RUN = ("ranks/checkpointing", "ranks/main", "ranks/saved", "strategies/")
-# They call the model, or take what it or its trainer returns, be it no loss or no model: any error there may be theirs.
+# They call the model, or take what it or its trainer returns, be it no loss or no model: an error there may be the model's
 TAKE = ("ranks/accelerate", "ranks/own_model/", "strategies/releases", "scenario", "ranks/trainers", "trainers")
 # Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")
@@ -95,7 +95,7 @@ def shortened(text: str) -> str:
     return text
 
 
-# What a rank says when its peer is gone: it follows from a failure and never is the cause.
+# What a rank says when its peer has ended: it follows from a failure and never is the cause.
 VICTIM = re.compile(
     r"Connection (reset|closed) by peer|Broken pipe|Timed out waiting|recvValue failed|Socket closed|"
     r"Connection refused|failed to recv|NCCL communicator was aborted|remote process exited|"

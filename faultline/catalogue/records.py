@@ -57,10 +57,10 @@ class Claim:
     """A remedy that somebody recommends, or something else that is said of the failure, and the cells that test it.
 
     `where` chooses broken cells, axis by axis, with patterns; `swap` makes of
-    each the cell to compare it with. By kind, a cell speaks for the claim when
+    each the cell to compare it with. By kind, a cell supports the claim if
 
     helps     a remedy: the broken cell doesn't train and the swapped one does
-    present   a remedy that the chosen cell has already: never; where that doesn't train, it speaks against it
+    present   a remedy that the chosen cell has already: never; where that doesn't train, it contradicts it
     detects   the swapped cell raises a `check` signature just where the broken one doesn't train
     changes   the swapped cell has another outcome than the broken one
     fails     the chosen cell doesn't train

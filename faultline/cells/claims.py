@@ -1,4 +1,4 @@
-"""Claims put to the test: which cells speak for a remedy and which against it."""
+"""Claims put to the test: which cells support a remedy and which contradict it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Outcomes = Mapping[Cell, tuple[str, str]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a claim fared: verified, refuted, conditional (both), or untested where no cell could speak."""
+    """How a claim fared: verified, refuted, conditional (both), or untested if no cell could show it."""
 
     claim: Claim
-    speaks_for: tuple[Cell, ...]
+    supporting: tuple[Cell, ...]
     against: tuple[Cell, ...]
 
     @property
     def word(self) -> str:
-        if self.speaks_for and self.against:
+        if self.supporting and self.against:
             return "conditional"
-        return "verified" if self.speaks_for else "refuted" if self.against else "untested"
+        return "verified" if self.supporting else "refuted" if self.against else "untested"
 
 
 def showing(failure: Failure, outcomes: Outcomes) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""What a check found: the cells that don't train, put together where they show one known failure, or do the same."""
+"""The findings of a check: the cells that don't train, put together where they show one known failure, or do the same."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def recognised(result: Result) -> Known:
     if compared := _doing(did, place(result), result.checked.shows):
         return compared[0], compared[1:]
     alike = _doing(did, place(result), seen(result.checked.facts))
-    return (alike[0] if alike else None), ()  # what a model is like tells no more than one
+    return (alike[0] if alike else None), ()  # what a model is like shows no more than one
 
 
 def _by_error(result: Result) -> Known:

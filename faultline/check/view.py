@@ -1,4 +1,4 @@
-"""What the check of a model found: on the terminal and for machines."""
+"""The findings of a check, on the terminal and for machines."""
 
 from __future__ import annotations
 

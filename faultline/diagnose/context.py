@@ -51,7 +51,7 @@ def _words() -> str:
 
 
 @functools.cache
-def _telling() -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _of_run() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """The pattern of lines that may show something of the run, behind that of their words, which is faster."""
     return re.compile(_words()), re.compile("|".join(patterns()))
 
@@ -80,11 +80,11 @@ class Collector:
 
     def take(self, line: Line) -> None:
         text = line.text[:2000]
-        usual, telling = _telling()
+        usual, of_run = _of_run()
         if self._left <= 0 or not usual.search(text):
             return
         self._left -= 1
-        if len(self.lines) < MOST and telling.search(text):
+        if len(self.lines) < MOST and of_run.search(text):
             self.lines.append(text[:500])
         for name in _NAME.finditer(text):
             if version := _VERSION.match(text, name.end(), name.end() + 130):

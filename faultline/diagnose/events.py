@@ -94,7 +94,7 @@ class Events:
         """The first cause: of the events with the least against them the earliest, by their times if each has one."""
 
         def against(event: Event) -> tuple[bool, ...]:
-            """What speaks against an event as the first cause, the gravest first."""
+            """Why an event may not be the first cause, the gravest reason first."""
             consequence, survived, no_traceback = event.follows, event.survived, event.kind == "line"
             other_rank = self.root is not None and event.rank != self.root
             return consequence, survived, no_traceback, other_rank

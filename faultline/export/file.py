@@ -103,14 +103,14 @@ class File:
         return Setup(0, cell.world_size, cell.checkpointing, cell.precision, None, "", {}, micro_batches)
 
     @cached_property
-    def anew(self) -> bool:
+    def replaces_model(self) -> bool:
         """Whether what runs between the steps may give back another model."""
         return gives_back(self.built.statements, self.built.parts.get("before_step", ""))
 
     @cached_property
     def named(self) -> dict[str, str]:
         """The parts of a scenario that need a name in the loop, and their expressions."""
-        hidden = "optimizer" if self.anew else ""  # by the optimizer that it makes, and needed again
+        hidden = "optimizer" if self.replaces_model else ""  # by the optimizer that it makes, and needed again
         parts = self.built.parts.items()
         named = {n: e for n, e in parts if not e.isidentifier() or e == hidden or (n == "model" and e != n)}
         return {LOCAL.get(name, name): expression for name, expression in named.items()}

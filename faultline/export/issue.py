@@ -113,7 +113,7 @@ def tried(where: Place) -> list[tuple[str, str]]:
         if claim.kind not in REMEDIES or "stack" in claim.swap or not claims.chosen(failure, claim, cell):
             continue
         every = verdicts.by_rules(failure, claim)
-        sides = ([c for c in side if c.variant == cell.variant] for side in (every.speaks_for, every.against))
+        sides = ([c for c in side if c.variant == cell.variant] for side in (every.supporting, every.against))
         of_form = claims.Verdict(claim, *map(tuple, sides))
         elsewhere = ""
         if every.word == "conditional" and of_form.word != "refuted":

@@ -47,7 +47,7 @@ def _bound(node: ast.AST) -> str | None:
 
 
 def locals_of(function: cst.CSTNode) -> set[str]:
-    """The names that a function binds outside of comprehensions, which keep theirs to themselves."""
+    """The names that a function binds outside of comprehensions, which keep their names to themselves."""
     nodes: list[ast.AST] = [tree(function)]
     for node in nodes:
         nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.comprehension)]

@@ -28,7 +28,7 @@ def bless(
     """The failure's rules after a run of some of its `cells`.
 
     Cells that weren't run keep what the rules say of them. Rules that expect all
-    that was observed stay as they are. Otherwise those are made anew that are wrong,
+    that was observed stay as they are. Otherwise those that are wrong are made again,
     or whose result has new cells: a known result keeps its `record`, `reason` and
     `versions`. Rules about other versions than this stack's stay in front.
     """

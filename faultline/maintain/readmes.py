@@ -197,11 +197,11 @@ def second_models(results: Iterable[Result]) -> list[str]:
 
 
 def _count(judged: Judged) -> str:
-    """How many cells speak for a claim, and what happens in those that don't; on which stacks, if not the run's."""
+    """How many cells support a claim, and what happens in those that don't; on which stacks, if not the run's."""
     verdict, on = judged.verdict, f", on {' and '.join(judged.stacks)}" if judged.stacks else ""
     if verdict.word == "untested":
         return f"no cell could tell{on}"
-    count = f"{len(verdict.speaks_for)} of {len(verdict.speaks_for) + len(verdict.against)} cells"
+    count = f"{len(verdict.supporting)} of {len(verdict.supporting) + len(verdict.against)} cells"
     return as_code("; ".join([count, *judged.where])) + on
 
 

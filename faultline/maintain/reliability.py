@@ -84,7 +84,7 @@ def leftovers() -> dict[str, set[str]]:
     """What a run could leave behind: processes, temporary folders, shared memory, listening ports.
 
     A process is a run's as a child of this one or, where its parents are gone, by
-    the folder in its environment; one that has neither can't be told from others.
+    the folder in its environment; one that has neither can't be distinguished from others.
     A port is open only as long as a process of the run, or this one, listens on it.
     """
     time.sleep(0.2)

@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 def run() -> int:
-    """Make every picture anew."""
+    """Make every picture again."""
     with browser() as opened:
         FOLDER.mkdir(exist_ok=True)
         for name, command in COMMANDS.items():
@@ -64,7 +64,7 @@ def terminal(command: str, text: str) -> str:
 
 
 def page(opened: Browser, report: Path) -> None:
-    """Picture a run's page, and what it tells of a cell that raised, in light and dark."""
+    """Picture a run's page, and what it shows of a cell that raised, in light and dark."""
     for scheme in ("light", "dark"):
         with opened.new_context(color_scheme=scheme, viewport=PAGE) as context:
             shown = context.new_page()

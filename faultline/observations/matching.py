@@ -90,7 +90,7 @@ def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
 
 
 def _order(match: Match) -> tuple[bool, bool, bool, bool, str]:
-    """What speaks against a match beside another one, the gravest first; the name decides where nothing does."""
+    """Why a match comes after another one, the gravest reason first; without a reason the name decides."""
     excluded = not match.sure
     only_mechanism = bool(match.mechanism)
     only_after_a_remedy = not measured.shown_by_itself(match.failure, match.signature)

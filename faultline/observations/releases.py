@@ -70,13 +70,13 @@ def _usual_state(
     for observation in before_fix:
         if len(observation.versions) > 1 and _fits(observation, exactly) and _pinned(observation, exactly):
             return observation.shows is True, ""
-    telling, outside = relevant(before_fix, asked)
-    if not telling:
+    inside, outside = relevant(before_fix, asked)
+    if not inside:
         return _by_fewer(failure, cell, asked, runs)
-    shows = {observation.shows for observation in telling} - {None}
+    shows = {observation.shows for observation in inside} - {None}
     if True not in shows:
         return False, ""
-    doubt = turns or _doubt(failure, cell, asked, before_fix, telling, outside)
+    doubt = turns or _doubt(failure, cell, asked, before_fix, inside, outside)
     if not doubt and shows == {True} and not same_torch:
         doubt = f"your torch does what {_measured_torch()} does"
     return (None, doubt) if doubt else (True, "")
@@ -118,7 +118,7 @@ def _doubt(
     cell: Cell,
     asked: Mapping[str, Range],
     runs: Sequence[Observation],
-    telling: Sequence[Observation],
+    inside: Sequence[Observation],
     outside: str,
 ) -> str:
     """Why the observations that fit, some of which show the failure, do not settle it; empty if they do."""
@@ -126,10 +126,10 @@ def _doubt(
     exactly = pinned and not outside and history.package(failure, cell) in (*asked, "torch")
     if [observation.stack for observation in runs] == [TODAY] and not exactly:
         return TODAY_ONLY
-    shown = [observation for observation in telling if observation.shows]
+    shown = [observation for observation in inside if observation.shows]
     if outside:
         return f"your releases, {outside} than any that was measured, do what {_versions(shown[0], asked)} does"
-    if any(observation.shows is False for observation in telling):
+    if any(observation.shows is False for observation in inside):
         some = " and ".join(dict.fromkeys(_named(observation, asked) for observation in (shown[0], shown[-1])))
         return f"your releases do what those of {some} do, not what others did"
     return ""

@@ -18,9 +18,9 @@ SILENT = ("diverges", "misplaced", "hangs", "crashes")
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a remedy where somebody needs it: how many cells speak for it, how many there are.
+    """What became of a remedy where somebody needs it: how many cells support it, how many there are.
 
-    `against` has what the cells do that speak against it, with their places if these are not all.
+    `against` has what the cells do that contradict it, with their places if these are not all.
     """
 
     key: str
@@ -49,7 +49,7 @@ def fates(
 ) -> tuple[list[Fate], str]:
     """Remedies and what became of them, with the cells that they were held against.
 
-    The first of these scopes in which a cell tells of a remedy: ``there``, this signature in these places;
+    The first of these scopes in which a cell shows what a remedy does: ``there``, this signature in these places;
     ``there in other words``, any signature of the failure in these places; ``elsewhere``, this signature in any
     place; ``other words``, all cells. The rules for somebody's versions count, if they have this signature at all.
     """
@@ -96,7 +96,7 @@ def remedies(failure: Failure, chosen: Collection[Cell], known: Outcomes | None 
 
 def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:
     verdict = claims.verdict(failure, claim, known)
-    pro, contra = ([c for c in cells if c in chosen] for cells in (verdict.speaks_for, verdict.against))
+    pro, contra = ([c for c in cells if c in chosen] for cells in (verdict.supporting, verdict.against))
     if not pro and not contra:
         return None
     held = Verdict(claim, tuple(pro), tuple(contra))

@@ -134,7 +134,7 @@ def everything() -> Observations:
 
 
 def write(observations: Observations) -> None:
-    """Write all observations anew, a line each, sorted."""
+    """Write all observations again, a line each, sorted."""
     by_failure: dict[str, list[Row]] = {failure: [] for failure in failure_names()}
     for cell, cell_rows in observations.rows.items():
         by_failure.setdefault(cell.failure, []).extend(cell_rows)
@@ -150,7 +150,7 @@ def write(observations: Observations) -> None:
 
 
 def forget() -> None:
-    """Read the files anew from now on."""
+    """Read the files again from now on."""
     for remembered in _VIEWS:
         remembered.cache_clear()
 

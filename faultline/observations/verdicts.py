@@ -59,10 +59,12 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
 
     What was observed is that of the swapped cells, where these are of another stack.
     """
-    cells = (*verdict.speaks_for, *verdict.against)
-    telling = verdict.speaks_for if verdict.claim.kind == "changes" else verdict.against
-    # What speaks against a claim is what the cell does that it proposes, if it proposes one.
-    judged = {cell: claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell for cell in telling}
+    cells = (*verdict.supporting, *verdict.against)
+    cells_shown = verdict.supporting if verdict.claim.kind == "changes" else verdict.against
+    # A claim that proposes a cell is contradicted by what that cell does.
+    judged = {
+        cell: claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell for cell in cells_shown
+    }
     by_outcome: dict[str, list[Cell]] = {}
     for cell in sorted(judged, key=_order):
         by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)

@@ -22,7 +22,7 @@ def honest_on_cpu() -> None:
 
     Without this, accelerate 1.15 and transformers 5.23 train with plain DDP when
     FSDP or DeepSpeed was asked for (`DistributedType.MULTI_CPU`), and say nothing.
-    The state is set right after it was made; everything that follows is theirs.
+    The state is set right after it was made; everything that follows is accelerate's.
     """
     original = AcceleratorState.__init__
     if hasattr(original, "__wrapped__"):

@@ -139,9 +139,9 @@ def train_scenario(run: Run) -> None:
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, run.setup.rank, run.setup.world_size), run.setup.device))
         for step in range(STEPS):
-            anew = built.before_step and built.before_step(wrapped.model, step)
-            if anew is not None:
-                wrapped = _wrap(run, replace(built, model=anew))
+            replaced = built.before_step and built.before_step(wrapped.model, step)
+            if replaced is not None:
+                wrapped = _wrap(run, replace(built, model=replaced))
             with built.observer.step() if built.observer else nullcontext():
                 for number in range(step * built.micro_batches, (step + 1) * built.micro_batches):
                     _micro_batch(run, built, wrapped, number, watch)

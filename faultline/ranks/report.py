@@ -50,7 +50,7 @@ class RankError:
     type: str
     message: str
     traceback: str
-    own: str = ""
+    own: str = ""  # codespell:ignore own
     kind: str = OTHER
 
 

@@ -39,7 +39,7 @@ def load(cell: Cell, folder: Path, report: Report) -> None:
     report.evidence |= {"process_group": torch.distributed.is_initialized(), "live": len(live)}
     try:
         loaded = module.load(variant, folder / SAVED)
-    except Exception as error:  # noqa: BLE001 - whatever a user would be told
+    except Exception as error:  # noqa: BLE001 - whatever a user would see
         first = next(iter(str(error).strip().splitlines()), "")
         known = held_against(live, contents(folder / SAVED), [], cell.precision)
         report.checkpoint = replace(known, error=f"{type(error).__name__}: {first}")

@@ -1,7 +1,7 @@
 """The rank server: imports the libraries under test once, then forks fresh ranks for each cell.
 
-It speaks JSON lines on its standard input and output, about one cell at a time. A request has a `job`, or asks to
-`end`, or only ends the ranks of the last job, as each does; an answer is an `Event`.
+It reads and writes JSON lines on its standard input and output, about one cell at a time. A request has a `job`, or asks
+to `end`, or only ends the ranks of the last job, as each does; an answer is an `Event`.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def become_rank(job: Job, rank: int, pipe: int) -> None:
 
 
 def reported() -> None:
-    """Wait to be killed; its name tells a reader of stacks that this rank is not what a hang is about."""
+    """Wait to be killed; its name shows a reader of stacks that this rank doesn't cause the hang."""
     while True:
         signal.pause()
 

@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def reasons(self) -> list[tuple[Safety, str]]:
-        """What speaks against SAFE, each with the verdict that it leads to."""
+        """What rules out SAFE, each with the verdict that it leads to."""
         counts = Counter(change.kind for change in self.changes)
         lost = sum(c.kind is Kind.IMPOSSIBLE and _trained(c.before) for c in self.changes)
         hidden = sum(change.hides for change in self.changes)
@@ -275,7 +275,7 @@ def _observed(result: Result | None) -> str:
 
 
 def _text(change: Change) -> str:
-    """The text that tells causes apart; a named signature does so by itself, and numbers differ from cell to cell."""
+    """The text that distinguishes causes; a named signature does so by itself, and numbers differ from cell to cell."""
     if change.first is Kind.INFRA:
         return normalised(change.note)
     side = change.before if _trained(change.after) else change.after

@@ -87,7 +87,7 @@ def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool 
 def on(base: Stack, lock: str, candidate: str) -> Stack:
     """A candidate's stack: its requirements, with all else as a baseline resolved it; or a whole stack by name or date.
 
-    A baseline with a date dates what the candidate brings anew.
+    A baseline with a date dates what the candidate adds.
     """
     words = candidate.split()
     if base.here or (len(words) == 1 and (words[0] in requests.named() or re.fullmatch(r"\d{4}-\d\d-\d\d", words[0]))):

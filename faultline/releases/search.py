@@ -12,7 +12,7 @@ class Boundary:
 
     `before` is the newest place known to be on the old side, `after` the
     oldest known to be on the new side; None where none was met. `skipped` are
-    the places that told nothing, in the order in which they were looked at.
+    the places that showed nothing, in the order in which they were looked at.
     """
 
     count: int
@@ -33,7 +33,7 @@ class Boundary:
 
 
 def boundary(count: int, look: Callable[[int], bool | None]) -> Boundary:
-    """Find the place from which on `look` is true; it may also be None, where nothing can be told.
+    """Find the place from which on `look` is true; it may also be None, if nothing can be said.
 
     The newest place must be true, or there is nothing to search for. The
     oldest is looked at only if the search ends there: among n places that all
@@ -90,7 +90,7 @@ def smallest(
     Each halving search finds the last item of the shortest beginning that is
     enough, so that k of n items take about k * log2(n) tries where more items
     never do less (Delta debugging would take several times as many). None
-    from `holds`, where nothing can be told, counts as false, but then the
+    from `holds`, if nothing can be said, counts as false, but then the
     result isn't called minimal. At most `limit` sets are tried.
     """
     tried: dict[tuple[str, ...], bool | None] = {(): False, tuple(everything): True}

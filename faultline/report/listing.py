@@ -62,7 +62,7 @@ def _columns(first: str, *numbers: str) -> Columns:
 
 
 def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict], source: str) -> None:
-    """What the catalogue says of a failure, and how the claims about it fared in the run that `source` tells of."""
+    """What the catalogue says of a failure, and how the claims about it fared in the run that `source` names."""
     console.print(Text(one_line(failure.title), style="bold"), soft_wrap=True)
     indented(console, failure.name)
     console.print()
@@ -84,7 +84,7 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict],
     for key, claim in failure.claims.items():
         columns: list[Text | str] = []
         if key in verdicts:
-            word, counts = verdicts[key].word, (verdicts[key].speaks_for, verdicts[key].against)
+            word, counts = verdicts[key].word, (verdicts[key].supporting, verdicts[key].against)
             columns = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
         claims.add_row(key, Text(claim.text), *columns)
     console.print(claims)

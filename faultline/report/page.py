@@ -106,7 +106,7 @@ def _section(name: str, results: Collection[Result]) -> dict[str, object]:
                 "key": key,
                 "text": judged.verdict.claim.text,
                 "word": judged.verdict.word,
-                "for": len(judged.verdict.speaks_for),
+                "for": len(judged.verdict.supporting),
                 "against": len(judged.verdict.against),
                 "where": [*judged.where, *(f"on {stack}" for stack in judged.stacks)],
             }

@@ -10,7 +10,7 @@ ORDER = ("verified", "conditional", "refuted")
 
 
 def lines(fates: Iterable[Fate]) -> list[str]:
-    """A line for each remedy, the ones that help first: the verdict, the remedy, and how many cells speak for it."""
+    """A line for each remedy, the ones that help first: the verdict, the remedy, and how many cells support it."""
 
     def line(fate: Fate) -> str:
         text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == "detects" else fate.claim.text

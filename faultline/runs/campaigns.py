@@ -78,7 +78,7 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
 def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
     """Run cells on a stack, those that the campaign has under this name already left out.
 
-    What was resolved once is kept: a later call under the same name has the
+    What was resolved once isn't resolved again: a later call under the same name has the
     same versions, whatever the index offers by then. A stack whose ranks could
     not start is tried again: a busy machine may have been to blame.
     """

@@ -1,4 +1,4 @@
-"""Whether ranks work or wait for each other for ever, told by what their processes do."""
+"""Whether ranks work or wait for each other for ever, judged by what their processes do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Progress:
                 awake = process.status() not in ASLEEP or used[rank] - self.used.get(rank, 0.0) > IDLE
                 busy = busy or awake or waits_for_disk(self.pids[rank])
             except psutil.NoSuchProcess:
-                busy = True  # its end is about to be told
+                busy = True  # its end is about to be reported
         if busy:
             self.used, self.sleeps = used, 0
         else:

@@ -29,7 +29,7 @@ class Judgement:
 
 def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None) -> Judgement:
     """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
-    `loaded` tells of; none of it without evidence."""
+    `loaded` has; none of it without evidence."""
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
         return _proven(cell, ended, Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits])))
@@ -123,7 +123,7 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement) -> Judgement:
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
     which it may have cut short, are held to what they did show. Of a trainer
-    that could not be built it is enough that accelerate was told to train so.
+    that could not be built it is enough that accelerate was set to train so.
     An error that nobody knows proves nothing, and may come before there is a strategy; one that
     the engine raises while it is given the model is the strategy's.
     """
@@ -153,7 +153,7 @@ def _prepared(cell: Cell, shown: Evidence) -> bool:
 
 
 def _doubts(cell: Cell, shown: Evidence) -> list[str]:
-    """What speaks against a rank's strategy and processes, as far as its evidence goes."""
+    """What contradicts a rank's strategy and processes, as far as its evidence goes."""
     doubts = []
     if "wrapper" in shown:
         doubts += strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), shown)

@@ -28,7 +28,7 @@ from faultline.runs import oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
 
-LOOK = 0.5  # seconds after which a wait for results is begun anew
+LOOK = 0.5  # seconds after which a wait for results begins again
 TRIES = 3  # for a reference whose rank dies
 
 

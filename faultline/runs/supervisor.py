@@ -35,7 +35,7 @@ SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
 PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
 
-# What launchers tell those that they start. A shell in a job of theirs has it too, and libraries act on it:
+# What launchers set for those that they start. A shell in such a job has it too, and libraries act on it:
 # a cell would find itself one of many ranks, or under an engine that nobody asked for.
 OF_LAUNCHERS = (
     *("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "CROSS_", "MASTER_", "TORCHELASTIC_"),  # torchrun and alike
@@ -47,7 +47,7 @@ OF_LAUNCHERS = (
 def inherited(python: str) -> dict[str, str]:
     """The environment of this process, for a server of an interpreter, without what a launcher says of it.
 
-    Another stack's environment is this suite's own: it may keep its bytecode, which saves each start 15 seconds.
+    Another stack's environment belongs to this suite: it may keep its bytecode, which saves each start 15 seconds.
     """
     unwanted = OF_LAUNCHERS if python == sys.executable else (*OF_LAUNCHERS, "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
@@ -58,7 +58,7 @@ class RankEnd:
     """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung.
 
     `shown` is the evidence that it left before it began to train; `at` is when the exit was seen, on the clock of a
-    report's error: so the first of several causes can be told.
+    report's error: so the first of several causes is known.
     """
 
     report: Report | None = None
@@ -260,7 +260,7 @@ class RankServer:
             return
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(ServerDied):
-            self._send({"end": True})  # unlike a supervisor that is gone: the folder stays
+            self._send({"end": True})  # the folder stays, unlike after the end of a supervisor
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:

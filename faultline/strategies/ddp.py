@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, plain and with the options that people are told to set."""
+"""torch's DistributedDataParallel, plain and with the options that people are advised to set."""
 
 from __future__ import annotations
 

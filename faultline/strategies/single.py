@@ -1,4 +1,4 @@
-"""One process and no distribution: where a failure can be told from one of the strategies."""
+"""One process and no distribution: where a failure can be distinguished from one of the strategies."""
 
 from __future__ import annotations
 

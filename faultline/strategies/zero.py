@@ -99,7 +99,7 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     def accumulate(last: bool) -> Iterator[None]:
         yield
         if not last:
-            engine.step()  # is told of every micro-batch, and steps with the last
+            engine.step()  # is called for every micro-batch, and steps with the last
 
     return Wrapped(engine, engine.backward, engine.step, accumulate=accumulate)
 

@@ -97,7 +97,7 @@ def test_cells_on_both_sides_make_it_conditional():
     outcomes = {CELL: TORN, mended: OK}
     outcomes |= {replace(cell, strategy="ddp"): TORN for cell in (CELL, mended)}
     result = verdict(FAILURE, HELPS, outcomes)
-    assert (result.word, result.speaks_for, result.against) == (
+    assert (result.word, result.supporting, result.against) == (
         "conditional",
         (CELL,),
         (replace(CELL, strategy="ddp"),),
@@ -154,14 +154,14 @@ def test_a_trainer_is_compared_with_the_remedy_in_the_same_trainer():
 )
 def test_where_chooses_cells_axis_by_axis(where, chosen):
     result = verdict(FAILURE, Claim("it fails", kind="fails", where=where), {CELL: TORN})
-    assert bool(result.speaks_for) == chosen
+    assert bool(result.supporting) == chosen
 
 
 def test_without_where_it_is_about_broken_variants_in_fp32():
     others = ({"variant": "sft-broken"}, {"variant": "mended"}, {"precision": "bf16"}, {"failure": "another"})
     outcomes = dict.fromkeys([CELL, *(replace(CELL, **other) for other in others)], TORN)
-    assert {cell.variant for cell in verdict(FAILURE, FAILS, outcomes).speaks_for} == {"broken", "sft-broken"}
-    assert len(verdict(FAILURE, FAILS, outcomes).speaks_for) == 2
+    assert {cell.variant for cell in verdict(FAILURE, FAILS, outcomes).supporting} == {"broken", "sft-broken"}
+    assert len(verdict(FAILURE, FAILS, outcomes).supporting) == 2
 
 
 def test_an_unknown_kind_is_a_mistake():
@@ -191,7 +191,7 @@ CLAIMS = st.sampled_from(KINDS)
 @given(CLAIMS, OUTCOMES)
 def test_law_the_word_says_on_which_sides_cells_are(claim, outcomes):
     result = verdict(FAILURE, claim, outcomes)
-    sides = bool(result.speaks_for), bool(result.against)
+    sides = bool(result.supporting), bool(result.against)
     words = {(1, 1): "conditional", (1, 0): "verified", (0, 1): "refuted", (0, 0): "untested"}
     assert result.word == words[sides]
 
@@ -199,7 +199,7 @@ def test_law_the_word_says_on_which_sides_cells_are(claim, outcomes):
 @given(CLAIMS, OUTCOMES)
 def test_law_a_cell_counts_once_and_only_with_proof(claim, outcomes):
     result = verdict(FAILURE, claim, outcomes)
-    counted = [*result.speaks_for, *result.against]
+    counted = [*result.supporting, *result.against]
     assert len(counted) == len(set(counted)), "a cell was counted twice"
     for cell in counted:
         assert cell.failure == FAILURE.name and cell.precision == "fp32" and cell.variant.endswith("broken")
@@ -215,7 +215,7 @@ def test_law_order_and_other_failures_change_nothing(claim, outcomes, random):
     random.shuffle(mixed)
     own = {cell: told for cell, told in mixed if cell.failure == FAILURE.name}
     first, second = verdict(FAILURE, claim, outcomes), verdict(FAILURE, claim, own)
-    assert set(first.speaks_for) == set(second.speaks_for) and set(first.against) == set(second.against)
+    assert set(first.supporting) == set(second.supporting) and set(first.against) == set(second.against)
 
 
 @given(CLAIMS, OUTCOMES)
@@ -228,7 +228,7 @@ def test_law_where_everything_trains_nothing_is_verified(claim, outcomes):
 def test_law_fails_and_trains_are_opposites_where_the_failure_shows(outcomes):
     outcomes = {**outcomes, replace(CELL, strategy="fsdp2"): TORN}
     fails, trains = verdict(FAILURE, FAILS, outcomes), verdict(FAILURE, TRAINS, outcomes)
-    assert (fails.speaks_for, fails.against) == (trains.against, trains.speaks_for)
+    assert (fails.supporting, fails.against) == (trains.against, trains.supporting)
 
 
 @pytest.mark.parametrize(
@@ -288,4 +288,4 @@ def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
     assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
     told = verdicts.by_rules(failure, claim)
     only_there = "remedy" in claim.swap and told.against  # a remedy may be claimed to help there, and not do so
-    assert told.speaks_for or only_there, "the older stack fails nowhere, or the newer as well"
+    assert told.supporting or only_there, "the older stack fails nowhere, or the newer as well"
