@@ -1,7 +1,5 @@
 """What a failure's file builds for the ranks, and the plain loops that train it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

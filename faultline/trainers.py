@@ -1,7 +1,5 @@
 """What failures in real trainers are built from."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

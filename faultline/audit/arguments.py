@@ -1,7 +1,5 @@
 """What a project's configs and training arguments say of its training."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The audit of a training project: which failures of the catalogue it may have; nothing of it is run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which failures of the catalogue a project may have: their recorded conditions against what is known of it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What configs say of the engine that trains: accelerate's, DeepSpeed's, and the settings of FSDP."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What was measured of a case: cells that show it, remedies, and commands that repeat it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What is known of a training project: the statements of its files put together, each with its place."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The versions that a project asks for: requirement and lock files, lists of what is installed, an environment."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

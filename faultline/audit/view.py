@@ -1,7 +1,5 @@
 """The answer of an audit, on the terminal and for machines: what is known, the failures that it leaves, what helps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Exit codes, and all that this suite raises by intent: a `FaultlineError` of some kind."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 

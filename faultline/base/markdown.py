@@ -1,7 +1,5 @@
 """Tables and marked parts of Markdown files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The packages under test and their versions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib import metadata

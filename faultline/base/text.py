@@ -1,7 +1,5 @@
 """Text made safe and short to show."""
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import re

@@ -1,7 +1,5 @@
 """How a failure's author writes down who recommends what: a function for each kind of claim."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

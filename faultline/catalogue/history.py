@@ -1,7 +1,5 @@
 """What history.toml says: where a failure was reported, and the releases that began and fixed it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

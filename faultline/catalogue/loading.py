@@ -1,7 +1,5 @@
 """Reads the folders of repros/: each becomes a `Failure` with all its variants, its claims by key, and its tables."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping

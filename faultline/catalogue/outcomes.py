@@ -1,7 +1,5 @@
 """What a cell did, by name."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Places in the matrix as failure files write them: `variant/strategy/checkpointing/precision`."""
 
-from __future__ import annotations
-
 AXES = ("variant", "strategy", "checkpointing", "precision", "world_size")
 
 

@@ -1,7 +1,5 @@
 """A failure, what is run of it, and who recommends what: the records of repros/, read without importing torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field

@@ -1,7 +1,5 @@
 """The prose of a failure's README."""
 
-from __future__ import annotations
-
 import re
 
 from faultline.base.paths import REPROS

@@ -1,7 +1,5 @@
 """Reads a TOML file of a failure folder into frozen dataclasses, and refuses what they don't name."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

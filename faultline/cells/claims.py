@@ -1,7 +1,5 @@
 """Claims put to the test: which cells support a remedy and which contradict it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What each cell is expected to do: the rules of a failure's expected.toml, and how a run is held against them."""
 
-from __future__ import annotations
-
 import functools
 import signal
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The combinations of the axes that can't exist, and those that the default matrix leaves out, each with the reason."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cells and strategies in few words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace

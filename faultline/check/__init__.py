@@ -1,1 +1,4 @@
-"""From somebody's own model to the cells in which it breaks."""
+"""From somebody's own model to the cells in which it breaks.
+
+For others: `command`.
+"""

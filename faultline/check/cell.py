@@ -1,7 +1,5 @@
 """One cell of a check: a model under a strategy, held against one process, and what that shows."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Sequence

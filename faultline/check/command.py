@@ -1,7 +1,5 @@
 """`check`: somebody's own model under the strategies of the matrix, held against one process."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

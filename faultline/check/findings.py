@@ -1,6 +1,4 @@
-"""The findings of a check: the cells that don't train, put together where they show one known failure, or do the same."""
-
-from __future__ import annotations
+"""The findings of a check: the cells that don't train, grouped if they show one known failure or do the same."""
 
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """What is checked: somebody's function or config, read from the words of the command line."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The findings of a check, on the terminal and for machines."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

@@ -1,1 +1,4 @@
-"""Options to requests, results to exit codes."""
+"""Options to requests, results to exit codes.
+
+For others: `app`.
+"""

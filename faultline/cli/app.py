@@ -1,7 +1,5 @@
 """The command line: from words to one call, and from whatever goes wrong to one clear line and an exit code."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -1,7 +1,5 @@
 """The commands that run the matrix and show it."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from cyclopts import Parameter

@@ -1,7 +1,5 @@
 """The commands that answer a question about somebody's log, model, project or upgrade."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from cyclopts import Parameter

@@ -1,7 +1,5 @@
 """The verb: reads logs, prints the answer, and returns whether a failure is named."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """What a log shows of its run: the strategy, the checkpointing mode, the versions."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The answer to a log as JSON; docs/diagnose.md has the table of its keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from faultline import strategies

@@ -1,7 +1,5 @@
 """Decides which error of a log is the first cause, and which failure it is."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The events of a log, which are what went wrong in it: a bounded number of them, and which is the first cause."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """The lines of a log, whatever its bytes are: plain text with rank and writer, in bounded memory."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

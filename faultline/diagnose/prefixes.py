@@ -1,7 +1,5 @@
 """Prefixes of a line: who wrote it, which is a rank or another name, when, and how grave it is."""
 
-from __future__ import annotations
-
 import re
 import string
 

@@ -1,7 +1,5 @@
 """Reads the events of a log: tracebacks, aborts, signals, errors without a traceback, timeouts."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

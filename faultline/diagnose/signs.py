@@ -1,7 +1,5 @@
 """What one line of a log shows by itself: an error, the signal that ended a process, a rank, a time."""
 
-from __future__ import annotations
-
 import datetime
 import re
 

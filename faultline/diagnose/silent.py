@@ -1,7 +1,5 @@
 """What logs without an error show of runs that learn nothing: no step has a gradient, or a library only warned."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

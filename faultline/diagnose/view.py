@@ -1,7 +1,5 @@
 """The answer to a log on the terminal: the failure, the reason, what helps, what doesn't, the next commands."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.text import Text
 

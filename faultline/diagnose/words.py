@@ -1,7 +1,5 @@
 """Words that a line must have for some patterns to match it: whole logs are searched for them, since that is fast."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,1 +1,4 @@
-"""From a cell to one file that shows it alone, and to an upstream issue."""
+"""From a cell to one file that shows it alone, and to an upstream issue.
+
+For others: `cell`, `command`, `issue`, `prove`.
+"""

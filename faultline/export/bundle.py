@@ -1,7 +1,5 @@
 """One file from several modules: what a main part uses of them, in their order, and nothing else."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """What is known of a cell: what it does, with which error, on which versions."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`faultline export`: one file, or one upstream issue, that shows a cell without this repository."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The file of one cell: its failure's code folded and put together, within the templates of strategy and outcome."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Expressions whose value is known before a file runs."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the templates of one file read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

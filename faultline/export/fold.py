@@ -1,7 +1,5 @@
 """Partial evaluation of source code: what constants decide is decided, and the rest stays as it was written."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A function that is called once, put where it is called: its only expression, or all of its statements."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from typing import Any

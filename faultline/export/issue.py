@@ -1,7 +1,5 @@
 """The upstream issue of a cell: what happens, what is expected, the file, the environment, and where else it does."""
 
-from __future__ import annotations
-
 import platform
 import re
 from dataclasses import replace

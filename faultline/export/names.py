@@ -1,7 +1,5 @@
 """What names a piece of source binds, changes and uses."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import symtable

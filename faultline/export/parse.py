@@ -1,7 +1,5 @@
 """Modules of ours as material for one file: their definitions, ready to be moved."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """The proof of exports: each file, run by itself from an empty folder, does what its cell does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

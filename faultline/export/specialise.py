@@ -1,7 +1,5 @@
 """A failure's own function, made into the one that its cell runs."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Functions fitted to their calls: what all calls pass is decided, and a function with one call is put there."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """The last pass over a file's text: ruff takes away what nothing uses, and formats the rest."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,1 +1,5 @@
-"""The verbs of those who keep the catalogue true."""
+"""The verbs of those who keep the catalogue true.
+
+For others: `advisories`, `bench`, `bumps`, `command`, `machine`, `record`, `reliability`, `reports`, `score`,
+`screenshots`.
+"""

@@ -1,7 +1,5 @@
 """Advisories: what was measured of each failure, as a file in the OSV schema."""
 
-from __future__ import annotations
-
 import datetime
 import shutil
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """What cells cost, as ratios measured side by side in one run; writes the table of bench/README.md."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

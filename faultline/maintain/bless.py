@@ -1,7 +1,5 @@
 """Blessing: from what a run observed to a short expected.toml that says so."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """is-safe for bumps: past ones whose answer is known, which say if it can be trusted, and a change of our own pins."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

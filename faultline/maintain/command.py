@@ -1,7 +1,5 @@
 """What is made from a run: expected.toml, READMEs, durations, and one run of its shards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The machine: its versions, devices and settings, and the environments that stacks left on it."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """The table of docs/catalogue.md and the figures of the README, made from the records and their blessed rules."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Recording: what cells did in runs becomes observations, the errors with their texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path

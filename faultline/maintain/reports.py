@@ -1,7 +1,5 @@
 """Upstream reports of what today's releases still have: exported, run once, and listed in generated/reports/."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED

@@ -1,7 +1,5 @@
 """How often `diagnose` is right: on the errors of runs, on logs that people pasted, and on near misses."""
 
-from __future__ import annotations
-
 import io
 import tomllib
 from collections import Counter

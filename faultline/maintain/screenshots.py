@@ -1,7 +1,5 @@
 """Pictures of the terminal and the page for the README, from commands that are run for them."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

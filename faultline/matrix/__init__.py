@@ -1,1 +1,4 @@
-"""Runs the matrix and shows it: run, list, show, report."""
+"""Runs the matrix and shows it: run, list, show, report.
+
+For others: `command`.
+"""

@@ -1,7 +1,5 @@
 """The verbs of the matrix: run its cells, list them, show a failure, show a run again."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -1,1 +1,5 @@
-"""What was measured before: committed outcomes, errors, months and versions; it starts nothing."""
+"""What was measured before: committed outcomes, errors, months and versions; it starts nothing.
+
+For others: `history`, `matching`, `measured`, `nearest`, `ranges`, `recording`, `releases`, `remedies`, `store`,
+`timeline`, `verdicts`, `wording`.
+"""

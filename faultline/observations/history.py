@@ -1,7 +1,5 @@
 """What a cell did on each stack that is known of it, by runs and by rules, and whether that is its failure."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which failures an error may be, how sure that is, and where it was measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What cells did, without a run: today by the rules that runs were held against, before today by recorded runs."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What was measured on the stack that is nearest to somebody's versions."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Ranges of versions: the releases that requirements allow, and where they lie to one release."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass

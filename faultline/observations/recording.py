@@ -1,7 +1,5 @@
 """How new runs change the observations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

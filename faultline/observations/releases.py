@@ -1,7 +1,5 @@
 """What a cell did over the releases that were measured, and whether it shows its failure with others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from packaging.version import Version

@@ -1,7 +1,5 @@
 """What became of each remedy where somebody needs it: verified, refuted or conditional, by the cells that tell."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 

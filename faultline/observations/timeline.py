@@ -1,7 +1,5 @@
 """What cells did month after month: the same cells on the whole ecosystem as of each date."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Claims judged where their failure shows: in a run, or by the rules of an older stack if today's can't tell."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from faultline import strategies

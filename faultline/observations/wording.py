@@ -1,7 +1,5 @@
 """Error texts without what differs from run to run, so that one error is known again."""
 
-from __future__ import annotations
-
 import functools
 import re
 from difflib import SequenceMatcher

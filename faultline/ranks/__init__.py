@@ -1,1 +1,4 @@
-"""What runs in the interpreter of the stack under test: the server that forks, one rank, its comparison."""
+"""What runs in the interpreter of the stack under test: the server that forks, one rank, its comparison.
+
+For others: `job`, `preload`, `report`.
+"""

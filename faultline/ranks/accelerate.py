@@ -1,7 +1,5 @@
 """Accelerate on machines without a GPU, and scenarios that train through it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

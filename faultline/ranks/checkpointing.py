@@ -1,7 +1,5 @@
 """Gradient checkpointing: switching it on, and seeing from the live run which mode is in force."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """The oracle's arithmetic: gradients and weights of every step against the reference's."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickle

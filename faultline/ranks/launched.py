@@ -1,7 +1,5 @@
 """One rank of a cell under another launcher: ``torchrun --nproc_per_node 2 -m faultline.ranks.launched JOB``."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

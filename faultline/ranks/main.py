@@ -1,7 +1,5 @@
 """One rank of one cell: build the scenario, train it under the strategy, and report what happened."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

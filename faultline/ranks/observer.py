@@ -1,7 +1,5 @@
 """What the modules of a model do while it trains: their outputs, how often they run, and on what."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """What is done before a rank is there, so that no cell has to: variables of libraries, imports, caches, memory."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """What ranks and their server report: they write JSON, and the supervisor reads that into the same classes."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a rank runs, and the places where a test may reach into it."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A checkpoint's round trip: saved as a user would, loaded in a process of its own, held against the live weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

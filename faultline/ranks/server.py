@@ -1,10 +1,8 @@
 """The rank server: imports the libraries under test once, then forks fresh ranks for each cell.
 
-It reads and writes JSON lines on its standard input and output, about one cell at a time. A request has a `job`, or asks
-to `end`, or only ends the ranks of the last job, as each does; an answer is an `Event`.
+It reads and writes JSON lines on its standard input and output, about one cell at a time. A request has a `job`, or
+asks to `end`, or only ends the ranks of the last job, as each does; an answer is an `Event`.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """Trainer-level cells: the real trainer, with the strategy given through its own arguments."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

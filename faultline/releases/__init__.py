@@ -1,1 +1,4 @@
-"""Questions about releases: is-safe, bisect, reproduce, timeline."""
+"""Questions about releases: is-safe, bisect, reproduce, timeline.
+
+For others: `bisect`, `changes`, `is_safe`, `is_safe_view`, `reproduce`, `timeline`.
+"""

@@ -1,7 +1,5 @@
 """Bisect: between which two releases of a package cells change what they do, and which other package did it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """What a bisect found, as the record that is kept and in lines for a terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

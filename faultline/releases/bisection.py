@@ -1,7 +1,5 @@
 """Bisecting: releases and mixtures of stacks measured until it is known where cells change what they do."""
 
-from __future__ import annotations
-
 import datetime
 from collections import Counter
 from collections.abc import Sequence

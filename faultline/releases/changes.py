@@ -1,7 +1,5 @@
 """Whether a candidate stack is safe: which cells changed against the baseline, how, and what that says together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Is a candidate stack safe: the same cells on it and on a baseline, and again what changed."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

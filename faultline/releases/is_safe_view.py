@@ -1,7 +1,5 @@
 """The answer of is-safe: on the terminal, as a comment in Markdown, as JSON, and as one HTML page."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A failure on the stack that it was reported on, next to it on the first good one, if it has one, and on today's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rich import box

@@ -1,7 +1,5 @@
 """Searches where every look is costly: the boundary in a row of releases, the smallest set of changes that matters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

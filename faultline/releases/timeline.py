@@ -1,7 +1,5 @@
 """The commands of the timeline: run cells on monthly stacks, and draw what was measured."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

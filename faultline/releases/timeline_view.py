@@ -1,7 +1,5 @@
 """A timeline on the terminal, as a picture, and as one HTML page that needs nothing else."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Verdicts on claims by the results of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from faultline.base.packages import TODAY

@@ -1,7 +1,5 @@
 """A run as JUnit XML: one test case for each cell, for CI services that show such files."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree as ET

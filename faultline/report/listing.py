@@ -1,7 +1,5 @@
 """What the terminal says of the catalogue: how many cells there are, a failure's record, an environment."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """A run as one HTML page that needs nothing else: its data is embedded, and a script makes tables of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Collection, Mapping

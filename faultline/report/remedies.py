@@ -1,7 +1,5 @@
 """Remedies as every command lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from faultline.observations.remedies import Fate

@@ -1,7 +1,5 @@
 """What all reports share: the words and symbols, tables of a run, and texts made safe to show."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Reports on the terminal: progress, tables, what was not as expected, a failure's record."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Campaigns: cells on several stacks, each with a results folder of its own within one, which an interruption keeps."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

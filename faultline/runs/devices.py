@@ -1,7 +1,5 @@
 """Which device cells can run on here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

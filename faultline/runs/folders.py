@@ -1,7 +1,5 @@
 """Runs and their folders: cells measured into one, and the one that is meant, refused where it doesn't fit."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

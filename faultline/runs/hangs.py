@@ -1,7 +1,5 @@
 """Whether ranks work or wait for each other for ever, judged by what their processes do."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import re

@@ -1,7 +1,5 @@
 """The oracle's judgement: from what each rank reported to the one outcome of a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """How far a run is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager

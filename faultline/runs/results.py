@@ -1,7 +1,5 @@
 """The result of a cell, as a line of cells.jsonl: read and written here, and nowhere else."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

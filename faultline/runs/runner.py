@@ -1,7 +1,5 @@
 """A run: cells go to rank servers, judgements come back, and every result is on disk at once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

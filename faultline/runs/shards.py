@@ -1,7 +1,5 @@
 """A run split over machines: shards are stateless and balanced by recorded durations."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Results on disk: a folder for each run, one JSON line for each finished cell, written at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

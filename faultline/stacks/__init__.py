@@ -1,1 +1,4 @@
-"""What to install: names, dates and requirements, and the environments that uv makes of them."""
+"""What to install: names, dates and requirements, and the environments that uv makes of them.
+
+For others: `environments`, `index`, `requests`.
+"""

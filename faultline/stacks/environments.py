@@ -1,7 +1,5 @@
 """Environments of stacks: resolved and made by uv, each once, and found again by what was resolved."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """Stacks: what to install of the libraries under test, by name, as of a date, or by requirements."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Iterable, Mapping

@@ -1,11 +1,11 @@
 """How training is distributed: one file per family, found by looking into this folder.
 
+For others: `naming`, `shared`.
+
 What a family's file has, and which constants it may have, is on the page docs/add-a-strategy.md.
 
 Files import torch inside their functions, so that this list is free of it.
 """
-
-from __future__ import annotations
 
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """torch's DistributedDataParallel, plain and with the options that people are advised to set."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass
 from typing import Any

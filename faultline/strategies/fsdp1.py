@@ -1,7 +1,5 @@
 """torch's first FullyShardedDataParallel, one unit per block of the model."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

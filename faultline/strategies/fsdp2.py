@@ -1,7 +1,5 @@
 """torch's fully_shard (FSDP2), one group per block of the model."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Which strategies a text names: its settings, or what its tracebacks and messages show."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

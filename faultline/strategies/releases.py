@@ -1,7 +1,5 @@
 """Where releases of the libraries under test differ, in one place: features are looked for, no versions compared."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

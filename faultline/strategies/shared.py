@@ -1,7 +1,5 @@
 """What several strategies share: names without wrappers' prefixes, and bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

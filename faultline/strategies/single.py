@@ -1,7 +1,5 @@
 """One process and no distribution: where a failure can be distinguished from one of the strategies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from faultline.strategies import Evidence, Setup, Wrapped

@@ -1,7 +1,5 @@
 """DeepSpeed's ZeRO, each setting from the JSON file in ds_configs/ that bears its name."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

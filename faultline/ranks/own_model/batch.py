@@ -1,7 +1,5 @@
 """A small batch for a model of transformers: text, and images and sound where it takes them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any

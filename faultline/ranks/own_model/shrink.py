@@ -1,7 +1,5 @@
 """A tiny config of the same classes: layers, widths, experts and vocabulary small, structure and tying kept."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Somebody's own model in a rank: from a Python function or a config to a scenario."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json
