@@ -91,5 +91,5 @@ lint: setup ## check format, style, words, types and the rules of imports
 	$(RUN) check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(RUN) check_jsonschema --builtin-schema vendor.renovate renovate.json
 
-clean: ## remove .venv and results
-	rm -rf .venv results
+clean: ## remove .venv, results and generated files
+	rm -rf .venv results generated

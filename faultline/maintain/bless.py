@@ -85,7 +85,9 @@ def _named_by(result: Result) -> str:
         for name, failure in failures().items()
         if (signature := failure.signature(result.detail)) not in (Signature.OTHER, *failure.also_raises)
     ]
-    return f"; it is {' or '.join(named)}: put that into `elsewhere`, and run the cells again" if named else ""
+    if not named:
+        return ""
+    return f"; it is {' or '.join(named)}: put that under `also_raises` in failure.py, and run the cells again"
 
 
 def difference(old: str, new: str, file: Path | str) -> str:

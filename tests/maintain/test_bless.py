@@ -319,7 +319,7 @@ def test_an_interrupted_run_and_cells_without_evidence_are_refused():
         refuse([raised], finished=True)
     another = "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED"
     with pytest.raises(
-        UsageError, match=r"'static-graph-no-sync' of ddp_static_graph_no_sync: put that into `elsewhere`"
+        UsageError, match=r"'static-graph-no-sync' of ddp_static_graph_no_sync: put that under `also_raises`"
     ):
         refuse([replace(raised, detail=another)], finished=True)
 
