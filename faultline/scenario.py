@@ -26,7 +26,7 @@ class Scenario:
     `around()` is held open from a forward pass until its backward pass has ended.
     `second(accelerator)` prepares a model that is only read and gives it back;
     the scenario then trains through accelerate, as it does where `accelerate` says so. `deepspeed` changes the config
-    that a ZeRO strategy takes from its file. `observer` (see `observe.Observer`) sees what the model's modules do.
+    that a ZeRO strategy takes from its file. `observer` (see `observer.Observer`) sees what the model's modules do.
 
     A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
     `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a

@@ -29,6 +29,10 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
+# Wrong without an error that could be recognised.
+SILENT = frozenset((Outcome.DIVERGES, Outcome.MISPLACED, Outcome.HANGS, Outcome.CRASHES))
+
+
 class Signature(StrEnum):
     """What the oracle calls an end that no pattern of the failure names; a crash may also have a signal's name."""
 

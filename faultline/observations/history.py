@@ -10,11 +10,10 @@ from faultline import strategies
 from faultline.base.packages import STACK, TODAY
 from faultline.base.text import matches
 from faultline.catalogue import Change, Failure
+from faultline.catalogue.outcomes import SILENT
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.observations import measured, ranges, store
-
-SILENT = ("diverges", "misplaced", "hangs", "crashes")
 
 Did = tuple[str, str]
 """An outcome and its signature; both empty if it is only known that the failure showed."""

@@ -4,14 +4,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from faultline.catalogue import REMEDIES, Claim, Failure
+from faultline.catalogue.outcomes import SILENT
 from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.claims import Outcomes, Verdict
 from faultline.observations import measured
 from faultline.observations.measured import Place, place
 from faultline.observations.verdicts import where
-
-SILENT = ("diverges", "misplaced", "hangs", "crashes")
 
 
 @dataclass(frozen=True)

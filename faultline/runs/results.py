@@ -12,7 +12,7 @@ import msgspec
 
 from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import Did, Outcome, named
+from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.ranks.report import KINDS, Deviation, Facts, Number, RankError, Report
@@ -202,7 +202,7 @@ def shows(failure: Failure, entry: Result) -> bool:
     """Whether a result is the failure: an error of one of its own signatures, or no error and wrong all the same."""
     if entry.outcome == Outcome.RAISES:
         return entry.signature in failure.errors and entry.signature not in failure.also_raises
-    return entry.outcome in (Outcome.DIVERGES, Outcome.MISPLACED, Outcome.HANGS, Outcome.CRASHES)
+    return entry.outcome in SILENT
 
 
 def as_expected(result: Result) -> bool:
