@@ -117,7 +117,7 @@ def _silent(failure: Failure, variant: str) -> frozenset[Did]:
     """The outcomes without an error that are the failure in a variant, by the rules of every stack."""
     names = {TODAY, *(stack for cell in measured.outcomes(failure) for stack in pinned(failure, cell))}
     names |= {failure.reported.stack} if failure.reported else set()
-    ruled = (item for name in names for item in measured.outcomes(failure, name).items())
+    ruled = (item for name in names for item in measured.by_rules(failure, name).items())
     return frozenset(did for cell, did in ruled if cell.variant == variant and did[0] in SILENT)
 
 

@@ -54,9 +54,24 @@ def pins(stack: str) -> dict[str, str]:
     return {name: versions.get(name, pinned()[name]) for name in sorted(STACK)}
 
 
-@functools.cache
+@store.view
 def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
-    """What every cell of the default matrix does on a file of stacks/, by the rules."""
+    """What every cell of the default matrix does on a file of stacks/: as it last ran there, else by the rules.
+
+    Today's runs are what the rules were made from.
+    """
+    expected_there = by_rules(failure, stack)
+    if stack == TODAY:
+        return expected_there
+    ran = {cell: row for cell, rows in store.rows(failure.name).items() for row in rows if row.stack == stack}
+    return {
+        cell: (ran[cell].outcome, ran[cell].signature) if cell in ran else did for cell, did in expected_there.items()
+    }
+
+
+@functools.cache
+def by_rules(failure: Failure, stack: str) -> Outcomes:
+    """What the rules say of every cell of the default matrix on a file of stacks/."""
     return ruled(failure, pinned() | packages.pinned(requests.named()[stack]))
 
 

@@ -180,7 +180,7 @@ def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
     options = ("--strategy", "ddp-find-unused", "--checkpointing", "off", "--workers", "1")
     code, told, errors = call("check", "train.py:build", *options)
     assert (code, told) == (2, ""), errors
-    assert "train.py:build: No module named 'only_there': if that is a file of yours, put its folder" in errors
+    assert "train.py:build: No module named 'only_there': if it is your own file, put its folder" in errors
     assert "--stack makes an environment that has it" in errors
     code, told, errors = call("check", "train.py:build", *options, "--python", "env/bin/python")
     assert code == 0, told + errors

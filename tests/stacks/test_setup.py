@@ -90,7 +90,7 @@ def test_a_failed_set_up_is_done_again(clone):
 def test_an_interrupted_set_up_is_done_again(clone):
     (clone / "hang").touch()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = subprocess.Popen(SETUP, cwd=clone, start_new_session=True, **quiet)
+    running = subprocess.Popen(SETUP, cwd=clone, env=OUTSIDE, start_new_session=True, **quiet)
     deadline = time.monotonic() + 20
     while not (clone / "hanging").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
