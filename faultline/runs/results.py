@@ -138,7 +138,7 @@ def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Ex
         cell=cell,
         stack=stack,
         outcome=str(judged.outcome),
-        signature=judged.signature,
+        signature=str(judged.signature),
         detail=judged.detail,
         rank=judged.rank,
         worst_parameter=judged.worst_parameter,

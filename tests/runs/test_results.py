@@ -17,7 +17,7 @@ from faultline.base import packages, paths
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
 from faultline.base.packages import stack_name
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
@@ -402,3 +402,11 @@ def test_errors_that_rounding_explains_are_told_apart():
 
 def test_the_stack_is_one_line_without_build_tags():
     assert stack_name({"torch": "2.13.0+cpu", "accelerate": "1.15.0"}) == "accelerate 1.15.0, torch 2.13.0"
+
+
+def test_an_outcome_and_its_signature_are_plain_texts():
+    """Breaks when workers of pytest-xdist can't send a result: they take no subclass of a text."""
+    cell = select(failures(), Selection(failure=("zero3_dummy_loss",)))[0]
+    judged = Judgement(Outcome.DIVERGES, Signature.DIFFERS)
+    entry = result(cell, judged, Ended([]), "", Expectation(), "expected")
+    assert type(entry.outcome) is type(entry.signature) is str
