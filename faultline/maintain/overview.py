@@ -1,23 +1,26 @@
-"""The table of docs/catalogue.md and the figures of the README, made from the records and their blessed rules."""
+"""What pages list of the catalogue and its strategies, made from the records and their blessed rules."""
 
 import re
 from collections import Counter
 
+from faultline import strategies
 from faultline.base.markdown import headed, put, row
 from faultline.base.paths import ROOT
 from faultline.catalogue import REMEDIES, Failure
 from faultline.catalogue.loading import failures
 from faultline.observations import verdicts
 
-README, CATALOGUE = ROOT / "README.md", ROOT / "docs" / "catalogue.md"
+README, CATALOGUE, MATRIX = ROOT / "README.md", ROOT / "docs" / "catalogue.md", ROOT / "docs" / "matrix.md"
 COUNTS = "<!-- counts: begin -->", "<!-- counts: end -->"
 FAILURES = "<!-- failures: begin -->", "<!-- failures: end -->"
+STRATEGIES = "<!-- strategies: begin -->", "<!-- strategies: end -->"
 VERDICTS = ("verified", "refuted", "conditional", "untested")
 
 
 def rewrite() -> str:
-    """Rewrite the table and the figures, and report for each file whether it changed."""
-    return "\n".join((put(CATALOGUE, table, FAILURES), put(README, counts, COUNTS)))
+    """Rewrite the tables and the figures, and report for each file whether it changed."""
+    written = put(CATALOGUE, table, FAILURES), put(README, counts, COUNTS), put(MATRIX, families, STRATEGIES)
+    return "\n".join(written)
 
 
 def counts() -> str:
@@ -27,6 +30,15 @@ def counts() -> str:
     )
     by_verdict = ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word])
     return f"{len(failures())} failures and {words.total()} claims: {by_verdict}."
+
+
+def families() -> str:
+    """Markdown: each family of strategies on one line, as the first line of its file has it."""
+    rows = [
+        row((family.__doc__ or "").partition("\n")[0], ", ".join(f"`{name}`" for name in family.STRATEGIES))
+        for family in sorted(strategies.families().values(), key=lambda family: family.ORDER)
+    ]
+    return "\n".join(headed(("family", "strategies"), rows))
 
 
 def table() -> str:

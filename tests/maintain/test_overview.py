@@ -29,6 +29,7 @@ def test_the_catalogue_has_a_line_for_every_failure():
 def test_the_catalogue_and_the_readme_say_what_the_rules_say():
     assert between(overview.CATALOGUE, overview.FAILURES) == overview.table(), "faultline maintain readmes"
     assert between(overview.README, overview.COUNTS) == overview.counts(), "faultline maintain readmes"
+    assert between(overview.MATRIX, overview.STRATEGIES) == overview.families(), "faultline maintain readmes"
 
 
 def test_a_line_fits_on_a_screen():
