@@ -32,7 +32,7 @@ SHARDINGS = {
 
 @dataclass(frozen=True)
 class Statement:
-    """The values that one place of a file leaves of an axis, or YES or NO for one of catalogue.NEEDS.
+    """The values that one place of a file leaves of an axis, or YES or NO for one of the settings that a failure needs.
 
     With a `note` where it leaves none that was measured, or can't be read.
     """

@@ -11,7 +11,7 @@ NEEDS = {
     "reference model": "a reference model, as `beta` above 0 makes one",
     "accumulation": "`gradient_accumulation_steps` above 1",
     "no gradient_clipping": "a DeepSpeed config without `gradient_clipping`",
-    "own max_grad_norm": "a `max_grad_norm` at which DeepSpeed doesn't clip by itself (1.0 since 0.19.3, never before)",
+    "own max_grad_norm": "a `max_grad_norm` that DeepSpeed ignores (since 0.19.3 it clips at 1.0, before not at all)",
     "sharded state dict": "`fsdp_state_dict_type: SHARDED_STATE_DICT`",
     "target_parameters": "an adapter with `target_parameters`",
     "trained head": "an adapter with `modules_to_save=['lm_head']`",

@@ -79,7 +79,7 @@ def verdict(results: Sequence[Result]) -> str:
     if wrong:
         parts.append(f"{wrong} of {len(results)} cells train differently from a single process")
     if unproven:
-        parts.append(f"{unproven} gave no evidence that they ran what their names say")
+        parts.append(f"{unproven} invalid, as nothing proves which strategy and mode ran")
     if faults:
         parts.append(f"{faults} ended in a bug of Faultline itself, which says nothing about the model")
     if parts:

@@ -140,7 +140,7 @@ def timeline(
     until: Annotated[str, Parameter(metavar="DATE", help="The last date (default: today, as installed).")] = "",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest timeline.")] = False,
-    write: Annotated[bool, Parameter(help="Make the result the committed one, in timeline/.")] = False,
+    write: Annotated[bool, Parameter(help="Make the result the committed one, in observations/.")] = False,
 ) -> int:
     """Run cells on the libraries as of the first of each month."""
     from faultline.releases import timeline

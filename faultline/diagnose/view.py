@@ -55,7 +55,7 @@ def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
     if matching.evidence(match.failure, match.signature, hints) is Evidence.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"
     if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
-        return "nothing excludes it; it was measured in another checkpointing mode, which makes no difference to it"
+        return "nothing excludes it; it was measured in another checkpointing mode, and the mode plays no part here"
     options = " and ".join(matching.settling(match, hints)) if match.where else ""
     return f"nothing excludes it; add {options} to decide it" if options else "nothing excludes it"
 

@@ -19,7 +19,7 @@ COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
 LONGEST_ERROR = 180  # characters of an error in a file's docstring
 WIDTH = 118  # of a line in a file's docstring
 CHECKPOINTS = {
-    "checkpoint-untied": "no error, and weights that are one in the model and two in the checkpoint",
+    "checkpoint-untied": "no error, but tied weights are saved as two tensors",
     "checkpoint-differs": "no error, and other weights in the checkpoint than were trained",
     "checkpoint-lacks": "no error, and a checkpoint that lacks weights",
 }

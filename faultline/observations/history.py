@@ -37,7 +37,7 @@ class Observation:
 def of(failure: Failure, cell: Cell) -> list[Observation]:
     """What a cell did on every stack, the oldest first; each stack once, by the first source that knows of it.
 
-    The first release with the failure, if a search by_versions it, is one more. A cell in bf16 that does today what its
+    The first release with the failure, if a search determined it, is one more. A cell in bf16 that does today what its
     twin in fp32 does has the twin's observations beside its own.
     """
     by_versions: dict[frozenset[tuple[str, Version]], Observation] = {}

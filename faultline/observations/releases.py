@@ -11,9 +11,9 @@ from faultline.observations import history, measured, ranges
 from faultline.observations.history import Observation
 from faultline.observations.ranges import Range
 
-TODAY_ONLY = "your releases do what today's do, as only these were measured"
-TOGETHER = "your releases show it with others of their time, and were never measured together"
-NOT_BEFORE = "this strategy does what others did before the fix, which were measured"
+TODAY_ONLY = "your releases behave like today's; no others were measured"
+TOGETHER = "each of your releases showed it with other packages of its time; this combination was not measured"
+NOT_BEFORE = "before the fix other strategies failed like this; this one was not measured then"
 
 
 def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
@@ -129,7 +129,7 @@ def _doubt(
         return f"your releases, {outside} than any that was measured, do what {_versions(shown[0], asked)} does"
     if any(observation.shows is False for observation in inside):
         some = " and ".join(dict.fromkeys(_named(observation, asked) for observation in (shown[0], shown[-1])))
-        return f"your releases do what those of {some} do, not what others did"
+        return f"your releases behave like those of {some}, and not like others that were measured"
     return ""
 
 

@@ -490,7 +490,7 @@ def test_of_an_error_its_module_is_told_and_no_difference():
 
 def test_what_could_not_be_proven_is_not_told_as_a_difference():
     told = view.verdict([entry(), entry("invalid")])
-    assert told == "1 gave no evidence that they ran what their names say."
+    assert told == "1 invalid, as nothing proves which strategy and mode ran."
 
 
 def test_the_command_repeats_the_very_cell():
