@@ -132,6 +132,7 @@ def test_a_new_family_of_strategies_is_one_new_file(faultline):
     runs = sorted(path for path in (faultline.copy / "results").iterdir() if not path.is_symlink())
     assert faultline("maintain", "readmes", str(runs[0]))[0] == 0
     assert "| handmade-sum |" in (faultline.copy / "repros" / FAILURE / "README.md").read_text()
+    assert "`handmade-sum`" in (faultline.copy / "docs" / "matrix.md").read_text()
     assert faultline("show", FAILURE)[0] == 0
 
     assert "no run ended so under handmade or handmade-sum" in faultline("diagnose", "run.log")[1]
