@@ -11,7 +11,7 @@ from rich.text import Text
 
 from faultline.base.console import write_line
 from faultline.base.text import one_line
-from faultline.catalogue import Failure
+from faultline.catalogue import TRIED_HERE, Failure
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.claims import Verdict
@@ -86,9 +86,9 @@ def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict],
             columns = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
         claims.add_row(key, Text(claim.text), *columns)
     console.print(claims)
-    for url in dict.fromkeys(claim.source for claim in failure.claims.values() if claim.source):
+    for url in dict.fromkeys(claim.source for claim in failure.claims.values()):
         keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
-        write_line(console, f"{keys}: {url}", "dim")
+        write_line(console, f"{keys}: {url or TRIED_HERE}", "dim")
     write_line(console, source)
 
 
