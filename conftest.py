@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import NotAsExpected, UsageError
 from faultline.base.paths import REPROS
 from faultline.base.text import plain
 from faultline.catalogue import loading
@@ -93,10 +93,6 @@ class CellItem(pytest.Item):
 
 
 CELL = "failure"  # of the properties that every cell's report has
-
-
-class NotAsExpected(Exception):
-    """A cell did something else than its failure's expected.toml says."""
 
 
 def pytest_terminal_summary(terminalreporter):

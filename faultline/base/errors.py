@@ -19,7 +19,9 @@ LISTS = {
 
 
 class FaultlineError(Exception):
-    """What this suite raises by intent, and so no fault of its own."""
+    """What this suite raises by intent, and so no fault of its own; raised in a rank, its report has the `kind`."""
+
+    kind = OTHER
 
 
 class UsageError(FaultlineError):
@@ -27,10 +29,9 @@ class UsageError(FaultlineError):
 
 
 class CheckFailed(FaultlineError):
-    """A check that somebody recommends found the problem; the error text names it as a program would."""
+    """A check that somebody recommends found the problem."""
 
-    def __str__(self) -> str:
-        return f"CheckFailed: {self.args[0]}"
+    kind = "check"
 
 
 class TargetFailed(FaultlineError):
@@ -67,22 +68,24 @@ class NeverReady(ServerDied, Unavailable):
     what = "this stack can't run the suite: "
 
 
-class RankError(FaultlineError):
-    """A rank says what is the case; its report has the `kind`."""
-
-    kind = OTHER
-
-
-class Impossible(RankError):
+class Impossible(FaultlineError):
     """The cell can't exist here; the message says why."""
 
     kind = "impossible"
 
 
-class Refused(RankError):
+class Refused(FaultlineError):
     """A model that can't be checked; the message says why, and what to do about it."""
 
     kind = "refused"
+
+
+class NotTaken(FaultlineError):
+    """A model has no part for what it is given."""
+
+
+class NotAsExpected(FaultlineError):
+    """A cell did something else than its failure's expected.toml says; has its result."""
 
 
 def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:

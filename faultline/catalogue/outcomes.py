@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple
 
+from faultline.base.errors import CheckFailed
 from faultline.base.text import one_line
 
 
@@ -36,7 +37,8 @@ SILENT = frozenset((Outcome.DIVERGES, Outcome.MISPLACED, Outcome.HANGS, Outcome.
 class Signature(StrEnum):
     """What the oracle calls an end that no pattern of the failure names; a crash may also have a signal's name."""
 
-    OTHER = "other"  # an error
+    OTHER = "other"  # raises
+    CHECK = CheckFailed.kind  # raises: a check that somebody recommends found the problem
     DIFFERS = "differs"  # diverges
     UNMOVED = "unmoved"
     NAN = "nan"

@@ -75,8 +75,8 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
             if fails and signature != Signature.OTHER:  # which is never taken for the failure
                 (pro if other[0] == "trains" else contra).append(cell)
         elif claim.kind == "detects":
-            if fails or other[1] == "check":
-                (pro if fails and other[1] == "check" else contra).append(cell)
+            if fails or other[1] == Signature.CHECK:
+                (pro if fails and other[1] == Signature.CHECK else contra).append(cell)
         else:
             (pro if other != (outcome, signature) else contra).append(cell)
     return Verdict(claim, tuple(pro), tuple(contra))

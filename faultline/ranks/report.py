@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from faultline.base import errors
-from faultline.base.errors import OTHER
+from faultline.base.errors import OTHER, FaultlineError
 from faultline.base.traces import own_fault
 
 Names = tuple[str, ...]
@@ -216,6 +215,6 @@ def _chain(error: BaseException, seen: set[int]) -> list[Raised]:
         for each in traceback.extract_tb(error.__traceback__)
     )
     text = "".join(traceback.format_exception_only(error))
-    kind = error.kind if isinstance(error, errors.RankError) else OTHER
+    kind = error.kind if isinstance(error, FaultlineError) else OTHER
     raised = Raised(kind, str(error), text, frames, error.__cause__ is not None)
     return [*(_chain(before, seen) if before and id(before) not in seen else ()), raised]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from faultline import strategies
 from faultline.base import traces
-from faultline.base.errors import Impossible
+from faultline.base.errors import CheckFailed, Impossible
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
@@ -113,7 +113,12 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
         return Judgement(Outcome.IMPOSSIBLE, "", error.message, rank)
     if error.own and not is_victim(error.message):
         return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.own, text), rank)
-    return _proven(cell, ended, Judgement(Outcome.RAISES, failure.signature(text), text, rank))
+    signature = failure.signature(text)
+    if error.kind == CheckFailed.kind:
+        signature = Signature.CHECK
+    elif signature == Signature.CHECK:  # somebody's own error, in the words of a check
+        signature = Signature.OTHER
+    return _proven(cell, ended, Judgement(Outcome.RAISES, signature, text, rank))
 
 
 def _proven(cell: Cell, ended: Ended, judged: Judgement) -> Judgement:

@@ -9,7 +9,7 @@ FAILURE = Failure(
     until="not fixed: transformers fills the key in only where the config has it",
     upstream="huggingface/transformers",
     checkpointing=("off",),  # checkpointing has no part in clipping
-    errors={"check": r"CheckFailed: .*above max_grad_norm"},
+    errors={"check": r"the log shows a norm above max_grad_norm"},
     variants=(
         Variant("broken", trainer="sft", strategies=("single", "ddp", "zero*", "fsdp1-full", "fsdp2")),
         *variants("auto norm_in_log", trainer="sft", strategies=("ddp", "zero0", "zero1", "zero2", "zero3")),

@@ -23,7 +23,7 @@ FAILURE = Failure(
     title="A failure for these tests",
     since="",
     until="",
-    errors={"torn": "torn", "check": "CheckFailed"},
+    errors={"torn": "torn", "check": "no graph"},
     variants=(
         Variant("broken"),
         Variant("mended"),

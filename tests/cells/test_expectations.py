@@ -24,7 +24,7 @@ FAILURE = Failure(
     title="A failure for these tests",
     since="",
     until="",
-    errors={"no-grad-fn": "does not require grad", "check": "CheckFailed"},
+    errors={"no-grad-fn": "does not require grad", "check": "no graph"},
     variants=(Variant("broken"), Variant("repaired"), Variant("broken", trainer="grpo")),
     claims={},
     name="example",

@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from faultline import strategies
-from faultline.base import traces
+from faultline.base import errors, traces
 from faultline.catalogue import Failure, outcomes
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks.report import Frame, Raised
+from faultline.ranks.report import Frame, Raised, error_report
 from faultline.runs import oracle
 from faultline.runs.oracle import judge
 from faultline.runs.supervisor import Ended, RankEnd
@@ -229,6 +229,17 @@ def test_an_error_is_known_by_its_kind_and_not_by_the_name_of_its_class():
         ended = raised()
         ended.ranks[1].report.error = reports.error("Impossible", "no such layer", kind=kind)
         assert judge(CELL, FAILURE, ended).outcome == outcome
+
+
+def test_a_check_is_known_by_its_kind_and_not_by_its_name_or_words():
+    """Breaks when somebody's own `class CheckFailed(Exception)` counts as a check that detects the failure."""
+    failure = replace(FAILURE, errors={"check": "no graph"})
+    for error, signature in ((errors.CheckFailed, "check"), (type("CheckFailed", (Exception,), {}), "other")):
+        ended = raised()
+        ended.ranks[1].report.error = error_report(error("the loss carries no graph"))
+        judged = judge(CELL, failure, ended)
+        assert (judged.outcome, judged.signature) == ("raises", signature)
+        assert judged.detail == "CheckFailed: the loss carries no graph"
 
 
 def test_a_bare_assert_is_named_by_the_line_that_failed():

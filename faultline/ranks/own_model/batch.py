@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from faultline.base.errors import Refused
+from faultline.base.errors import NotTaken, Refused
 from faultline.ranks.own_model.shrink import VOCABULARY
 from faultline.strategies import ROWS
 
@@ -44,10 +44,6 @@ def of(model: Any) -> tuple[Batch, list[str]]:
         tried[name] = "no finite loss"
     what = f"no batch could be made for {type(bare).__name__}; give a function that returns (model, loss, batch)"
     raise Refused(f"{what}. Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
-
-
-class NotTaken(Exception):
-    """A model has no such part."""
 
 
 def _spectrogram(model: Any) -> Batch:
