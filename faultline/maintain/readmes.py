@@ -1,6 +1,6 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from faultline import strategies
@@ -10,6 +10,7 @@ from faultline.base.packages import TODAY
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
+from faultline.cells.claims import Outcomes
 from faultline.cells.words import grouped, ordered, places
 from faultline.observations import measured
 from faultline.observations.measured import shown_on
@@ -18,8 +19,6 @@ from faultline.report import claims
 from faultline.runs.results import Result, outcomes
 
 _DEVICES = {"cpu": "the CPU with gloo", "cuda": "a GPU"}
-
-Outcomes = Mapping[Cell, tuple[str, str]]
 
 
 def noise(results: Collection[Result]) -> str:

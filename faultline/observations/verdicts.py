@@ -6,7 +6,6 @@ from faultline import strategies
 from faultline.base.markdown import as_code
 from faultline.base.packages import TODAY
 from faultline.catalogue import Claim, Failure
-from faultline.catalogue.outcomes import named
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Verdict
@@ -65,7 +64,7 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
     }
     by_outcome: dict[str, list[Cell]] = {}
     for cell in sorted(judged, key=_order):
-        by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)
+        by_outcome.setdefault(str(observed[judged[cell]]), []).append(cell)
     return [
         outcome if len(there) == len(cells) else f"{outcome} under {', '.join(places(there, cells))}"
         for outcome, there in by_outcome.items()

@@ -217,7 +217,7 @@ def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
 
 def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
     """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
-    monkeypatch.setattr(history, "of", lambda *of: [replace(each, outcome="", signature="") for each in UNCACHED(*of)])
+    monkeypatch.setattr(history, "of", lambda *of: [replace(each, did=None) for each in UNCACHED(*of)])
     monkeypatch.setattr(history, "shows", lambda *_: False)
     _, out, _ = asked("audit", project(tmp_path), "--all")
     assert not re.search(r"measured +:", out)

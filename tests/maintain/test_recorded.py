@@ -12,7 +12,7 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.catalogue import loading
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.expected import Expectation
 from faultline.maintain import record
@@ -144,8 +144,10 @@ def test_what_is_recorded_in_parts_is_what_is_recorded_at_once(runs, data):
     assert merged(whole, *results) == whole
     at = data.draw(st.integers(0, len(results)))
     assert merged(merged(NOTHING, *results[:at]), *results[at:]) == whole
-    last_rows = {(row.stack, cell.strategy): row.words for cell, rows in whole.rows.items() for row in rows}
-    last = {(stack, strategy): "raises other" if message else "trains" for stack, strategy, message in runs}
+    last_rows = {(row.stack, cell.strategy): row.did for cell, rows in whole.rows.items() for row in rows}
+    last = {
+        (stack, strategy): Did("raises", "other") if message else Did("trains") for stack, strategy, message in runs
+    }
     named = {place: did for place, did in last_rows.items() if not place[0].startswith(store.OTHER)}
     assert named == {place: did for place, did in last.items() if place[0] != "none"}
 
@@ -155,9 +157,10 @@ def test_a_timeline_becomes_the_recorded_one(folder):
     before = merged(NOTHING, *(ran(*each) for each in RUNS))
     days = ("2026-03-01", "2026-04-01", "2026-05-01")
     stacks = [Stack(days[0], {"trl": "0.9"}, days[0]), Stack(days[1], measured.pins("trl-1.0.0"), days[1])]
-    cell = Cell("zero_double_reduction", "broken", "ddp").id
+    cell = Cell("zero_double_reduction", "broken", "ddp")
     did = Timeline(
-        [*stacks, Stack(days[2], {}, days[2], "no wheel")], {cell: ["diverges nan", "trains", "uninstallable"]}
+        [*stacks, Stack(days[2], {}, days[2], "no wheel")],
+        {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]},
     )
     after = recording.with_timeline(before, did)
     store.write(after)
