@@ -85,7 +85,10 @@ def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
 
 
 def with_versions(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
-    """The versions by which a failure's rules tell cells apart, and what cells do with them, by the rules."""
+    """The versions by which a failure's rules tell cells apart, and what cells do with them.
+
+    Without such versions, it is what they do on the stack that shows the failure.
+    """
     packages = {package for rule in expected.rules(failure) for package, _ in rule.versions}
     relevant = {n: version for n, version in versions.items() if n in packages and ranges.is_version(version)}
     shown = shown_on(failure)

@@ -1,4 +1,4 @@
-"""Claims judged where their failure shows: in a run, or by the rules of an older stack if today's can't tell."""
+"""Claims judged where their failure shows: in a run, or by what is known of an older stack if today's can't tell."""
 
 from dataclasses import dataclass
 
@@ -31,8 +31,8 @@ def stack(failure: Failure, claim: Claim) -> str:
     return measured.shown_on(failure)
 
 
-def by_rules(failure: Failure, claim: Claim) -> Verdict:
-    """How a claim fares on the stack that shows the failure, as the rules have it."""
+def known(failure: Failure, claim: Claim) -> Verdict:
+    """How a claim fares on the stack that puts it to the test, as far as that was measured."""
     there = stack(failure, claim)
     others = measured.outcomes(failure, claim.swap.get("stack", there))
     return claims.verdict(failure, claim, measured.outcomes(failure, there), others)

@@ -623,7 +623,7 @@ def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did(name):
     of_stacks = {name: each.versions for name, each in measured.named_stacks().items()}
     for cell in measured.outcomes(failure):
         for sample in history.of(failure, cell) if cell.broken else ():
-            assert not sample.shows or sample.outcome or not sample.stack, cell.id
+            assert not sample.shows or sample.did or not sample.stack, cell.id
             if sample.stack in of_stacks:
                 asked = {name: ranges.exactly(version) for name, version in of_stacks[sample.stack].items()}
                 assert releases.state(failure, cell, asked) == (sample.shows is True, ""), (

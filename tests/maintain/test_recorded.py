@@ -29,11 +29,11 @@ from faultline.stacks import requests
 FAILURES = loading.failures()
 
 
-def entry(failure, cell, message, stack="trl 1.0.0", outcome=Outcome.RAISES):
+def entry(failure, cell, message, versions=(("trl", "1.0.0"),), outcome=Outcome.RAISES):
     error = ErrorReport("RuntimeError", message, f'  File "/home/me/x/site-packages/a.py"\n{message}')
     ended = Ended([RankEnd(Report(error=error))])
     judged = Judgement(outcome, "other" if message else "", f"RuntimeError: {message}", 0)
-    return result(Cell(failure, "broken", cell), judged, ended, stack, Expectation(), "changed")
+    return result(Cell(failure, "broken", cell), judged, ended, dict(versions), Expectation(), "changed")
 
 
 NOTHING = Observations()
@@ -57,7 +57,7 @@ def stacks_of(observations, error):
 def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
     """Breaks when the same error fills the file, an old stack's is lost, or a path tells who ran it."""
     same = [
-        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", f"trl {n}")
+        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", (("trl", f"{n}"),))
         for n in (1, 2)
     ]
     other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
@@ -76,7 +76,7 @@ def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_w
     """Breaks when a cell whose file was changed stays the proof of an error that it doesn't show any more."""
     raised = [entry("zero_double_reduction", place, "already been reduced") for place in ("zero1", "zero2")]
     trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
-    elsewhere = entry("zero_double_reduction", "zero1", "", stack="trl 2.0.0", outcome=Outcome.TRAINS)
+    elsewhere = entry("zero_double_reduction", "zero1", "", versions=(("trl", "2.0.0"),), outcome=Outcome.TRAINS)
     left = merged(merged(NOTHING, *raised), trains, elsewhere)
     [error] = left.errors.values()
     assert stacks_of(left, error) == {"trl 1.0.0": [raised[0].cell.id]}
@@ -132,8 +132,9 @@ RUNS = [
 
 def ran(stack, strategy, message):
     pins = measured.pins(stack) if stack in requests.named() else {"trl": "1"}
-    text = ", ".join(f"{name} {version}" for name, version in pins.items())
-    return entry("zero_double_reduction", strategy, message, text, Outcome.RAISES if message else Outcome.TRAINS)
+    return entry(
+        "zero_double_reduction", strategy, message, pins.items(), Outcome.RAISES if message else Outcome.TRAINS
+    )
 
 
 @given(st.lists(st.sampled_from(RUNS), max_size=8), st.data())

@@ -53,7 +53,7 @@ def lab(tmp_path, monkeypatch):
         writer = storage.Writer(folder)
         for cell in cells:
             ended = Ended([RankEnd(Report())])
-            writer.add(results.result(cell, judged, ended, "stack", Expectation(), "expected"))
+            writer.add(results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected"))
         writer.close()
         folder.describe(stack="stack")
 

@@ -74,7 +74,7 @@ def everything():
         ended = Ended([end], seconds=1.0)
         judged = Judgement(outcome, signature, detail=f"detail {number}")
         said = "expected" if outcome == wanted.outcome else "changed"
-        found.append(results.result(cell, judged, ended, "torch 2.13.0", wanted, said))
+        found.append(results.result(cell, judged, ended, {"torch": "2.13.0"}, wanted, said))
     return found
 
 
