@@ -48,7 +48,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evi
     past = [sample for cell in case.shown for sample in history.of(failure, cell)]
     dates = {sample.stack for sample in past} & {stack.month for stack in measured.months()} - {TODAY}
     showed = {sample.stack for sample in past if sample.shows}
-    before = {(each.outcome, each.signature) for each in past if each.shows and each.outcome}
+    before = {each.did for each in past if each.shows and each.did}
     seen = {outcomes[cell] for cell in today} or before
     fixes = [fix for cell in case.shown if (fix := releases.fixed(failure, cell))]
     tested, fates = _remedies(failure, case, today, versions)

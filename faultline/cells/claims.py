@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure
-from faultline.catalogue.outcomes import Signature
+from faultline.catalogue.outcomes import Did, Signature
 from faultline.cells.cell import Cell
 
-Outcomes = Mapping[Cell, tuple[str, str]]
-"""Outcome and signature of each cell that was run."""
+Outcomes = Mapping[Cell, Did]
+"""What each cell did that was run."""
 
 
 @dataclass(frozen=True)

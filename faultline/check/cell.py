@@ -8,7 +8,6 @@ from pathlib import Path
 
 from faultline.base import traces
 from faultline.base.errors import OTHER, TargetFailed
-from faultline.base.packages import stack_name
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome
@@ -60,12 +59,11 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
         return ended, oracle.judge(as_is, CHECKED, ended)
 
     ended, judged = runner.surviving(server, go)
-    versions = stack_name(server.versions)
     expected = Expectation(Outcome.TRAINS)
     verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
     if judged.outcome == Outcome.IMPOSSIBLE:
         verdict = "expected"
-    entry = results.result(cell, judged, ended, versions, expected, verdict)
+    entry = results.result(cell, judged, ended, server.versions, expected, verdict)
     # What a rank that raised had computed until then differs for no other reason.
     raises = judged.outcome == Outcome.RAISES
     checked = Checked(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.observations import matching, measured, remedies
 from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
@@ -22,7 +23,7 @@ COMPARED = {
     "bypassed": "the loss calls the model itself, and never the wrapper that the strategy put around it",
 }
 KNOWN_FACTS = {*COMPARED, *(each.name for each in fields(Facts))}
-UNMOVED = ("diverges", "unmoved")
+UNMOVED = Did("diverges", "unmoved")
 CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
 WORDS = ("verified", "conditional", "refuted")
 
@@ -175,12 +176,12 @@ def _by_error(result: Result) -> Known:
     return None, ()
 
 
-def _doing(did: tuple[str, str], where: Place, names: Collection[str]) -> tuple[Match, ...]:
+def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
     """The failures that need one of these facts, and of which a cell does this there."""
     fitting = [f for f in failures().values() if fits_model(f, names) and _measured(f, did, where)]
     fitting.sort(key=_share_of_trainers)  # a model that is checked has none
     by = {f.name: next(fact for fact in f.recognition.model.any_of if fact in names) for f in fitting}
-    return tuple(Match(f, did[1], matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
+    return tuple(Match(f, did.signature, matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
 
 
 def _alone(result: Result) -> Match | None:
@@ -210,14 +211,14 @@ def _share_of_trainers(failure: Failure) -> float:
     return sum(bool(variant.trainer) for variant in broken) / len(broken)
 
 
-def _measured(failure: Failure, did: tuple[str, str], where: Place) -> bool:
+def _measured(failure: Failure, did: Did, where: Place) -> bool:
     """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
     of its cells was run says nothing."""
     cells = measured.outcomes(failure)
     strategy, mode = where
     modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
     there = (cells[cell] for cell in cells if cell.strategy == strategy and cell.checkpointing in modes)
-    return did[1] not in failure.also_raises and did in there
+    return did.signature not in failure.also_raises and did in there
 
 
 def seen(facts: Facts) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
@@ -39,7 +40,7 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
         about.append(f"with {shlex.join(map(plain, options))}")
     _line(console, Text(plain(target), style="bold").append(f"  {', '.join(about)}" if about else "", "not bold dim"))
     if {"--stack", "--python"} & {*options}:
-        _line(console, f"  on {one_line(results[0].stack)}")
+        _line(console, f"  on {one_line(stack_name(results[0].stack))}")
     for text in remarks(facts):
         _line(console, f"  {text}")
     console.print()

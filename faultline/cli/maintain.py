@@ -102,13 +102,11 @@ def replay(
     return bumps.replay(bumps.Request(names, workers, resume))
 
 
-def chart(
-    data: Annotated[str, Parameter(help="The data of a timeline; by default, the committed one.")] = "", /
-) -> int:
-    """Draw a timeline again from its data."""
+def chart() -> int:
+    """Draw the recorded timeline."""
     from faultline.releases import timeline
 
-    return timeline.draw(data)
+    return timeline.draw()
 
 
 def export_all(

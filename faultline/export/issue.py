@@ -110,7 +110,7 @@ def tried(where: Place) -> list[tuple[str, str]]:
     for claim in failure.claims.values():
         if claim.kind not in REMEDIES or "stack" in claim.swap or not claims.chosen(failure, claim, cell):
             continue
-        every = verdicts.by_rules(failure, claim)
+        every = verdicts.known(failure, claim)
         sides = ([c for c in side if c.variant == cell.variant] for side in (every.supporting, every.against))
         of_form = claims.Verdict(claim, *map(tuple, sides))
         elsewhere = ""

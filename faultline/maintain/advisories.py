@@ -14,7 +14,6 @@ from faultline.base.packages import TODAY
 from faultline.base.paths import GENERATED, REPROS
 from faultline.catalogue import Change, Failure, Variant
 from faultline.catalogue.loading import failures, needs
-from faultline.catalogue.outcomes import named
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.observations import history, measured, releases, remedies
@@ -57,7 +56,7 @@ def advisory(failure: Failure) -> Json:
             "measured_with": measured.pinned(),
             "today": {
                 "happens_under": words.in_words(today, [cell for cell in broken if releases.possible(failure, cell)]),
-                "outcomes": sorted({named(*outcomes[cell]) for cell in today}),
+                "outcomes": sorted({str(outcomes[cell]) for cell in today}),
                 "cells": len(today),
                 "of": sum(releases.possible(failure, cell) for cell in broken),
             },

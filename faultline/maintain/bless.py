@@ -11,6 +11,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.claims import Outcomes
 from faultline.cells.expected import TRAINS, Rule, about, axes, expect, holds, verdict
 from faultline.cells.words import grouped
 from faultline.runs.results import Result
@@ -18,7 +19,7 @@ from faultline.runs.results import Result
 
 def bless(
     failure: Failure,
-    observed: Mapping[Cell, tuple[str, str]],
+    observed: Outcomes,
     versions: Mapping[str, str],
     rules: Sequence[Rule],
     cells: Iterable[Cell],

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from faultline.base.packages import NEEDED, pinned
 from faultline.base.paths import RESULTS, ROOT, STACKS
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
+from faultline.catalogue.places import axes
 from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
@@ -27,14 +28,13 @@ from faultline.runs import campaigns
 from faultline.stacks import requests
 
 FILE, README = STACKS / "bumps.toml", STACKS / "README.md"
-AXES = ("failure", "variant", "strategy", "checkpointing", "precision")
 
 
 @dataclass(frozen=True)
 class Bump:
     """One change of requirements, and what is known of it: the verdict, and why in a sentence with its record.
 
-    `cells` narrows is-safe's cells, axis by axis, with patterns.
+    `cells` are the places that is-safe runs, each behind its failure.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Bump:
     verdict: Safety
     why: str
     record: str = ""
-    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    cells: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Bumps:
-    """stacks/bumps.toml: `cells` is for the bumps that don't narrow them."""
+    """stacks/bumps.toml: `cells` are those of the bumps without their own."""
 
     bump: Sequence[Bump]
-    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    cells: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,12 @@ def read() -> dict[str, Bump]:
 
 def chosen(bump: Bump) -> list[Cell]:
     """The cells that is-safe runs for a bump."""
-    if set(bump.cells) - set(AXES):
-        raise UsageError(f"{bump.name}: cells are narrowed by {', '.join(AXES)}")
-    failure, variant, strategy, checkpointing, precision = (tuple(bump.cells.get(axis, ())) for axis in AXES)
-    cells = selection.select(failures(), Selection(failure, variant, strategy, checkpointing, precision))
-    return cells if "variant" in bump.cells else is_safe.default(cells)
+    cells: list[Cell] = []
+    for text in bump.cells:
+        failure, _, place = text.partition("/")
+        asked = {axis: pattern for axis, pattern in axes(place).items() if pattern != "*"}
+        cells += selection.select(failures(), Selection.parse(failure=failure, **asked))
+    return cells
 
 
 def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer]) -> str:

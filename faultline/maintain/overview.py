@@ -26,7 +26,7 @@ def rewrite() -> str:
 def counts() -> str:
     """The number of failures, and of claims by verdict, as a sentence."""
     words = Counter(
-        verdicts.by_rules(failure, claim).word for failure in failures().values() for claim in failure.claims.values()
+        verdicts.known(failure, claim).word for failure in failures().values() for claim in failure.claims.values()
     )
     by_verdict = ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word])
     return f"{len(failures())} failures and {words.total()} claims: {by_verdict}."
@@ -60,9 +60,7 @@ def _line(failure: Failure) -> tuple[str, ...]:
 def _first_remedy(failure: Failure) -> str:
     """The first verified remedy in the order of the record, else the first conditional one; empty if none helps."""
     words = {
-        claim.text: verdicts.by_rules(failure, claim).word
-        for claim in failure.claims.values()
-        if claim.kind in REMEDIES
+        claim.text: verdicts.known(failure, claim).word for claim in failure.claims.values() if claim.kind in REMEDIES
     }
     verified = [text for text, word in words.items() if word == "verified"]
     conditional = [f"in some places: {text}" for text, word in words.items() if word == "conditional"]

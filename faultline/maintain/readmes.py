@@ -1,15 +1,16 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.markdown import as_code, headed, row
-from faultline.base.packages import TODAY
+from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default_world
+from faultline.cells.claims import Outcomes
 from faultline.cells.words import grouped, ordered, places
 from faultline.observations import measured
 from faultline.observations.measured import shown_on
@@ -18,8 +19,6 @@ from faultline.report import claims
 from faultline.runs.results import Result, outcomes
 
 _DEVICES = {"cpu": "the CPU with gloo", "cuda": "a GPU"}
-
-Outcomes = Mapping[Cell, tuple[str, str]]
 
 
 def noise(results: Collection[Result]) -> str:
@@ -76,7 +75,7 @@ def measured_part(failure: Failure, results: Iterable[Result]) -> str:
     results = sorted((r for r in results if r.cell.device == device), key=lambda result: result.cell.id)
     observed = outcomes(results)
     main = _usual_only(observed)
-    stacks = sorted({one_line(result.stack) for result in results if result.stack})
+    stacks = sorted({one_line(stack_name(result.stack)) for result in results if result.stack})
     parts = [
         f"Measured with {'; '.join(stacks) or 'an unknown stack'}, on {_DEVICES.get(device, device)},"
         " in fp32 on 2 ranks (`single`: one process).",
@@ -90,7 +89,7 @@ def measured_part(failure: Failure, results: Iterable[Result]) -> str:
 
 
 def on_the_stack_that_shows(failure: Failure) -> list[str]:
-    """What the rules say of the stack on which a failure was reported, where today's shows none of it."""
+    """What cells did on the stack on which a failure was reported, where today's shows none of it."""
     name = shown_on(failure)
     if name == TODAY:
         return []

@@ -15,6 +15,7 @@ from faultline.observations import recording, store
 from faultline.observations.matching import mechanism
 from faultline.observations.measured import ERRORS
 from faultline.observations.store import Error, Observations, Row, Stack
+from faultline.runs.folders import entries
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 
@@ -39,7 +40,7 @@ def results(folders: Iterable[Path]) -> Iterator[Result]:
     for file in files:
         run = RunFolder(file.parent)
         if run.facts().get("kind") != "chaos":
-            yield from run.read()[0]
+            yield from entries(run)
 
 
 def merged(before: Observations, results: Iterable[Result]) -> Observations:
@@ -53,12 +54,12 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
     errors: dict[str, Error] = {}
     runs = []
     for result in results:
-        cell, line = result.cell, result.stack
+        cell, line = result.cell, stack_name(result.stack)
         if cell.failure not in failures() or not line:
             continue
         if line not in stacks:
-            stacks[line] = recording.with_name(Stack("", dict(part.split(" ") for part in line.split(", "))))
-        row = Row(cell.name, stacks[line].name, result.outcome, result.signature)
+            stacks[line] = recording.with_name(Stack("", result.stack))
+        row = Row(cell.name, stacks[line].name, *result.did)
         if row.outcome in ERRORS:
             error = recorded(result, failures()[cell.failure])
             errors.setdefault(error.id, error)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
@@ -28,14 +29,14 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
 
     Each time has a results folder of its own, which is not the newest run of all other commands.
     """
-    first: dict[str, tuple[str, str]] = {}
-    second: dict[str, tuple[str, str]] = {}
+    first: dict[str, Did] = {}
+    second: dict[str, Did] = {}
     for outcomes, order in ((first, cells), (second, list(reversed(cells)))):
         folder = storage.new_run(kind="repeat")
         folder.describe(selection={}, cells=[cell.id for cell in order])
         folders.measure(order, workers, folder)
         folder.describe(finished=True)
-        outcomes.update({entry.cell.id: (entry.outcome, entry.signature) for entry in folder.results()})
+        outcomes.update({entry.cell.id: entry.did for entry in folder.results()})
         print(f"results: {folder.shown}/cells.jsonl")
     different = [name for name in first if first[name] != second.get(name)]
     for name in different:

@@ -16,8 +16,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.claims import Verdict
 from faultline.cells.rules import every_rule
 from faultline.cells.selection import Selection, left_out, select
-from faultline.observations import measured
-from faultline.observations.verdicts import by_rules
+from faultline.observations import measured, verdicts
 from faultline.report import claims, junit, listing, page, terminal
 from faultline.runs import folders, results, shards, storage
 from faultline.runs.devices import runnable
@@ -123,7 +122,7 @@ def show(name: str) -> int:
 
 def newest_verdicts(failure: Failure) -> tuple[dict[str, Verdict], str]:
     """The verdict on each claim, and the sentences that say where the verdicts come from."""
-    committed = {key: by_rules(failure, claim) for key, claim in failure.claims.items()}
+    committed = {key: verdicts.known(failure, claim) for key, claim in failure.claims.items()}
     record = f"the committed record, measured with {stack_name(measured.pinned())}"
     cells = select(failures(), Selection(failure=(failure.name,)))
     folder, results = folders.newest_with(cells)

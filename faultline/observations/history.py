@@ -10,26 +10,22 @@ from faultline import strategies
 from faultline.base.packages import STACK, TODAY
 from faultline.base.text import matches
 from faultline.catalogue import Change, Failure
-from faultline.catalogue.outcomes import SILENT
+from faultline.catalogue.outcomes import SILENT, Did
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.observations import measured, ranges, store
 
-Did = tuple[str, str]
-"""An outcome and its signature; both empty if it is only known that the failure showed."""
-
 
 @dataclass(frozen=True)
 class Observation:
-    """What a cell did on one stack, and whether that is its failure; None if it says nothing of that.
+    """What a cell did on one stack, if that is known, and whether it is its failure; None if it says nothing of that.
 
     `stack` is what the option --stack takes: a month, a file of stacks/, or `today`; empty for other versions.
     """
 
     stack: str
     versions: Mapping[str, Version]
-    outcome: str
-    signature: str
+    did: Did | None
     shows: bool | None
 
 
@@ -46,7 +42,7 @@ def of(failure: Failure, cell: Cell) -> list[Observation]:
     known = list(by_versions.values())
     first = turn(failure.history.began, cell)
     if first and not any(o.shows and o.versions.get(first.package) == Version(first.version) for o in known):
-        known.append(Observation("", {first.package: Version(first.version)}, "", "", True))
+        known.append(Observation("", {first.package: Version(first.version)}, None, True))
     packages, none = (package(failure, cell), *STACK), Version("0")
 
     def age(observation: Observation) -> tuple[list[Version], bool]:
@@ -58,28 +54,25 @@ def of(failure: Failure, cell: Cell) -> list[Observation]:
 def _known(failure: Failure, cell: Cell) -> Iterator[Observation]:
     """Today by the rules, then runs, the newest of a stack first, then the rules of other stacks."""
 
-    def observation(stack: str, versions: Mapping[str, Version], did: Did, shown: bool | None) -> Observation:
-        return Observation(stack, versions, *did, shown)
+    def on(name: str) -> Observation:
+        did = measured.outcomes(failure, name)[cell]
+        return Observation(name, parsed(measured.pins(name)), did, shows(failure, cell, did))
 
-    today, twin = measured.outcomes(failure), replace(cell, precision="fp32")
-    shown = shows(failure, cell, today[cell])
-    yield observation(TODAY, parsed(measured.pinned()), today[cell], shown)
-    alike = (cell, twin) if shows(failure, cell, today[twin]) == shown else (cell,)
+    today, twin = on(TODAY), replace(cell, precision="fp32")
+    yield today
+    alike = (cell, twin) if shows(failure, cell, measured.outcomes(failure)[twin]) == today.shows else (cell,)
     monthly = any(each in measured.monthly(failure.name) for each in alike)
     for each in dict.fromkeys(alike):
         for row in reversed(store.rows(failure.name).get(each, ())):
-            stack, did = store.stacks()[row.stack], (row.outcome, row.signature)
+            stack = store.stacks()[row.stack]
             name = stack.month if monthly and stack.month else stack.name if stack.named else ""
-            shown = shows(failure, cell, did)
+            shown = shows(failure, cell, row.did)
             if name or shown is not None:  # of a stack without a name, only the errors were recorded
-                yield observation(name, _releases(stack.name), did, shown)
-    for name in pinned(failure, cell):
-        did = measured.outcomes(failure, name)[cell]
-        yield observation(name, parsed(measured.pins(name)), did, shows(failure, cell, did))
+                yield Observation(name, _releases(stack.name), row.did, shown)
+    yield from map(on, pinned(failure, cell))
     if failure.reported and reported_in(failure, cell):
-        name = failure.reported.stack
-        did = measured.outcomes(failure, name)[cell]
-        yield observation(name, parsed(measured.pins(name)), did if shows(failure, cell, did) else ("", ""), True)
+        there = on(failure.reported.stack)
+        yield there if there.shows else replace(there, did=None, shows=True)
 
 
 @functools.cache

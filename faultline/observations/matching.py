@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from faultline import strategies
 from faultline.base.text import one_line
-from faultline.catalogue import Failure, outcomes
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import Mechanism, met
 from faultline.cells import words
@@ -219,7 +219,7 @@ def happens(match: Match) -> list[str]:
         others: dict[str, list[Cell]] = {}
         for cell in remedies.in_other_words(match.failure, match.signature, match.where, shown):
             if cell.broken:
-                others.setdefault(outcomes.named(*did[cell]), []).append(cell)
+                others.setdefault(str(did[cell]), []).append(cell)
         for outcome, cells in others.items():
             places += [f"as {outcome} under {place}" for place in words.places(cells, broken)]
     return places

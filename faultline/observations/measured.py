@@ -14,6 +14,7 @@ from faultline.base.paths import ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.cells import claims, expected, selection
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Outcomes
@@ -63,10 +64,8 @@ def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
     expected_there = by_rules(failure, stack)
     if stack == TODAY:
         return expected_there
-    ran = {cell: row for cell, rows in store.rows(failure.name).items() for row in rows if row.stack == stack}
-    return {
-        cell: (ran[cell].outcome, ran[cell].signature) if cell in ran else did for cell, did in expected_there.items()
-    }
+    ran = {cell: row.did for cell, rows in store.rows(failure.name).items() for row in rows if row.stack == stack}
+    return {cell: ran.get(cell, did) for cell, did in expected_there.items()}
 
 
 @functools.cache
@@ -81,12 +80,15 @@ def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
     results = {}
     for cell in selection.select({failure.name: failure}, Selection(failure=(failure.name,))):
         expectation = expected.expect(rules, cell, versions)
-        results[cell] = (expectation.outcome, expectation.signatures[0] if expectation.signatures else "")
+        results[cell] = Did(expectation.outcome, *expectation.signatures[:1])
     return results
 
 
 def with_versions(failure: Failure, versions: Mapping[str, str]) -> tuple[dict[str, str], Outcomes]:
-    """The versions by which a failure's rules tell cells apart, and what cells do with them, by the rules."""
+    """The versions by which a failure's rules tell cells apart, and what cells do with them.
+
+    Without such versions, it is what they do on the stack that shows the failure.
+    """
     packages = {package for rule in expected.rules(failure) for package, _ in rule.versions}
     relevant = {n: version for n, version in versions.items() if n in packages and ranges.is_version(version)}
     shown = shown_on(failure)
@@ -118,12 +120,12 @@ def monthly(failure: str) -> Mapping[Cell, Sequence[Row | None]]:
 
 def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
     """The places in which broken cells diverged in one of some ways, on any stack."""
-    wanted = {("diverges", signature) for signature in signatures}
+    wanted = {Did("diverges", signature) for signature in signatures}
     today = {place(cell) for cell, did in outcomes(failure).items() if cell.broken and did in wanted}
     return today | {
         place(cell)
         for cell, rows in store.rows(failure.name).items()
-        if cell.broken and any((row.outcome, row.signature) in wanted for row in rows)
+        if cell.broken and any(row.did in wanted for row in rows)
     }
 
 
@@ -206,7 +208,7 @@ def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tupl
     dated = {
         cell: next(stack.month for stack, row in zip(months(), rows, strict=True) if row in shown)
         for cell, rows in monthly(failure.name).items()
-        if (shown := [row for row in rows if row and (row.outcome, row.signature) == ("raises", signature)])
+        if (shown := [row for row in rows if row and row.did == Did("raises", signature)])
     }
     reported = failure.reported.strategy if failure.reported else ""
 

@@ -40,8 +40,8 @@ def nearest(failure: Failure, versions: Mapping[str, str]) -> tuple[Stack, Runs]
 def runs(failure: Failure) -> list[tuple[Stack, Runs]]:
     """Each stack on which broken cells of a failure were run, today's first, and what they did; impossible left out."""
     did: dict[str, dict[Cell, Row]] = {TODAY: {}}
-    for cell, (outcome, signature) in measured.outcomes(failure).items():
-        did[TODAY][cell] = Row(cell.name, TODAY, outcome, signature)
+    for cell, today in measured.outcomes(failure).items():
+        did[TODAY][cell] = Row(cell.name, TODAY, *today)
     stacks = {name: stack for name, stack in store.stacks().items() if stack.named and name != TODAY}
     for cell, rows in store.rows(failure.name).items():
         for row in rows:
@@ -65,7 +65,7 @@ def disappeared(failure: Failure, signature: str, where: Collection[Place], vers
 def then(did: Runs, where: Collection[Place]) -> dict[str, int]:
     """How many cells had which outcome, in these places if any was run there."""
     rows = _within(did, where) or did.values()
-    return dict(Counter(row.words for row in rows).most_common())
+    return dict(Counter(" ".join(row.did).strip() for row in rows).most_common())
 
 
 def _within(did: Runs, where: Collection[Place]) -> list[Row]:

@@ -32,7 +32,7 @@ def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
     """
     there = [each for each in rows if each.stack == row.stack]
     if not row.error:  # the same outcome may have been recorded with its error
-        row = next((each for each in there if each.error and each.words == row.words), row)
+        row = next((each for each in there if each.error and each.did == row.did), row)
     errors = [] if row.outcome in QUIET else [each for each in there if each.error and each.error != row.error]
     return [*(each for each in rows if each.stack != row.stack), *errors, row]
 
@@ -43,10 +43,10 @@ def with_timeline(before: Observations, timeline: Timeline) -> Observations:
     by_versions = {stack_name(stack.versions): stack for stack in without.values()}
     stacks = [replace(stack, name=by_versions.get(stack_name(stack.versions), stack).name) for stack in timeline.stacks]
     runs = [
-        (cell, Row(cell.name, stack.name, *outcome.split()))
-        for cell, outcomes in ((Cell.parse(name), outcomes) for name, outcomes in timeline.cells.items())
-        for stack, outcome in zip(stacks, outcomes, strict=True)
-        if outcome != UNINSTALLABLE
+        (cell, Row(cell.name, stack.name, *did))
+        for cell, outcomes in timeline.cells.items()
+        for stack, did in zip(stacks, outcomes, strict=True)
+        if did != UNINSTALLABLE
     ]
     return with_runs(replace(before, stacks=without), stacks, (), runs)
 

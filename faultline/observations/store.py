@@ -15,6 +15,7 @@ import msgspec
 from faultline.base.errors import UsageError
 from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations.wording import normalised
 
@@ -72,9 +73,8 @@ class Row(NamedTuple):
     error: str = ""
 
     @property
-    def words(self) -> str:
-        """The outcome with its signature: ``raises no-grad-fn``."""
-        return f"{self.outcome} {self.signature}".strip()
+    def did(self) -> Did:
+        return Did(self.outcome, self.signature)
 
 
 def error_id(failure: str, outcome: str, text: str) -> str:

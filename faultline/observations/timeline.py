@@ -7,21 +7,22 @@ from pathlib import Path
 
 import msgspec
 
-from faultline.base.errors import UsageError
 from faultline.base.packages import TODAY
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations import measured, store
 from faultline.observations.store import Stack
 
-UNINSTALLABLE = "uninstallable"
+UNINSTALLABLE = Did("uninstallable")
+"""Instead of an outcome, where nothing could be run on a stack."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What each cell did on each month's stack: ``raises no-grad-fn``, in the order of the stacks."""
+    """What each cell did on each month's stack, in the order of the stacks."""
 
     stacks: Sequence[Stack]
-    cells: Mapping[str, Sequence[str]]
+    cells: Mapping[Cell, Sequence[Did]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Series:
 def committed() -> Timeline:
     """The timeline of the recorded observations."""
     cells = {
-        cell.id: [row.words if row else UNINSTALLABLE for row in rows]
+        cell: [row.did if row else UNINSTALLABLE for row in rows]
         for failure in store.failure_names()
         for cell, rows in measured.monthly(failure).items()
     }
@@ -46,33 +47,17 @@ def committed() -> Timeline:
 def series(timeline: Timeline) -> list[Series]:
     """A series for each failure and variant, its cells of all strategies and checkpointing modes put together."""
     by_variant: dict[tuple[str, str], list[Counter[str]]] = {}
-    for name, outcomes in timeline.cells.items():
-        cell = Cell.parse(name)
+    for cell, outcomes in timeline.cells.items():
         points = by_variant.setdefault((cell.failure, cell.variant), [Counter() for _ in timeline.stacks])
-        for point, outcome in zip(points, outcomes, strict=True):
-            point[outcome.split()[0]] += 1
+        for point, did in zip(points, outcomes, strict=True):
+            point[did.outcome] += 1
     return [Series(failure, variant, points) for (failure, variant), points in by_variant.items()]
 
 
 def write(file: Path, timeline: Timeline) -> None:
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(timeline)))
-    partial.replace(file)
-
-
-def read(file: Path) -> Timeline:
-    """Read a timeline; raises UsageError for any other file."""
-    try:
-        timeline = msgspec.json.decode(file.read_bytes(), type=Timeline)
-        if any(len(outcomes) != len(timeline.stacks) for outcomes in timeline.cells.values()):
-            raise ValueError("a cell lacks an outcome")
-        if not all(each.split() for outcomes in timeline.cells.values() for each in outcomes):
-            raise ValueError("an outcome is no word")
-        for cell in timeline.cells:
-            Cell.parse(cell)
-    except (OSError, ValueError, msgspec.DecodeError, UsageError) as error:
-        raise UsageError(f"{file} is not a timeline: {error}") from None
-    return timeline
+    """The timeline as JSON: what a cell did is a list, its outcome and its signature."""
+    content = {"stacks": timeline.stacks, "cells": {cell.id: outcomes for cell, outcomes in timeline.cells.items()}}
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
 
 
 def when(stack: Stack) -> str:

@@ -1,4 +1,4 @@
-"""Claims judged where their failure shows: in a run, or by the rules of an older stack if today's can't tell."""
+"""Claims judged where their failure shows: in a run, or by what is known of an older stack if today's can't tell."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,6 @@ from faultline import strategies
 from faultline.base.markdown import as_code
 from faultline.base.packages import TODAY
 from faultline.catalogue import Claim, Failure
-from faultline.catalogue.outcomes import named
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Verdict
@@ -32,8 +31,8 @@ def stack(failure: Failure, claim: Claim) -> str:
     return measured.shown_on(failure)
 
 
-def by_rules(failure: Failure, claim: Claim) -> Verdict:
-    """How a claim fares on the stack that shows the failure, as the rules have it."""
+def known(failure: Failure, claim: Claim) -> Verdict:
+    """How a claim fares on the stack that puts it to the test, as far as that was measured."""
     there = stack(failure, claim)
     others = measured.outcomes(failure, claim.swap.get("stack", there))
     return claims.verdict(failure, claim, measured.outcomes(failure, there), others)
@@ -65,7 +64,7 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
     }
     by_outcome: dict[str, list[Cell]] = {}
     for cell in sorted(judged, key=_order):
-        by_outcome.setdefault(named(*observed[judged[cell]]), []).append(cell)
+        by_outcome.setdefault(str(observed[judged[cell]]), []).append(cell)
     return [
         outcome if len(there) == len(cells) else f"{outcome} under {', '.join(places(there, cells))}"
         for outcome, there in by_outcome.items()

@@ -3,7 +3,6 @@
 import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 
@@ -50,7 +49,7 @@ def run(request: Request) -> int:
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
     campaign = campaigns.begin("timeline", asked, request.workers, request.resume)
     measured = [measure(campaign, date, requests.parse(date), cells) for date in dates]
-    timeline = gather(measured, [cell.id for cell in cells])
+    timeline = gather(measured, cells)
     folder = campaign.folder.path
     observed.write(folder / "timeline.json", timeline)
     timeline_view.terminal(Console(), timeline)
@@ -63,7 +62,7 @@ def run(request: Request) -> int:
 
 def check_complete(before: Timeline, dates: Sequence[str], cells: Sequence[Cell]) -> None:
     """Raise UsageError if the recorded timeline has a month or a cell that is not to be run."""
-    lost = before.cells.keys() - {cell.id for cell in cells} or {stack.month for stack in before.stacks} - {*dates}
+    lost = {cell.id for cell in before.cells.keys() - {*cells}} or {stack.month for stack in before.stacks} - {*dates}
     if lost:
         raise UsageError(
             f"--write would lose a month or cell of the recorded timeline that this run lacks: {min(lost)}"
@@ -83,15 +82,14 @@ def narrowed(selection: Selection) -> Selection:
     )
 
 
-def draw(name: str) -> int:
-    """Show a timeline, the recorded one by default, which also gets its picture and page in generated/."""
-    timeline = observed.read(Path(name)) if name else observed.committed()
+def draw() -> int:
+    """Show the recorded timeline, and draw its picture and page into generated/."""
+    timeline = observed.committed()
     timeline_view.terminal(Console(), timeline)
-    if not name:
-        GENERATED.mkdir(exist_ok=True)
-        (GENERATED / "timeline.svg").write_text(timeline_view.picture(timeline), encoding="utf-8")
-        timeline_view.page(GENERATED / "timeline.html", timeline)
-        print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.svg, timeline.html")
+    GENERATED.mkdir(exist_ok=True)
+    (GENERATED / "timeline.svg").write_text(timeline_view.picture(timeline), encoding="utf-8")
+    timeline_view.page(GENERATED / "timeline.html", timeline)
+    print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.svg, timeline.html")
     return EXIT_AS_EXPECTED
 
 
@@ -104,10 +102,10 @@ def months(first: datetime.date, last: datetime.date) -> Iterator[datetime.date]
         day = (day + datetime.timedelta(days=31)).replace(day=1)
 
 
-def gather(measured: Sequence[Measured], cells: Sequence[str]) -> Timeline:
+def gather(measured: Sequence[Measured], cells: Sequence[Cell]) -> Timeline:
     """The timeline of stacks in their order; a cell that a stack has no result of is `uninstallable` there."""
     outcomes = [each.outcomes for each in measured]
     return Timeline(
         [Stack(each.name, untagged(each.versions), each.name, each.unusable) for each in measured],
-        {cell: [" ".join(did.get(cell, (UNINSTALLABLE,))).strip() for did in outcomes] for cell in cells},
+        {cell: [did.get(cell.id, UNINSTALLABLE) for did in outcomes] for cell in cells},
     )

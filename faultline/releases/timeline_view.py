@@ -81,7 +81,7 @@ def terminal(console: Console, timeline: Timeline) -> None:
 def _mark(point: Counter[str]) -> Text:
     """What a square says in two characters."""
     bad = Counter({outcome: n for outcome, n in point.items() if outcome not in ("trains", "impossible")})
-    if bad[UNINSTALLABLE]:
+    if bad[UNINSTALLABLE.outcome]:
         return Text(ABSENT, "dim")
     if bad:
         outcome = min(bad, key=lambda name: (-bad[name], name))
@@ -94,7 +94,7 @@ def picture(timeline: Timeline) -> str:
     """The timeline as SVG: a square for each variant and moment, filled by the outcomes of its cells."""
     lines = list(_lines(timeline))
     met = {outcome for row in series(timeline) for point in row.points for outcome in +point}
-    outcomes = [outcome for outcome in (*SYMBOLS, UNINSTALLABLE) if outcome in met]
+    outcomes = [outcome for outcome in (*SYMBOLS, UNINSTALLABLE.outcome) if outcome in met]
     return template(FOLDER / "timeline.svg.j2").render(
         lines=lines,
         dates=[(LABEL + number * SIDE, one_line(when(moment))) for number, moment in enumerate(timeline.stacks)],
@@ -123,7 +123,7 @@ def _lines(timeline: Timeline) -> list[Line]:
 def _square(timeline: Timeline, row: Series, number: int) -> Square:
     point, total, top = row.points[number], row.points[number].total(), 0.0
     pieces = []
-    for outcome in (*SYMBOLS, UNINSTALLABLE):
+    for outcome in (*SYMBOLS, UNINSTALLABLE.outcome):
         if point[outcome]:
             height = (SIDE - 2) * point[outcome] / total
             pieces.append(Piece(outcome, round(top, 2), round(height, 2)))
@@ -142,15 +142,15 @@ def versions(stack: Stack) -> str:
 
 def page(file: Path, timeline: Timeline) -> None:
     """Write the HTML page: the picture, then every cell's outcomes over time."""
-    cells: dict[str, list[tuple[str, Sequence[str]]]] = {}
-    for name, outcomes in timeline.cells.items():
-        failure, _, rest = name.partition("/")
-        cells.setdefault(plain(failure), []).append((plain(rest), [plain(outcome) for outcome in outcomes]))
+    cells: dict[str, list[tuple[str, list[tuple[str, str]]]]] = {}
+    for cell, outcomes in timeline.cells.items():
+        did = [(plain(each.outcome), str(each)) for each in outcomes]
+        cells.setdefault(plain(cell.failure), []).append((plain(cell.name), did))
     html = template(FOLDER / "timeline.html.j2").render(
         picture=picture(timeline),
         dates=[(one_line(when(moment)), versions(moment)) for moment in timeline.stacks],
         cells=cells,
         titles={name: failure.title for name, failure in failures().items()},
-        symbols={**SYMBOLS, UNINSTALLABLE: ABSENT},
+        symbols={**SYMBOLS, UNINSTALLABLE.outcome: ABSENT},
     )
     file.write_text(html, encoding="utf-8")

@@ -8,12 +8,12 @@ from faultline.cells import claims
 from faultline.cells.claims import Verdict
 from faultline.observations import measured
 from faultline.observations import verdicts as judging
-from faultline.observations.verdicts import Judged, by_rules, stack
+from faultline.observations.verdicts import Judged, stack
 from faultline.runs.results import Result, outcomes
 
 
 def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
-    """Each claim's verdict in a run, or by the rules where it takes another stack than today's."""
+    """Each claim's verdict in a run, or by what was measured before where it takes another stack than today's."""
     observed = outcomes(results)
     judged = {}
     for key, verdict in verdicts(failure, results).items():
@@ -21,9 +21,9 @@ def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
         if there == TODAY:
             judged[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
             continue
-        ruled, other = by_rules(failure, verdict.claim), verdict.claim.swap.get("stack", there)
-        places = judging.where(failure, ruled, measured.outcomes(failure, other))
-        judged[key] = Judged(ruled, tuple(places), tuple(dict.fromkeys((there, other))))
+        before, other = judging.known(failure, verdict.claim), verdict.claim.swap.get("stack", there)
+        places = judging.where(failure, before, measured.outcomes(failure, other))
+        judged[key] = Judged(before, tuple(places), tuple(dict.fromkeys((there, other))))
     return judged
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from faultline.base.packages import stack_name
 from faultline.base.text import one_line, plain
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
@@ -77,7 +78,7 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, object]) -> 
         sections.append({**_section(table.failure, results), "strategies": table.strategies, "rows": rows})
     return {
         "run": run,
-        "stacks": sorted({one_line(result.stack) for result in results if result.stack}),
+        "stacks": sorted({one_line(stack_name(result.stack)) for result in results if result.stack}),
         "asked": len(asked if asked and isinstance(asked, list) else results),
         "finished": bool(facts.get("finished")),
         "modes": CHECKPOINTING,

@@ -31,7 +31,7 @@ def measure(
     """
     writer = storage.Writer(folder)
     folder.describe(finished=False)
-    stack = ""
+    stack: Mapping[str, str] = {}
     try:
         with progress.progress(Console(stderr=True), len(cells) + len(known), known, wrong) as advance:
 
@@ -39,9 +39,9 @@ def measure(
                 nonlocal stack
                 writer.add(entry)
                 advance(entry)
-                if entry.stack not in ("", stack):
+                if entry.stack and entry.stack != stack:
                     stack = entry.stack
-                    folder.describe(stack=stack)
+                    folder.describe(stack=packages.stack_name(stack))
 
             runner.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:
@@ -83,7 +83,7 @@ def entries(folder: RunFolder) -> list[Result]:
     results, others = folder.read()
     if others:
         lines = "1 line is" if others == 1 else f"{others} lines are"
-        print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or not a result", file=sys.stderr)
+        print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or no result of this version", file=sys.stderr)
     return results
 
 

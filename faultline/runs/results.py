@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from faultline.base.errors import UsageError
+from faultline.base.packages import untagged
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
@@ -86,7 +87,7 @@ class Result:
     """One line of cells.jsonl; docs/formats.md has the table of its keys."""
 
     cell: Cell
-    stack: str
+    stack: Mapping[str, str]
     outcome: str
     signature: str
     detail: str
@@ -131,12 +132,14 @@ def read(line: str) -> Result | None:
         return None
 
 
-def result(cell: Cell, judged: Judgement, ended: Ended, stack: str, expected: Expectation, verdict: str) -> Result:
-    """What a cell did, from its judgement and its ranks' reports."""
+def result(
+    cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str], expected: Expectation, verdict: str
+) -> Result:
+    """What a cell did with these versions, from its judgement and its ranks' reports."""
     reports = [end.report for end in ended.ranks if end.report]
     return Result(
         cell=cell,
-        stack=stack,
+        stack=untagged(versions),
         outcome=str(judged.outcome),
         signature=str(judged.signature),
         detail=judged.detail,

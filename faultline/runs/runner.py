@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
-from faultline.base.packages import stack_name
 from faultline.base.text import one_line
 from faultline.base.traces import fault_of_own, innermost, last_words, signal_name
 from faultline.catalogue.loading import failures
@@ -113,7 +112,7 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
     ended, judged = surviving(server, go)
     expected = cells_expected.expect(rules(failure), cell, server.versions)
     verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
-    return results.result(cell, judged, ended, stack_name(server.versions), expected, verdict)
+    return results.result(cell, judged, ended, server.versions, expected, verdict)
 
 
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:

@@ -217,7 +217,7 @@ def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
 
 def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
     """Breaks when a line begins with nothing: `measured : none of 2 cells today`."""
-    monkeypatch.setattr(history, "of", lambda *of: [replace(each, outcome="", signature="") for each in UNCACHED(*of)])
+    monkeypatch.setattr(history, "of", lambda *of: [replace(each, did=None) for each in UNCACHED(*of)])
     monkeypatch.setattr(history, "shows", lambda *_: False)
     _, out, _ = asked("audit", project(tmp_path), "--all")
     assert not re.search(r"measured +:", out)
@@ -623,7 +623,7 @@ def test_whoever_has_just_the_releases_of_a_run_is_told_what_it_did(name):
     of_stacks = {name: each.versions for name, each in measured.named_stacks().items()}
     for cell in measured.outcomes(failure):
         for sample in history.of(failure, cell) if cell.broken else ():
-            assert not sample.shows or sample.outcome or not sample.stack, cell.id
+            assert not sample.shows or sample.did or not sample.stack, cell.id
             if sample.stack in of_stacks:
                 asked = {name: ranges.exactly(version) for name, version in of_stacks[sample.stack].items()}
                 assert releases.state(failure, cell, asked) == (sample.shows is True, ""), (

@@ -248,7 +248,7 @@ def test_the_default_matrix_puts_each_claim_to_the_test(name, key):
 )
 def test_every_claim_has_a_verdict(name, key):
     """Breaks when a claim is held against a stack that can't tell, such as today's of a failure that is repaired."""
-    assert verdicts.by_rules(failures()[name], failures()[name].claims[key]).word != "untested"
+    assert verdicts.known(failures()[name], failures()[name].claims[key]).word != "untested"
 
 
 def test_one_form_of_a_failure_may_show_on_the_older_stack_alone():
@@ -257,7 +257,7 @@ def test_one_form_of_a_failure_may_show_on_the_older_stack_alone():
     stacks = {key: verdicts.stack(failure, claim) for key, claim in failure.claims.items()}
     assert stacks["non-reentrant"] == measured.shown_on(failure) == TODAY
     assert stacks["model_non_reentrant"] == failure.reported.stack
-    assert verdicts.by_rules(failure, failure.claims["model_non_reentrant"]).word == "refuted"
+    assert verdicts.known(failure, failure.claims["model_non_reentrant"]).word == "refuted"
 
 
 OLDER = [name for name, failure in failures().items() if measured.shown_on(failure) != TODAY]
@@ -270,11 +270,11 @@ def test_what_trains_today_anyway_is_no_remedy(name):
     place = {"strategy": failure.reported.strategy, "checkpointing": failure.reported.checkpointing}
     where = {"variant": failure.reported.variant, "precision": failure.reported.precision, **place}
     vacuous = Claim("do nothing", kind="trains", where=where)
-    assert verdicts.by_rules(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
+    assert verdicts.known(failure, vacuous).word == "refuted", "judged on a stack that doesn't show it"
     today = replace(failure, history=History())
     assert measured.shown_on(today) == TODAY
     for claim in (vacuous, *failure.claims.values()):
-        assert verdicts.by_rules(today, claim).word in ("refuted", "untested"), "verified where everything trains"
+        assert verdicts.known(today, claim).word in ("refuted", "untested"), "verified where everything trains"
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,6 @@ def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
     claim = failure.claims[key]
     assert claim.kind == "helps" and claim.swap["stack"] in requests.named()
     assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
-    told = verdicts.by_rules(failure, claim)
+    told = verdicts.known(failure, claim)
     only_there = "remedy" in claim.swap and told.against  # a remedy may be claimed to help there, and not do so
     assert told.supporting or only_there, "the older stack fails nowhere, or the newer as well"

@@ -538,7 +538,7 @@ def test_words_of_the_matrix_are_not_told_of_ones_own_model():
 def test_another_environment_is_told_and_asked_for_again():
     """Breaks when the command that is shown runs the model on other versions than those that failed."""
     options = ["--stack", "trl==1.12.0 peft<0.19"]
-    wrong = entry("diverges", signature="differs", stack="peft 0.18.1, trl 1.12.0")
+    wrong = entry("diverges", signature="differs", stack={"peft": "0.18.1", "trl": "1.12.0"})
     told = shown([wrong], options=options)
     assert "  on peft 0.18.1, trl 1.12.0\n" in told
     assert "check train.py:build --stack 'trl==1.12.0 peft<0.19' --strategy ddp" in told

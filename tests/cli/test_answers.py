@@ -16,8 +16,8 @@ from faultline.cells import selection
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.cli import app
+from faultline.observations import verdicts
 from faultline.observations.measured import pinned
-from faultline.observations.verdicts import by_rules
 from faultline.ranks import preload
 from faultline.runs import storage
 from faultline.runs.oracle import Judgement
@@ -95,7 +95,7 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, failure):
     assert f"Verdicts from the committed record, measured with {packages.stack_name(pinned())}." in told
     assert f"`make test-matrix FAILURE={failure}` measures them here." in told
     for claim in record.claims.values():
-        word = by_rules(record, claim).word
+        word = verdicts.known(record, claim).word
         assert word in told, f"without a run, {claim.text!r} has no verdict"
 
 

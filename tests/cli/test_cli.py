@@ -160,7 +160,7 @@ def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, ask
     def run_all(cells, workers, done, *_):
         judged = Judgement(Outcome.RAISES, "empty-gradient")
         if measured:
-            done(results.result(cells[0], judged, Ended([]), "", Expectation(), "expected"))
+            done(results.result(cells[0], judged, Ended([]), {}, Expectation(), "expected"))
         raise error
 
     vars(error).pop("__notes__", None)
@@ -186,7 +186,7 @@ def interrupted(tmp_path):
     stack = packages.stack_name(packages.versions())
     folder.describe(selection={}, shard="", cells=[cell.id], stack=stack, finished=False)
     judged = Judgement(Outcome.RAISES, "empty-gradient")
-    entry = results.result(cell, judged, Ended([]), stack, Expectation(), "expected")
+    entry = results.result(cell, judged, Ended([]), packages.versions(), Expectation(), "expected")
     folder.cells.write_text(json.dumps(entry.as_json()) + "\n")
     return folder
 

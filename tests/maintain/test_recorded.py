@@ -12,7 +12,7 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.catalogue import loading
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.expected import Expectation
 from faultline.maintain import record
@@ -29,11 +29,11 @@ from faultline.stacks import requests
 FAILURES = loading.failures()
 
 
-def entry(failure, cell, message, stack="trl 1.0.0", outcome=Outcome.RAISES):
+def entry(failure, cell, message, versions=(("trl", "1.0.0"),), outcome=Outcome.RAISES):
     error = ErrorReport("RuntimeError", message, f'  File "/home/me/x/site-packages/a.py"\n{message}')
     ended = Ended([RankEnd(Report(error=error))])
     judged = Judgement(outcome, "other" if message else "", f"RuntimeError: {message}", 0)
-    return result(Cell(failure, "broken", cell), judged, ended, stack, Expectation(), "changed")
+    return result(Cell(failure, "broken", cell), judged, ended, dict(versions), Expectation(), "changed")
 
 
 NOTHING = Observations()
@@ -57,7 +57,7 @@ def stacks_of(observations, error):
 def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
     """Breaks when the same error fills the file, an old stack's is lost, or a path tells who ran it."""
     same = [
-        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", f"trl {n}")
+        entry("zero_double_reduction", "zero2", f"The parameter {n} has already been reduced", (("trl", f"{n}"),))
         for n in (1, 2)
     ]
     other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
@@ -76,7 +76,7 @@ def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_w
     """Breaks when a cell whose file was changed stays the proof of an error that it doesn't show any more."""
     raised = [entry("zero_double_reduction", place, "already been reduced") for place in ("zero1", "zero2")]
     trains = entry("zero_double_reduction", "zero2", "", outcome=Outcome.TRAINS)
-    elsewhere = entry("zero_double_reduction", "zero1", "", stack="trl 2.0.0", outcome=Outcome.TRAINS)
+    elsewhere = entry("zero_double_reduction", "zero1", "", versions=(("trl", "2.0.0"),), outcome=Outcome.TRAINS)
     left = merged(merged(NOTHING, *raised), trains, elsewhere)
     [error] = left.errors.values()
     assert stacks_of(left, error) == {"trl 1.0.0": [raised[0].cell.id]}
@@ -132,8 +132,9 @@ RUNS = [
 
 def ran(stack, strategy, message):
     pins = measured.pins(stack) if stack in requests.named() else {"trl": "1"}
-    text = ", ".join(f"{name} {version}" for name, version in pins.items())
-    return entry("zero_double_reduction", strategy, message, text, Outcome.RAISES if message else Outcome.TRAINS)
+    return entry(
+        "zero_double_reduction", strategy, message, pins.items(), Outcome.RAISES if message else Outcome.TRAINS
+    )
 
 
 @given(st.lists(st.sampled_from(RUNS), max_size=8), st.data())
@@ -144,8 +145,10 @@ def test_what_is_recorded_in_parts_is_what_is_recorded_at_once(runs, data):
     assert merged(whole, *results) == whole
     at = data.draw(st.integers(0, len(results)))
     assert merged(merged(NOTHING, *results[:at]), *results[at:]) == whole
-    last_rows = {(row.stack, cell.strategy): row.words for cell, rows in whole.rows.items() for row in rows}
-    last = {(stack, strategy): "raises other" if message else "trains" for stack, strategy, message in runs}
+    last_rows = {(row.stack, cell.strategy): row.did for cell, rows in whole.rows.items() for row in rows}
+    last = {
+        (stack, strategy): Did("raises", "other") if message else Did("trains") for stack, strategy, message in runs
+    }
     named = {place: did for place, did in last_rows.items() if not place[0].startswith(store.OTHER)}
     assert named == {place: did for place, did in last.items() if place[0] != "none"}
 
@@ -155,9 +158,10 @@ def test_a_timeline_becomes_the_recorded_one(folder):
     before = merged(NOTHING, *(ran(*each) for each in RUNS))
     days = ("2026-03-01", "2026-04-01", "2026-05-01")
     stacks = [Stack(days[0], {"trl": "0.9"}, days[0]), Stack(days[1], measured.pins("trl-1.0.0"), days[1])]
-    cell = Cell("zero_double_reduction", "broken", "ddp").id
+    cell = Cell("zero_double_reduction", "broken", "ddp")
     did = Timeline(
-        [*stacks, Stack(days[2], {}, days[2], "no wheel")], {cell: ["diverges nan", "trains", "uninstallable"]}
+        [*stacks, Stack(days[2], {}, days[2], "no wheel")],
+        {cell: [Did("diverges", "nan"), Did("trains"), timeline.UNINSTALLABLE]},
     )
     after = recording.with_timeline(before, did)
     store.write(after)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline.base.errors import UsageError
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations import timeline
 from faultline.observations.store import Stack
@@ -19,12 +19,14 @@ from faultline.releases import timeline_view
 from faultline.runs import campaigns
 from tests.support.entries import entry
 
-CELL = Cell("grpo_lora_no_grad", "grpo-broken", "ddp").id
-OTHER = Cell("grpo_lora_no_grad", "grpo-broken", "zero2").id
+CELL = Cell("grpo_lora_no_grad", "grpo-broken", "ddp")
+OTHER = Cell("grpo_lora_no_grad", "grpo-broken", "zero2")
 HOSTILE = '</title><script>alert("x")</script>\x1b[31m'
 
 DAYS = st.dates(datetime.date(2024, 1, 1), datetime.date(2030, 1, 1))
-OUTCOMES = st.sampled_from(["trains", "raises no-grad-fn", "raises other", "diverges differs", UNINSTALLABLE])
+TRAINS, IMPOSSIBLE, OTHER_ERROR = Did("trains"), Did("impossible"), Did("raises", "other")
+DIFFERS, UNMOVED = Did("diverges", "differs"), Did("diverges", "unmoved")
+OUTCOMES = st.sampled_from([TRAINS, Did("raises", "no-grad-fn"), OTHER_ERROR, DIFFERS, UNINSTALLABLE])
 TEXTS = st.text(max_size=30)
 
 
@@ -48,37 +50,17 @@ def test_months_are_their_first_days(first, last):
 
 
 @given(timelines())
-def test_a_timeline_is_read_back_as_it_was(tmp_path_factory, told):
-    """Breaks when committed data draws another chart than the run did."""
+def test_a_timeline_is_written_as_json(tmp_path_factory, told):
+    """Breaks when the file of a run lacks an outcome, or its signature."""
     file = tmp_path_factory.mktemp("timeline") / "timeline.json"
     timeline.write(file, told)
-    assert timeline.read(file) == told
-    json.loads(file.read_text())
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"stacks": []}',
-        '{"stacks": [], "cells": {"x": []}}',
-        f'{{"stacks": [], "cells": {{"{CELL}": ["trains"]}}}}',
-        f'{{"stacks": [{{"name": "2025-03-01"}}], "cells": {{"{CELL}": [""]}}}}',
-        f'{{"stacks": [{{"name": "2025-03-01"}}], "cells": {{"{CELL}": [3]}}}}',
-        f'{{"stacks": [{{"name": "2025-03-01", "versions": ["trl"]}}], "cells": {{"{CELL}": ["trains"]}}}}',
-    ],
-)
-def test_another_file_is_refused_in_a_line(tmp_path, content):
-    """Breaks when a cut or foreign file is drawn, or ends in a traceback."""
-    file = tmp_path / "timeline.json"
-    file.write_text(content)
-    with pytest.raises(UsageError, match="is not a timeline"):
-        timeline.read(file)
+    written = json.loads(file.read_text())
+    assert [stack["versions"] for stack in written["stacks"]] == [stack.versions for stack in told.stacks]
+    assert written["cells"] == {cell.id: [[*did] for did in outcomes] for cell, outcomes in told.cells.items()}
 
 
 def measured(name, outcome="trains", unusable=""):
-    one = entry(Cell.parse(CELL), outcome)
+    one = entry(CELL, outcome)
     return campaigns.Measured(name, "", [] if unusable else [one], unusable, {"trl": "1.0+cpu"})
 
 
@@ -87,7 +69,7 @@ def test_what_can_not_be_installed_is_said_and_no_gap():
     told = releases_timeline.gather(
         [measured("2025-03-01", "raises"), measured("2025-04-01", unusable="no wheel")], [CELL]
     )
-    assert told.cells[CELL] == ["raises", UNINSTALLABLE]
+    assert told.cells[CELL] == [Did("raises"), UNINSTALLABLE]
     assert told.stacks[0].versions == {"trl": "1.0"} and told.stacks[1].unusable == "no wheel"
 
 
@@ -101,7 +83,7 @@ def test_every_cell_is_in_the_row_of_its_variant(told):
 
 def test_no_text_gets_into_a_picture_or_page_as_it_is(tmp_path):
     """Breaks when a version or a resolver's words can close an element of the page."""
-    told = Timeline([Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)], {CELL: ["trains"]})
+    told = Timeline([Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)], {CELL: [TRAINS]})
     file = tmp_path / "timeline.html"
     timeline_view.page(file, told)
     for text in (timeline_view.picture(told), file.read_text()):
@@ -110,7 +92,7 @@ def test_no_text_gets_into_a_picture_or_page_as_it_is(tmp_path):
 
 def test_a_square_is_filled_by_what_its_cells_did():
     """Breaks when one bad cell of many can't be seen."""
-    told = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: ["trains"], OTHER: ["diverges differs"]})
+    told = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [TRAINS], OTHER: [DIFFERS]})
     picture = timeline_view.picture(told)
     assert picture.count("<rect") == 2 + 2, "the legend doesn't have just the outcomes that there are"
     assert "trains 1, diverges 1" in picture
@@ -119,11 +101,11 @@ def test_a_square_is_filled_by_what_its_cells_did():
 @pytest.mark.parametrize(
     ("outcomes", "mark"),
     [
-        (("trains", "trains"), "✓"),
-        (("trains", "raises other"), "✗1"),
-        (("diverges differs", "diverges unmoved"), "≠2"),
-        (("impossible", "trains"), "✓"),
-        (("impossible", "impossible"), "–"),  # noqa: RUF001 - the report's dash
+        ((TRAINS, TRAINS), "✓"),
+        ((TRAINS, OTHER_ERROR), "✗1"),
+        ((DIFFERS, UNMOVED), "≠2"),
+        ((IMPOSSIBLE, TRAINS), "✓"),
+        ((IMPOSSIBLE, IMPOSSIBLE), "–"),  # noqa: RUF001 - the report's dash
         ((UNINSTALLABLE, UNINSTALLABLE), "·"),
     ],
 )

@@ -49,7 +49,7 @@ class World:
             raise judged
         writer = storage.Writer(folder)
         for cell in cells:
-            writer.add(results.result(cell, judged, Ended([]), "a stack", Expectation(), "expected"))
+            writer.add(results.result(cell, judged, Ended([]), {"trl": "1.0"}, Expectation(), "expected"))
         writer.close()
 
 

@@ -53,7 +53,7 @@ def lab(tmp_path, monkeypatch):
         writer = storage.Writer(folder)
         for cell in cells:
             ended = Ended([RankEnd(Report())])
-            writer.add(results.result(cell, judged, ended, "stack", Expectation(), "expected"))
+            writer.add(results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected"))
         writer.close()
         folder.describe(stack="stack")
 
@@ -224,7 +224,7 @@ def test_a_stack_of_several_bumps_is_measured_once(lab, tmp_path, monkeypatch):
 def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     """Breaks when the replay passes although is-safe called a bad bump safe, or doesn't say which."""
     entry = '[[bump]]\nname = "{}"\nbase = "today"\nrequirements = "trl==1.12.0"\nverdict = "{}"\nwhy = "a"\n'
-    cells = 'cells = {failure = ["grpo_lora_no_grad"], strategy = ["zero2"]}\n'
+    cells = 'cells = ["grpo_lora_no_grad/*broken/zero2"]\n'
     (tmp_path / "bumps.toml").write_text(entry.format("good", "SAFE") + cells + entry.format("bad", "NOT SAFE") + cells)
     (tmp_path / "README.md").write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
     monkeypatch.setattr(bumps, "FILE", tmp_path / "bumps.toml")

@@ -10,11 +10,11 @@ import pytest
 from faultline.base import packages, paths
 from faultline.base.text import plain
 from faultline.catalogue import loading
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells import expected, selection
 from faultline.maintain import screenshots
 from faultline.observations.store import Stack
-from faultline.observations.timeline import Timeline, committed
+from faultline.observations.timeline import UNINSTALLABLE, Timeline, committed
 from faultline.releases import is_safe_view, timeline_view
 from faultline.releases.is_safe_view import Answer
 from faultline.report import page as report_page
@@ -74,7 +74,7 @@ def everything():
         ended = Ended([end], seconds=1.0)
         judged = Judgement(outcome, signature, detail=f"detail {number}")
         said = "expected" if outcome == wanted.outcome else "changed"
-        found.append(results.result(cell, judged, ended, "torch 2.13.0", wanted, said))
+        found.append(results.result(cell, judged, ended, {"torch": "2.13.0"}, wanted, said))
     return found
 
 
@@ -278,11 +278,11 @@ def pages(folder):
     texts = {"candidate": EVIL, "baseline": EVIL, "stack": EVIL, "repeat": EVIL, "packages": [(EVIL, EVIL, "1")]}
     answer = Answer(comparison=compared(["trains", "trains"], [f"raises:other:{EVIL}", f"crashes:x:{EVIL}"]), **texts)
     (folder / "verdict.html").write_text(is_safe_view.page(answer), encoding="utf-8")
-    names = [cell.id for cell in some_cells(3)]
+    cells = some_cells(3)
     days = ("2026-01-01", "2026-02-01")
     stacks = [Stack(days[0], {EVIL: EVIL}, days[0]), Stack(days[1], {}, days[1], EVIL)]
-    told = {names[0]: ["trains", "uninstallable"], names[1]: ["raises " + EVIL, "trains"], names[2]: [EVIL, "hangs"]}
-    timeline_view.page(folder / "timeline.html", Timeline(stacks, told))
+    did = [(Did("trains"), UNINSTALLABLE), (Did("raises", EVIL), Did("trains")), (Did(EVIL), Did("hangs"))]
+    timeline_view.page(folder / "timeline.html", Timeline(stacks, dict(zip(cells, did, strict=True))))
     return {file.stem: file for file in folder.glob("*.html")}
 
 

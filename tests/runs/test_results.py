@@ -33,7 +33,7 @@ from tests.support import reports
 
 OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "persistent", "--checkpointing", "off"]
 CELLS = select(failures(), Selection(("zero3_dummy_loss",), ("persistent",), checkpointing=("off",)))
-STACK = stack_name(packages.versions())
+STACK = packages.versions()
 
 
 def fake(cell, detail=""):
@@ -164,7 +164,7 @@ def test_lines_that_are_left_out_are_counted_in_one_line(tmp_path, capsys, count
     lines(folder, fake(CELLS[0]).as_json(), *[{"id": "foreign"}] * count)
     app.main(["report", str(tmp_path)])
     [told] = capsys.readouterr().err.splitlines()
-    assert told == f"{tmp_path}/cells.jsonl: {words}, cut short or not a result"
+    assert told == f"{tmp_path}/cells.jsonl: {words}, cut short or no result of this version"
 
 
 @pytest.fixture
@@ -408,5 +408,5 @@ def test_an_outcome_and_its_signature_are_plain_texts():
     """Breaks when workers of pytest-xdist can't send a result: they take no subclass of a text."""
     cell = select(failures(), Selection(failure=("zero3_dummy_loss",)))[0]
     judged = Judgement(Outcome.DIVERGES, Signature.DIFFERS)
-    entry = result(cell, judged, Ended([]), "", Expectation(), "expected")
+    entry = result(cell, judged, Ended([]), {}, Expectation(), "expected")
     assert type(entry.outcome) is type(entry.signature) is str

@@ -34,7 +34,7 @@ RANK = RankResult(0, losses=(1.5,), steps=3)
 def entry(cell, outcome="trains", signature="", verdict="expected", **changes):
     """The result of a cell that nobody ran."""
     usual = {
-        "stack": "torch 2.13.0",
+        "stack": {"torch": "2.13.0"},
         "detail": "",
         "worst_parameter": "",
         "relative_error": None,
@@ -67,7 +67,7 @@ def evil():
     return replace(
         broken(detail=EVIL, worst_parameter=EVIL, evidence={EVIL: {EVIL: EVIL, "nan": float("nan")}}),
         cell=Cell(EVIL, EVIL, EVIL),
-        stack=EVIL,
+        stack={EVIL: EVIL},
         outcome=EVIL,
         signature=EVIL,
         verdict=EVIL,
