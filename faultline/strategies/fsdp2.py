@@ -8,7 +8,7 @@ from typing import Any
 
 from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import named, nbytes, plain_backward, plain_step, units
+from faultline.strategies.shared import all_gather, named, nbytes, plain_backward, plain_step, units
 
 ORDER = 4
 CASTS = True
@@ -78,13 +78,29 @@ def gradients(model: Any) -> Gradients:
 
 
 def whole(tensors: Tensors) -> Tensors:
-    """Whole tensors from their shards."""
-    from torch.distributed.tensor import DTensor
+    """Whole tensors from their shards, with one collective instead of one for each.
 
-    return {
-        name: tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
-        for name, tensor in tensors.items()
-    }
+    FSDP2 shards dimension 0 into chunks of equal size of which the last ranks
+    may lack rows: padded to that size and put together, the rows are in order.
+    """
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    ready, sharded = {}, {}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, DTensor):
+                ready[name] = tensor.clone()
+            elif tensor.placements == (Shard(0),):
+                rows = -(-tensor.shape[0] // tensor.device_mesh.size())
+                local = tensor.to_local()
+                sharded[name] = torch.cat([local, local.new_zeros(rows - len(local), *local.shape[1:])])
+            else:
+                ready[name] = tensor.full_tensor()
+    for name, shards in zip(sharded, all_gather(list(sharded.values())), strict=True):
+        shape = tensors[name].shape
+        ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
+    return ready
 
 
 def evidence(model: Any) -> dict[str, object]:

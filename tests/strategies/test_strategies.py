@@ -320,6 +320,25 @@ def test_fsdp1_is_gathered_as_torch_gathers_it(two_ranks, name, monkeypatch):
         engine.step()
 
 
+def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
+    """Breaks when another DeepSpeed asks for something else, and gets a sum over all ranks without a word."""
+    from deepspeed import comm
+
+    monkeypatch.setattr(comm, "get_world_size", lambda group=None: 2 if group in (None, "all") else 1)
+    tensor = torch.ones(1)
+    for wrong in ({"op": comm.ReduceOp.MAX}, {"op": comm.ReduceOp.AVG}, {"group": "some"}):
+        with pytest.raises(NotImplementedError), zero.one_collective():
+            comm.all_reduce(tensor, **wrong)
+    with pytest.raises(NotImplementedError), zero.one_collective():
+        comm.all_gather_into_tensor(tensor, tensor, group="some")
+    summed = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
+    with zero.one_collective():
+        comm.all_reduce(tensor, group="all")
+        comm.all_reduce(tensor, op=comm.ReduceOp.SUM)
+    assert [total.tolist() for total in summed] == [[1.0, 1.0]]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
