@@ -53,7 +53,8 @@ def run(request: Request) -> int:
         python = environments.ready(requests.parse(request.stack)).python
     devices.check_device(cells[0].device, python)
     folder = storage.new_run(kind=checked_cell.NAME)
-    folder.describe(target=request.target, lora=request.lora, python=python, cells=[cell.id for cell in cells])
+    asked = {"target": request.target, "lora": request.lora, "python": python}
+    folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
     try:
         run_cell = functools.partial(checked_cell.run, target)
         folders.measure(cells, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)

@@ -34,7 +34,7 @@ def bless(request: BlessRequest) -> int:
     if request.failure:
         failure_named(request.failure)
     entries = [entry for entry in folders.entries(folder) if request.failure in (entry.cell.failure, "", None)]
-    blessing.refuse(entries, bool(folder.facts().get("finished")))
+    blessing.refuse(entries, folder.info().finished)
     folders.same_stack(folder)
     changed = False
     for name in sorted({entry.cell.failure for entry in entries} & set(failures())):
@@ -83,12 +83,10 @@ def durations(run: str) -> int:
 
 def merge(runs: Sequence[str]) -> int:
     """Put shards together in a new results folder, and print what is missing."""
-    folder, absent, missing = shards.merge([folders.undisturbed(name) for name in runs])
+    folder, missing = shards.merge([folders.undisturbed(name) for name in runs])
     code = matrix.finish(folder, folder.results())
-    if absent:
-        print(f"missing: every cell of {'shard' if len(absent) == 1 else 'shards'} {', '.join(absent)}")
     if missing:
         first = ", ".join(map(one_line, missing[:3]))
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         print(f"missing: {len(missing)} of the cells that the runs were asked for: {first}{more}")
-    return EXIT_UNEXPECTED if absent or missing else code
+    return EXIT_UNEXPECTED if missing else code

@@ -39,7 +39,7 @@ def results(folders: Iterable[Path]) -> Iterator[Result]:
         raise UsageError("no results there: name folders of results/")
     for file in files:
         run = RunFolder(file.parent)
-        if run.facts().get("kind") != "chaos":
+        if run.info().kind != "chaos":
             yield from entries(run)
 
 

@@ -33,7 +33,7 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
     second: dict[str, Did] = {}
     for outcomes, order in ((first, cells), (second, list(reversed(cells)))):
         folder = storage.new_run(kind="repeat")
-        folder.describe(selection={}, cells=[cell.id for cell in order])
+        folder.describe(cells=tuple(cell.id for cell in order))
         folders.measure(order, workers, folder)
         folder.describe(finished=True)
         outcomes.update({entry.cell.id: entry.did for entry in folder.results()})
@@ -58,7 +58,7 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     cells = choose.sample(cells, min(count, len(cells)))
     before = leftovers()
     folder = storage.new_run(kind="chaos")
-    folder.describe(chaos={"cells": count, "rate": rate, "seed": seed}, cells=[cell.id for cell in cells])
+    folder.describe(request={"cells": count, "rate": rate, "seed": seed}, cells=tuple(cell.id for cell in cells))
     with Killer(rate, choose) as killer:
         folders.measure(cells, workers, folder)
     folder.describe(finished=True)

@@ -49,9 +49,12 @@ class ListRequest:
 
 def run(request: RunRequest) -> int:
     """Run cells into a results folder; the exit code says whether all of them did what is expected."""
-    cells = chosen(request)
+    whole = chosen(request)
+    cells = shards.part(whole, request.shard) if request.shard else whole
     environment = environments.ready(requests.parse(request.stack))
     folder, known = begun(request, cells, environment)
+    if request.shard:
+        folder.describe(whole=tuple(cell.id for cell in whole))
     have = {entry.cell.id for entry in known}
     missing = [cell for cell in cells if cell.id not in have]
     folders.measure(missing, request.workers, folder, known, environment.python)  # which judges each cell as it ends
@@ -60,13 +63,11 @@ def run(request: RunRequest) -> int:
 
 
 def chosen(request: RunRequest) -> list[Cell]:
-    """The cells of a request; a mistake in it, or in the rules of a failure, is reported before anything runs."""
+    """The cells of a request before they are split; a mistake in it, or in a failure's rules, is reported first."""
     cells = runnable(request.selection)
     for failure in failures().values():
         expected.rules(failure)
-    if request.quick:
-        cells = measured.quick(cells)
-    return shards.part(cells, request.shard) if request.shard else cells
+    return measured.quick(cells) if request.quick else cells
 
 
 def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) -> tuple[RunFolder, list[Result]]:
@@ -77,24 +78,20 @@ def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) 
         folder = storage.latest_run(kind=kind)
         return folder, folders.resumable(folder, cells, environment.versions)
     folder = storage.new_run(kind=kind)
-    folder.describe(
-        selection=vars(request.selection),
-        shard=request.shard,
-        cells=[cell.id for cell in cells],
-        asked="" if here else request.stack,
-    )
+    ids = tuple(cell.id for cell in cells)
+    folder.describe(request=vars(request.selection), cells=ids, asked="" if here else request.stack)
     return folder, []
 
 
 def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
     """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not do what is expected."""
     junit.write(folder.path / "junit.xml", judged)
-    page.write(folder.path / "report.html", judged, folder.facts())
+    page.write(folder.path / "report.html", judged, folder.info())
     console = Console()
     terminal.tables(console, judged)
     if len({result.cell.failure for result in judged}) > 1:
         listing.costs(console, ((result.cell.failure, result.seconds) for result in judged))
-    terminal.unexpected(console, judged, folder.facts().get("asked", ""))
+    terminal.unexpected(console, judged, folder.info().asked)
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
     return EXIT_AS_EXPECTED if all(map(results.as_expected, judged)) else EXIT_UNEXPECTED
 

@@ -81,12 +81,12 @@ def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers, resume=True)
-        if known := campaign.folder.facts().get("releases"):
-            return campaign, msgspec.convert(known, list[Release])
+        if known := campaign.folder.info().releases:
+            return campaign, [*known]
     releases = within(package, index.releases(package), request.oldest, request.newest)
     if not request.resume:
         campaign = campaigns.begin("bisect", asked, request.workers)
-    campaign.folder.describe(releases=[vars(release) for release in releases])
+    campaign.folder.describe(releases=tuple(releases))
     return campaign, releases
 
 

@@ -115,8 +115,8 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
 
 def shared(campaign: Campaign, stack: Measured) -> str:
     """The name under which a campaign has results of a stack's packages; they may have been another question's."""
-    parts = [RunFolder(file.parent).facts() for file in campaign.folder.path.glob("*/run.json")]
-    return min((str(f["name"]) for f in parts if f.get("lock") == stack.lock and "stack" in f), default=stack.name)
+    parts = [RunFolder(file.parent).info() for file in campaign.folder.path.glob("*/run.json")]
+    return min((part.name for part in parts if part.lock == stack.lock and part.stack), default=stack.name)
 
 
 def repeatable(base: Stack, candidate: str, measured: Measured) -> str:

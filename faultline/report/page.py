@@ -19,15 +19,16 @@ from faultline.report import claims
 from faultline.report import run as report_run
 from faultline.report.run import SYMBOLS
 from faultline.runs.results import Result, as_expected
+from faultline.runs.storage import RunInfo
 
 # What could end the script element that holds the data, or begin a comment in it.
 _ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
-def write(file: Path, results: Collection[Result], facts: Mapping[str, object]) -> None:
-    """Write the page of a run; `facts` are those of its run.json."""
+def write(file: Path, results: Collection[Result], info: RunInfo) -> None:
+    """Write the page of a run."""
     run = file.resolve().parent.name
-    embedded = Markup(embed(tidy(data(run, results, facts))))
+    embedded = Markup(embed(tidy(data(run, results, info))))
     html = template(Path(__file__).with_name("page.html.j2")).render(run=run, data=embedded)
     file.write_text(html, encoding="utf-8")
 
@@ -55,9 +56,8 @@ def tidy(value: object) -> object:
     return [tidy(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def data(run: str, results: Collection[Result], facts: Mapping[str, object]) -> dict[str, object]:
+def data(run: str, results: Collection[Result], info: RunInfo) -> dict[str, object]:
     """All that the page's script needs to know."""
-    stack, asked = str(facts.get("asked", "")), facts.get("cells")
     common: dict[str, int] = {}  # the number of each value that many cells have in common
 
     def shared(value: object) -> int:
@@ -73,14 +73,14 @@ def data(run: str, results: Collection[Result], facts: Mapping[str, object]) -> 
                 there = row.cells.get(place)
                 numbers.append(len(cells) if there else -1)
                 if there:
-                    cells.append(_cell(there, shared, stack))
+                    cells.append(_cell(there, shared, info.asked))
             rows.append({"label": row.label, "extra": row.extra, "cells": numbers})
         sections.append({**_section(table.failure, results), "strategies": table.strategies, "rows": rows})
     return {
         "run": run,
         "stacks": sorted({one_line(stack_name(result.stack)) for result in results if result.stack}),
-        "asked": len(asked if asked and isinstance(asked, list) else results),
-        "finished": bool(facts.get("finished")),
+        "asked": len(info.cells or results),
+        "finished": info.finished,
         "modes": CHECKPOINTING,
         "symbols": SYMBOLS,
         "sections": sections,

@@ -59,7 +59,7 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
     """
     asked = {**request, "installed": _digest("\n".join(requests.installed()))}
     if resume:
-        folder = next((run for run in storage.runs(kind=kind) if run.facts().get("request") == asked), None)
+        folder = next((run for run in storage.runs(kind=kind) if run.info().request == asked), None)
         if not folder:
             raise UsageError(f"no {kind} run with these options and packages can be resumed; leave out --resume")
     else:
@@ -81,16 +81,15 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     not start is tried again: a busy machine may have been to blame.
     """
     folder = part(campaign, name)
-    facts = folder.facts()
-    lock = facts.get("lock", "")
-    if facts.get("unusable") and not lock:
-        return Measured(name, unusable=facts["unusable"])
+    info = folder.info()
+    if info.unusable and not info.lock:
+        return Measured(name, unusable=info.unusable)
     try:
-        environment = ready(stack, lock)
+        environment = ready(stack, info.lock)
     except Uninstallable as error:
         folder.describe(unusable=str(error))
         return Measured(name, unusable=str(error))
-    folder.describe(lock=environment.lock, cells=[cell.id for cell in cells])
+    folder.describe(lock=environment.lock, cells=tuple(cell.id for cell in cells))
     wanted = set(cells)
     known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
     measured = {entry.cell for entry in known}

@@ -55,9 +55,9 @@ def measure(
 
 def _goes_on(folder: RunFolder) -> bool:
     """Whether the command that measures into a folder has `--resume`."""
-    kind = folder.facts().get("kind")
+    kind = folder.info().kind
     if kind == "part":
-        kind = RunFolder(folder.path.parent).facts().get("kind")
+        kind = RunFolder(folder.path.parent).info().kind
     return kind in ("run", "stack", "is-safe", "bisect", "timeline", "replay")
 
 
@@ -66,14 +66,14 @@ def chosen(name: str) -> RunFolder:
     if not name:
         return storage.latest_run()
     folder = RunFolder(Path(name).resolve())
-    folder.facts()
+    folder.info()
     return folder
 
 
 def undisturbed(name: str) -> RunFolder:
     """`chosen`, but no run whose ranks were killed on purpose: nothing can be learned from what they did."""
     folder = chosen(name)
-    if folder.facts().get("kind") == "chaos":
+    if folder.info().kind == "chaos":
         raise UsageError(f"{folder.path.name} is a chaos run: its ranks were killed on purpose; name another run")
     return folder
 
@@ -89,9 +89,8 @@ def entries(folder: RunFolder) -> list[Result]:
 
 def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:
     """What an interrupted run already has; refuses one of another stack or of other cells."""
-    facts = folder.facts()
     same_stack(folder, versions)
-    if set(facts.get("cells", ())) != {cell.id for cell in cells}:
+    if set(folder.info().cells) != {cell.id for cell in cells}:
         raise UsageError(f"{folder.path.name} was asked for other cells; give the same options or start a new run")
     return entries(folder)
 
@@ -99,7 +98,7 @@ def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, s
 def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> None:
     """Refuse a run of other versions than these, or than are installed here."""
     here = packages.stack_name(versions or packages.versions())
-    other = folder.facts().get("stack", here)
+    other = folder.info().stack or here
     if other != here:
         raise UsageError(f"{folder.path.name} was run on another stack ({other}); start a new run")
 

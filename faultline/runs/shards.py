@@ -20,16 +20,11 @@ UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
 
 def part(cells: Sequence[Cell], text: str) -> list[Cell]:
     """One shard of the cells, from ``i/n``: every machine computes the same split from the same cells."""
-    number, count = numbers(text)
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
         raise UsageError(f"--shard takes I/N with 1 <= I <= N, for instance 1/4, not {text!r}")
     return split(cells, count, recorded())[number - 1]
-
-
-def numbers(text: str) -> tuple[int, int]:
-    """``1/4`` as 1 and 4, and any other text as 0 and 0."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> list[list[Cell]]:
@@ -63,44 +58,25 @@ def record(entries: Iterable[Result], file: Path = DURATIONS) -> None:
     file.write_text(json.dumps(means, indent=1) + "\n")
 
 
-def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str], list[str]]:
-    """A new results folder with every shard's cells; which shards were not given, and which cells those given lack.
+def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
+    """A new results folder with every shard's cells, and the cells that none of the shards given has.
 
-    Refuses shards of different stacks or of different selections.
+    Refuses shards of different stacks or of different cells.
     """
-    facts = [folder.facts() for folder in folders]
-    stacks = sorted({fact["stack"] for fact in facts if fact.get("stack")})
+    infos = [folder.info() for folder in folders]
+    stacks = sorted({info.stack for info in infos if info.stack})
     if len(stacks) > 1:
         raise UsageError(f"the runs are of different stacks: {' / '.join(stacks)}")
-    if len({json.dumps(fact.get("selection"), sort_keys=True) for fact in facts}) > 1:
-        raise UsageError("the runs were asked for different cells; only shards of one selection can be merged")
-    counts = {fact.get("shard", "").partition("/")[2] for fact in facts}
-    if len(counts) > 1:
-        raise UsageError(
-            f"the runs are parts of different splits: {', '.join(f.get('shard', '') or 'whole' for f in facts)}"
-        )
+    asked = {info.whole or info.cells for info in infos}
+    if len(asked) > 1:
+        raise UsageError("the runs were asked for different cells; only shards of the same cells can be merged")
+    [whole] = asked
     results = {entry.cell.id: entry for folder in folders for entry in entries(folder)}
-    wanted = [cell for fact in facts for cell in fact.get("cells", ())]
-    missing = [cell for cell in dict.fromkeys(wanted) if cell not in results]
-    absent = absent_shards([fact.get("shard", "") for fact in facts])
+    missing = [cell for cell in whole if cell not in results]
     merged = storage.new_run()
-    merged.describe(
-        selection=facts[0].get("selection"),
-        shard="",
-        cells=wanted,
-        stack="".join(stacks),
-        finished=not missing and not absent,
-    )
+    merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), finished=not missing)
     writer = storage.Writer(merged)
     for entry in results.values():
         writer.add(entry)
     writer.close()
-    return merged, absent, missing
-
-
-def absent_shards(names: Iterable[str]) -> list[str]:
-    """Which of the parts ``i/n`` are not among the names."""
-    have = {name: numbers(name) for name in names if name}
-    if (0, 0) in have.values():
-        raise UsageError(f"run.json has no shard such as 1/4, but {' and '.join(map(repr, have))}")
-    return [f"{i}/{n}" for n in {n for _, n in have.values()} for i in range(1, n + 1) if (i, n) not in have.values()]
+    return merged, missing

@@ -3,14 +3,38 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import RESULTS
 from faultline.runs.results import Result, read
+from faultline.stacks.index import Release
+
+
+class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What run.json says of a run: what was asked, and how far it came.
+
+    - `request`: the options; `cells`: the ids that they choose; `whole`: those of all shards, if this is one
+    - `asked`: the stack by its name, unless it is today's; `stack`: its versions, as soon as a cell ran on it
+    - of a part of a campaign, its `name`, the `lock` of its environment, or why that is `unusable`
+    - `releases`: those in which bisect looks for a change
+    """
+
+    kind: str = "run"
+    request: Mapping[str, object] = {}
+    cells: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    asked: str = ""
+    stack: str = ""
+    finished: bool = False
+    name: str = ""
+    lock: str = ""
+    unusable: str = ""
+    releases: tuple[Release, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,19 +47,18 @@ class RunFolder:
     def cells(self) -> Path:
         return self.path / "cells.jsonl"
 
-    def describe(self, **facts: Any) -> None:
-        """Merge facts into run.json."""
+    def describe(self, **changes: object) -> None:
+        """Change fields of the `RunInfo` in run.json."""
         file = self.path / "run.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
+        info = msgspec.structs.replace(self.info() if file.exists() else RunInfo(), **changes)
         partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(known | facts, indent=2) + "\n")
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(info)) + b"\n")
         partial.replace(file)
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> RunInfo:
         try:
-            facts = json.loads((self.path / "run.json").read_text())
-            return {**facts}
-        except (OSError, ValueError, TypeError):
+            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunInfo)
+        except (OSError, ValueError):  # msgspec's errors are ValueErrors
             raise UsageError(f"{self.path} is not the results folder of a run: it has no readable run.json") from None
 
     def read(self) -> tuple[list[Result], int]:

@@ -103,7 +103,7 @@ def measured(root, name, cells, outcome=Outcome.TRAINS, kind="run"):
     """The folder of a run in which every cell has the outcome."""
     folder = RunFolder(root / name)
     folder.path.mkdir(parents=True)
-    folder.describe(kind=kind, cells=[cell.id for cell in cells], stack="torch 2.13.0", finished=True)
+    folder.describe(kind=kind, cells=tuple(cell.id for cell in cells), stack="torch 2.13.0", finished=True)
     entries = [result(cell, Judgement(outcome), Ended([]), "torch 2.13.0", Expectation(), "expected") for cell in cells]
     folder.cells.write_text("".join(json.dumps(entry.as_json()) + "\n" for entry in entries))
     return folder

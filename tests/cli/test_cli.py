@@ -184,7 +184,7 @@ def interrupted(tmp_path):
     folder.path.mkdir()
     [cell, *_] = selection.select(FAILURES, Selection(("zero3_dummy_loss",), strategy=("zero3",)))
     stack = packages.stack_name(packages.versions())
-    folder.describe(selection={}, shard="", cells=[cell.id], stack=stack, finished=False)
+    folder.describe(cells=(cell.id,), stack=stack, finished=False)
     judged = Judgement(Outcome.RAISES, "empty-gradient")
     entry = results.result(cell, judged, Ended([]), packages.versions(), Expectation(), "expected")
     folder.cells.write_text(json.dumps(entry.as_json()) + "\n")

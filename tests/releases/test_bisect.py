@@ -42,7 +42,7 @@ class World:
         return Environment("python", lock)
 
     def measure(self, cells, workers, folder, known, python):
-        lock = folder.facts()["lock"]
+        lock = folder.info().lock
         self.ran.append(lock)
         judged = self.does(environments.pins(lock), self.ran.count(lock))
         if isinstance(judged, Exception):

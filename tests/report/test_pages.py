@@ -21,6 +21,7 @@ from faultline.report import page as report_page
 from faultline.report import run, terminal
 from faultline.runs import results
 from faultline.runs.oracle import Judgement
+from faultline.runs.storage import RunInfo
 from faultline.runs.supervisor import Ended
 from tests.support import reports
 from tests.support.changes import cells as some_cells
@@ -52,7 +53,7 @@ def example(monkeypatch):
 @pytest.fixture
 def written(tmp_path):
     def write(found, **facts):
-        report_page.write(tmp_path / "report.html", found, {"finished": True} | facts)
+        report_page.write(tmp_path / "report.html", found, RunInfo(**{"finished": True} | facts))
         return tmp_path / "report.html"
 
     return write
@@ -274,7 +275,9 @@ def test_everything_can_be_done_with_the_keyboard(chromium, written, everything)
 
 def pages(folder):
     """Every kind of page with hostile text in whatever may hold some, by name."""
-    report_page.write(folder / "run.html", [evil(), broken(detail=EVIL), result(strategy="zero2")], {"finished": True})
+    report_page.write(
+        folder / "run.html", [evil(), broken(detail=EVIL), result(strategy="zero2")], RunInfo(finished=True)
+    )
     texts = {"candidate": EVIL, "baseline": EVIL, "stack": EVIL, "repeat": EVIL, "packages": [(EVIL, EVIL, "1")]}
     answer = Answer(comparison=compared(["trains", "trains"], [f"raises:other:{EVIL}", f"crashes:x:{EVIL}"]), **texts)
     (folder / "verdict.html").write_text(is_safe_view.page(answer), encoding="utf-8")
@@ -324,7 +327,7 @@ def test_a_script_in_the_data_would_be_seen(chromium, written, tmp_path):
 @pytest.mark.parametrize("mode", MODES)
 def test_all_text_can_be_read(chromium, tmp_path, monkeypatch, everything, mode):
     """Breaks when a text of a page has less contrast than WCAG's level AA asks for, in light or dark."""
-    report_page.write(tmp_path / "run.html", everything, {"finished": True})
+    report_page.write(tmp_path / "run.html", everything, RunInfo(finished=True))
     with watched(chromium, tmp_path / "run.html", color_scheme=mode) as opened:
         assert unreadable(opened) == []
         for outcome in sorted({entry.outcome for entry in everything}):

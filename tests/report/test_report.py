@@ -28,6 +28,7 @@ from faultline.report import terminal as report_terminal
 from faultline.runs import progress
 from faultline.runs import results as runs_results
 from faultline.runs.results import Deviation, RankError
+from faultline.runs.storage import RunInfo
 from tests.support.entries import EVIL, FAILURE, RANK, broken, evil, result
 
 
@@ -348,7 +349,7 @@ class Elements(HTMLParser):
 
 
 def written(tmp_path, results, **facts):
-    page.write(tmp_path / "report.html", results, facts)
+    page.write(tmp_path / "report.html", results, RunInfo(**facts))
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 

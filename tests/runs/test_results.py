@@ -27,7 +27,7 @@ from faultline.ranks.report import ErrorReport, Facts
 from faultline.runs import results, runner, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult, Rounding, result, worst_errors
-from faultline.runs.storage import RunFolder, Writer, latest_run, new_run
+from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
 from faultline.runs.supervisor import Ended, RankEnd
 from tests.support import reports
 
@@ -160,7 +160,7 @@ def test_the_result_of_a_check_is_read_as_it_was_written(tmp_path):
 def test_lines_that_are_left_out_are_counted_in_one_line(tmp_path, capsys, count, words):
     """Breaks when results get lost and nobody hears of it."""
     folder = RunFolder(tmp_path)
-    folder.describe(cells=[CELLS[0].id])
+    folder.describe(cells=(CELLS[0].id,))
     lines(folder, fake(CELLS[0]).as_json(), *[{"id": "foreign"}] * count)
     app.main(["report", str(tmp_path)])
     [told] = capsys.readouterr().err.splitlines()
@@ -202,8 +202,8 @@ def test_a_run_of_another_kind_says_so_and_is_not_the_newest(tmp_path, kind):
     other = new_run(tmp_path, kind=kind)
     assert latest_run(tmp_path).path == run.path.resolve()
     assert [folder.path for folder in storage.runs(tmp_path)] == [run.path]
-    assert other.path.name.startswith(f"{kind}-") and other.facts() == {"kind": kind}
-    assert run.facts() == {"kind": "run"}
+    assert other.path.name.startswith(f"{kind}-") and other.info() == RunInfo(kind)
+    assert run.info() == RunInfo()
 
 
 def test_without_a_run_there_is_no_newest(tmp_path):
@@ -216,10 +216,10 @@ def test_without_a_run_there_is_no_newest(tmp_path):
 
 def test_what_is_said_of_a_run_adds_up(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.describe(selection={}, cells=["a"])
+    folder.describe(request={}, cells=("a",))
     folder.describe(finished=False, stack="x")
     folder.describe(finished=True)
-    assert folder.facts() == {"selection": {}, "cells": ["a"], "finished": True, "stack": "x"}
+    assert folder.info() == RunInfo(cells=("a",), finished=True, stack="x")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -228,7 +228,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(UsageError, match="not the results folder of a run"):
-        RunFolder(tmp_path).facts()
+        RunFolder(tmp_path).info()
 
 
 @contextmanager
@@ -260,7 +260,7 @@ def test_law_resuming_after_any_prefix_runs_exactly_the_rest(count, draw):
         with at(Path(name), stop_after=count) as first:
             assert app.main(OPTIONS) == (EXIT_INTERRUPTED if count < len(CELLS) else EXIT_AS_EXPECTED)
         folder = latest_run(Path(name))
-        assert bool(folder.facts().get("finished")) == (count == len(CELLS))
+        assert folder.info().finished == (count == len(CELLS))
         written = folder.cells.read_bytes()
         torn = draw.draw(st.integers(0, len(written.splitlines(keepends=True)[-1]) if written else 0))
         folder.cells.write_bytes(written[: len(written) - torn])
@@ -270,7 +270,7 @@ def test_law_resuming_after_any_prefix_runs_exactly_the_rest(count, draw):
             assert app.main([*OPTIONS, "--resume"]) == EXIT_AS_EXPECTED
         assert second == [cell.id for cell in CELLS if cell.id not in have], "a cell is lost, or run again"
         assert {entry.cell.id for entry in folder.results()} == {cell.id for cell in CELLS}
-        assert folder.facts()["finished"] and latest_run(Path(name)) == folder
+        assert folder.info().finished and latest_run(Path(name)) == folder
         assert {"report.html", "junit.xml"} <= {path.name for path in folder.path.iterdir()}
 
 
@@ -347,7 +347,7 @@ def test_reliability_is_measured_beside_the_newest_run(tmp_path, monkeypatch, ca
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("results: ")]
     assert told == [f"results: {path}/cells.jsonl" for path in made]
     for path in made:
-        assert RunFolder(path).facts()["kind"] == kind and RunFolder(path).results()
+        assert RunFolder(path).info().kind == kind and RunFolder(path).results()
 
 
 def test_ranks_are_kept_with_their_errors_and_the_worst_comes_first():

@@ -18,7 +18,7 @@ from faultline.runs import shards, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import result
 from faultline.runs.shards import kind, merge, part, record, recorded, split
-from faultline.runs.storage import RunFolder
+from faultline.runs.storage import RunFolder, RunInfo
 from faultline.runs.supervisor import Ended
 from tests.support import entries
 
@@ -102,12 +102,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path / "results",))
     made = []
 
-    def make(cells, shard="", have=None, stack=STACK, selection=None):
+    def make(cells, whole, have=None, stack=STACK):
         path = tmp_path / f"shard{len(made)}"
         made.append(path)
         path.mkdir()
         run = RunFolder(path)
-        run.describe(selection=selection or {}, shard=shard, cells=cells, **({"stack": stack} if stack else {}))
+        run.describe(cells=tuple(cells), whole=tuple(whole), stack=stack)
         done = [Cell.parse(name) for name in (cells if have is None else have)]
         judged = Judgement(Outcome.TRAINS)
         entries = [result(cell, judged, Ended([]), stack, Expectation(), "expected") for cell in done]
@@ -119,72 +119,43 @@ def folder(tmp_path, monkeypatch):
 
 def test_merging_all_shards_gives_the_whole(folder):
     ids = [cell.id for cell in CELLS[:9]]
-    runs = [folder(ids[number::3], f"{number + 1}/3") for number in range(3)]
-    merged, absent, missing = merge(runs[::-1])
-    assert absent == [] and missing == []
+    merged, missing = merge([folder(ids[number::3], ids) for number in (2, 1, 0)])
+    assert missing == []
     assert {entry.cell.id for entry in merged.results()} == set(ids), "a merged run lost cells"
-    facts = merged.facts()
-    assert facts["finished"] and facts["stack"] == STACK and set(facts["cells"]) == set(ids)
+    assert merged.info() == RunInfo(cells=tuple(ids), stack=STACK, finished=True)
 
 
-def test_merging_names_cells_and_shards_that_are_missing(folder):
+def test_merging_names_the_cells_that_are_missing(folder):
     ids = [cell.id for cell in CELLS[:8]]
-    runs = [folder(ids[:2], "1/4"), folder(ids[2:4], "2/4", have=ids[2:3]), folder(ids[6:], "4/4")]
-    merged, absent, missing = merge(runs)
-    assert absent == ["3/4"] and missing == [ids[3]], "what is missing is not told"
+    runs = [folder(ids[:2], ids), folder(ids[2:4], ids, have=ids[2:3]), folder(ids[6:], ids)]
+    merged, missing = merge(runs)
+    assert missing == ids[3:6], "what is missing is not told"
     assert {entry.cell.id for entry in merged.results()} == {*ids[:3], *ids[6:]}
+    assert not merged.info().finished, "`bless` would take a part for the whole"
 
 
-def test_what_is_missing_is_counted_and_named_in_lines(folder, asked):
-    """Breaks when a whole shard counts as one cell, when only one of several is named, or a name moves the cursor."""
+def test_what_is_missing_is_counted_and_named_in_a_line(folder, asked):
+    """Breaks when only one of several is named, or a name moves the cursor."""
     ids = [cell.id for cell in CELLS[:8]]
-    runs = [folder(ids, "2/4", have=ids[:3]), folder(["\x1b[2Jx"], "3/4", have=[])]
-    code, out, _ = asked("maintain", "merge", *(str(run.path) for run in runs))
-    assert code == EXIT_UNEXPECTED
-    assert out.splitlines()[-2:] == [
-        "missing: every cell of shards 1/4, 4/4",
-        f"missing: 6 of the cells that the runs were asked for: {', '.join(ids[3:6])} and 3 more",
-    ]
-    runs = [folder(ids, "1/2"), folder(["\x1b[2Jx"], "2/2", have=[])]
-    _, out, _ = asked("maintain", "merge", *(str(run.path) for run in runs))
-    assert out.splitlines()[-1] == "missing: 1 of the cells that the runs were asked for: x"
-
-
-def test_a_shard_that_is_none_is_refused(folder):
-    with pytest.raises(UsageError, match=r"^run.json has no shard such as 1/4, but '\\x1b\[2J/b'$"):
-        merge([folder([CELLS[0].id], "\x1b[2J/b")])
-
-
-def test_a_merge_without_one_shard_is_not_finished(folder):
-    merged, absent, missing = merge([folder([CELLS[0].id], "1/2")])
-    assert absent == ["2/2"] and missing == []
-    assert not merged.facts()["finished"], "`bless` would take a part for the whole"
-
-
-def test_parts_of_different_splits_are_no_whole(folder):
-    """Breaks when half of the cells are in neither shard, and nobody says so."""
-    with pytest.raises(UsageError, match="parts of different splits: 1/2, 2/4"):
-        merge([folder([CELLS[0].id], "1/2"), folder([CELLS[1].id], "2/4")])
+    whole = [*ids, "\x1b[2Jx"]
+    for have, words in (
+        (3, f"6 of the cells that the runs were asked for: {', '.join(ids[3:6])} and 3 more"),
+        (8, "x"),
+    ):
+        runs = [folder(ids, whole, have=ids[:have]), folder(whole[8:], whole, have=[])]
+        code, out, _ = asked("maintain", "merge", *(str(run.path) for run in runs))
+        assert code == EXIT_UNEXPECTED
+        assert out.splitlines()[-1].endswith(words) and out.splitlines()[-1].startswith("missing: ")
 
 
 def test_a_shard_that_ran_nothing_has_no_stack_and_is_merged_all_the_same(folder):
-    assert merge([folder([CELLS[0].id], "1/2"), folder([], "2/2", stack="")])[1:] == ([], [])
+    ids = [CELLS[0].id]
+    assert merge([folder(ids, ids), folder([], ids, stack="")])[1] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"stack": "torch 2.4.0"}, "different stacks"), ({"selection": {"failure": ["x"]}}, "different cells")],
-)
-def test_what_does_not_belong_together_is_refused(folder, tmp_path, change, message):
-    runs = [folder([CELLS[0].id], "1/2"), folder([CELLS[1].id], "2/2", **change)]
-    with pytest.raises(UsageError, match=message):
-        merge(runs)
+def test_what_does_not_belong_together_is_refused(folder, tmp_path):
+    ids = [cell.id for cell in CELLS[:2]]
+    for change, message in (({"stack": "torch 2.4.0"}, "different stacks"), ({"whole": ids[1:]}, "different cells")):
+        with pytest.raises(UsageError, match=message):
+            merge([folder(ids[:1], ids), folder(ids[1:], **{"whole": ids} | change)])
     assert not (tmp_path / "results").exists(), "a merge that was refused left a run behind"
-
-
-@given(st.sets(st.integers(min_value=1, max_value=6)), st.integers(min_value=1, max_value=6))
-def test_law_absent_shards_are_those_not_named(have, count):
-    have = {number for number in have if number <= count}
-    absent = shards.absent_shards([f"{number}/{count}" for number in have])
-    wanted = [f"{number}/{count}" for number in range(1, count + 1) if number not in have] if have else []
-    assert absent == wanted
