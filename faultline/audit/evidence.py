@@ -19,7 +19,7 @@ WITH = "these cells with "
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Observed:
     """How many cells show a case today, and on how many of the timeline's stacks they did, the last as of `last`.
 
     `pinned` are the stacks of stacks/ that showed it. `remedies` were tested by cells of the case, as `measured` says:
@@ -41,7 +41,7 @@ class Evidence:
     commands: tuple[str, ...]
 
 
-def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evidence:
+def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Observed:
     """What was measured of a case, with the pinned release of a package if remedies do otherwise with it."""
     outcomes = measured.outcomes(failure)
     today = [cell for cell in case.shown if history.shows(failure, cell, outcomes[cell])]
@@ -52,7 +52,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Evi
     seen = {outcomes[cell] for cell in today} or before
     fixes = [fix for cell in case.shown if (fix := releases.fixed(failure, cell))]
     tested, fates = _remedies(failure, case, today, versions)
-    return Evidence(
+    return Observed(
         today=len(today),
         of=len(case.among),
         stacks=len(showed & dates),

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from faultline import strategies
 from faultline.audit.conditions import Case, Finding, words
-from faultline.audit.evidence import MECHANISM, WITH, Evidence, evidence
+from faultline.audit.evidence import MECHANISM, WITH, Observed, evidence
 from faultline.audit.project import OTHER_NORM, Project, few
 from faultline.base.packages import STACK
 from faultline.base.text import here, one_line
@@ -115,7 +115,7 @@ def _helping_first(fate: Fate) -> tuple[int, bool]:
     return ORDER.index(fate.word), only_detects
 
 
-def _measured(shown: Evidence) -> str:
+def _measured(shown: Observed) -> str:
     """The outcomes of a case, and where they were seen: ``raises (no-grad-fn): 2 of 2 cells today``."""
     seen = [f"{shown.today} of {_cells(shown.of)} today"]
     if shown.of_stacks:

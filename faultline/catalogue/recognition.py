@@ -87,7 +87,7 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Model:
     """The facts about a model, seen in one process or beside its reference, of which the failure needs one.
 
     `distinguished_by` has words for facts that several failures show.
@@ -118,7 +118,7 @@ class Recognition:
     `words` are parts of patterns: a name among them stands for its pattern wherever it occurs.
     """
 
-    model: Facts = field(default_factory=Facts)
+    model: Model = field(default_factory=Model)
     project: Mapping[str, Project] = field(default_factory=dict)
     setting: Mapping[str, Setting] = field(default_factory=dict)
     error: Mapping[str, Error] = field(default_factory=dict)

@@ -6,13 +6,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
-from faultline.cli.options import CORES, WHOLE, Axes, Json, Names, Run, Workers
+from faultline.cli.options import CORES, WHOLE, Axes, Json, Names, RunName, Workers
 
 Runs = Annotated[list[str], Parameter(help="Folders of results/.")]
 
 
 def bless(
-    run: Run = "",
+    run: RunName = "",
     /,
     *,
     failure: Annotated[str, Parameter(help="Only this failure.")] = "",
@@ -24,7 +24,7 @@ def bless(
     return command.bless(command.BlessRequest(run, failure, check))
 
 
-def readmes(run: Run = "", /) -> int:
+def readmes(run: RunName = "", /) -> int:
     """Rewrite the measured part of each failure's README from a run, and the catalogue."""
     from faultline.maintain import command
 
@@ -45,7 +45,7 @@ def score() -> int:
     return score.run()
 
 
-def durations(run: Run = "", /) -> int:
+def durations(run: RunName = "", /) -> int:
     """Record how long the cells of a run took, which balances shards."""
     from faultline.maintain import command
 

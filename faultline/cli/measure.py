@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import CORES, WHOLE, Axes, Run, Workers, at_most_one
+from faultline.cli.options import CORES, WHOLE, Axes, RunName, Workers, at_most_one
 
 
 def run(
@@ -46,7 +46,7 @@ def show(failure: Annotated[str, Parameter(help="The name of a failure.")], /) -
     return command.show(failure)
 
 
-def report(run: Run = "", /) -> int:
+def report(run: RunName = "", /) -> int:
     """Show a run again, and write its page and junit.xml."""
     from faultline.matrix import command
 

@@ -44,7 +44,7 @@ Names = Annotated[str, Parameter(metavar="NAMES")]
 Workers = Annotated[int, Parameter(validator=positive, help="Cells that run at a time; by default, one for each core.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
 Device = Annotated[str, Parameter(help="cpu (default) or cuda.")]
-Run = Annotated[str, Parameter(help="The folder of a run; by default, results/latest.")]
+RunName = Annotated[str, Parameter(help="The folder of a run; by default, results/latest.")]
 
 
 @Parameter(name="*")

@@ -11,7 +11,7 @@ from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
 from faultline.diagnose.silent import Silence, silent_failures, silently
 from faultline.observations import matching, measured, nearest, remedies
-from faultline.observations.matching import CERTAIN, LIKELY, Evidence, Match
+from faultline.observations.matching import CERTAIN, LIKELY, Match, Support
 from faultline.observations.store import Row
 from faultline.report import remedies as listed
 
@@ -52,7 +52,7 @@ def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
         return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
     if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
         return "our runs ended with this error, but none with your versions or the nearest that were measured"
-    if matching.evidence(match.failure, match.signature, hints) is Evidence.OPTIONS:
+    if matching.support(match.failure, match.signature, hints) is Support.OPTIONS:
         return "only your options point to this failure: other mistakes raise this error too"
     if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
         return "nothing excludes it; it was measured in another checkpointing mode, and the mode plays no part here"

@@ -33,7 +33,7 @@ SYMPTOMS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class ExportedCell:
     """A cell, what it does, and the versions on which it does so."""
 
     cell: Cell
@@ -77,7 +77,7 @@ class Place:
         return SYMPTOMS[self.kind]
 
 
-def place(cell: Cell) -> Place:
+def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises UsageError if it can't be exported."""
     failure = loading.failures()[cell.failure]
     rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
@@ -87,13 +87,13 @@ def place(cell: Cell) -> Place:
     signature = rule.signature[0] if rule.signature else ""
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)
-    where = Place(cell, failure, variant, rule.outcome, signature, measured.everything_pinned(), saves)
+    where = ExportedCell(cell, failure, variant, rule.outcome, signature, measured.everything_pinned(), saves)
     if where.kind == "raises" and not where.pattern:
         raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
     return where
 
 
-def recorded_errors(where: Place) -> list[str]:
+def recorded_errors(where: ExportedCell) -> list[str]:
     """The errors recorded on the cell's stack: those of the cell itself, or else of any cell with its signature."""
     stack = {name: where.pins[name] for name in STACK if name in where.pins}
     runs = {
@@ -104,7 +104,7 @@ def recorded_errors(where: Place) -> list[str]:
     return [text for text in there if where.cell in runs[text]] or there
 
 
-def _entries(where: Place) -> list[Error]:
+def _entries(where: ExportedCell) -> list[Error]:
     """What is recorded of the cell's failure under its signature, on any stack."""
     wanted = where.cell.failure, where.signature
     return [error for error in store.errors().values() if (error.failure, error.signature) == wanted]
@@ -118,7 +118,7 @@ def beginning(error: str) -> str:
     return f"{sentences[0] if sentences else error[:LONGEST_ERROR].rpartition(' ')[0]} ..."
 
 
-def introduction(where: Place) -> str:
+def introduction(where: ExportedCell) -> str:
     """The docstring of the file, below its title."""
     cell = where.cell
     device = "GPU" if cell.device == "cuda" else "CPU"
@@ -137,7 +137,7 @@ def introduction(where: Place) -> str:
     return "\n".join(lines)
 
 
-def _events(where: Place) -> str:
+def _events(where: ExportedCell) -> str:
     """What is expected of the cell, and what happens."""
     if where.outcome == "trains":
         return "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."

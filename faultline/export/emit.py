@@ -14,7 +14,7 @@ from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.cells.cell import STEPS, TOLERANCE
 from faultline.export.bundle import bundle, line, reachable
-from faultline.export.cell import Place, introduction
+from faultline.export.cell import ExportedCell, introduction
 from faultline.export.file import File, statements
 from faultline.export.names import code
 from faultline.export.parse import Sources, read
@@ -58,7 +58,7 @@ STANDARD = (
 DISTRIBUTIONS = {"PIL": "pillow"}
 
 
-def write(place: Place) -> str:
+def write(place: ExportedCell) -> str:
     """The source of the file; raises UsageError for what can't be exported."""
     sources, kind, built = specialised(place)
     failure = sources["failure"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from faultline import strategies
 from faultline.cells.cell import Cell
-from faultline.export.cell import COMPARED, Place
+from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.specialise import Built, gives_back
 from faultline.strategies import Setup
 
@@ -27,7 +27,7 @@ class File:
     `names` are the imports that the failure's code may need. `reads` are the fields of `setup` that are asked for.
     """
 
-    place: Place
+    place: ExportedCell
     kind: str
     built: Built
     names: str

@@ -33,7 +33,7 @@ def _statements(function: cst.FunctionDef) -> list[Any]:
     return body[1:] if function.get_docstring() is not None else body
 
 
-class Place(cst.CSTTransformer):
+class CallFinder(cst.CSTTransformer):
     """Finds the call of a function, in functions that give its free names no other meaning."""
 
     def __init__(self, function: cst.FunctionDef, free: set[str]) -> None:
@@ -68,7 +68,7 @@ class Place(cst.CSTTransformer):
         return values
 
 
-class Inline(Place):
+class Inline(CallFinder):
     """Puts a function's only expression where it is called."""
 
     def __init__(self, function: cst.FunctionDef, expression: cst.BaseExpression) -> None:
@@ -86,7 +86,7 @@ class Inline(Place):
         return value if simple or value.lpar else value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
-class Splice(Place):
+class Splice(CallFinder):
     """Puts a function's statements where its result is returned or given a name."""
 
     def __init__(self, function: cst.FunctionDef) -> None:

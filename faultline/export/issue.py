@@ -12,7 +12,7 @@ from faultline.catalogue import REMEDIES, stories
 from faultline.catalogue.outcomes import named
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
-from faultline.export.cell import Place
+from faultline.export.cell import ExportedCell
 from faultline.export.emit import TEMPLATES, packages_of, write
 from faultline.observations import measured, verdicts
 
@@ -41,7 +41,7 @@ OWN_FRAME = re.compile(r'repro\.py", line \d+ in (?!<|one_rank\b)')  # without w
 MARKUP = re.compile(r"([\\\\`*_{}\[\]<>#|~])")
 
 
-def write_issue(where: Place, output: str = "") -> str:
+def write_issue(where: ExportedCell, output: str = "") -> str:
     """Markdown that can be pasted as it is; `output` is what the file printed when it ran."""
     text = write(where)
     error = where.error if where.kind == "raises" else ""
@@ -69,7 +69,7 @@ def write_issue(where: Place, output: str = "") -> str:
     )
 
 
-def across(where: Place) -> list[tuple[str, str]]:
+def across(where: ExportedCell) -> list[tuple[str, str]]:
     """What the same run does under each strategy: strategies, and the outcome that they share."""
     outcomes: dict[str, str] = {}
     for cell, outcome in measured.outcomes(where.failure).items():
@@ -84,7 +84,7 @@ def across(where: Place) -> list[tuple[str, str]]:
     return [(", ".join(names), outcome) for outcome, names in groups.items()]
 
 
-def _outcome(where: Place, outcome: str, signature: str) -> str:
+def _outcome(where: ExportedCell, outcome: str, signature: str) -> str:
     """An outcome without names of signatures: an error by its own words if they were recorded."""
     there = replace(where, outcome=outcome, signature=signature)
     if outcome in ("trains", "impossible", "invalid"):
@@ -99,7 +99,7 @@ def _outcome(where: Place, outcome: str, signature: str) -> str:
     return text
 
 
-def tried(where: Place) -> list[tuple[str, str]]:
+def tried(where: ExportedCell) -> list[tuple[str, str]]:
     """Each remedy for cells of this form, in any precision, and whether it helps; those that help come first.
 
     A remedy that helps in some cells only is followed by what the others do, be they of other forms. Upgrades are left
@@ -126,7 +126,7 @@ def tried(where: Place) -> list[tuple[str, str]]:
     ]
 
 
-def _form(where: Place) -> str:
+def _form(where: ExportedCell) -> str:
     """The variant, for a sentence; empty for the failure as it was reported."""
     remedy = where.variant.remedy
     if remedy == "broken":

@@ -17,7 +17,7 @@ from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
-from faultline.export.cell import COMPARED, Place
+from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.evaluate import Unknown, evaluate
 from faultline.export.fold import fold
 from faultline.export.names import code, pruned, tree, used, visited
@@ -46,7 +46,7 @@ class Built:
     micro_batches: int = 1
 
 
-def specialised(place: Place) -> tuple[Sources, str, Built]:
+def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
     """The modules that a file is made of, what it looks for, and its failure's function for its variant."""
     cell, variant, kind = place.cell, place.variant, place.kind
     compared = kind in COMPARED

@@ -46,7 +46,7 @@ class Match:
     against    what excludes it
     where      the places in which runs raised the error, as far as the log leaves them
     mechanism  what happens to any such model, where nothing in the log shows that it is the failure's own
-    by         the fact of a model that it is found by where there was no error: see `recognition.Facts`
+    by         the fact of a model that it is found by where there was no error: see `recognition.Model`
     later      that the log is of a process that loads what a run left: `signature` is then what that run did
     """
 
@@ -65,7 +65,7 @@ class Match:
         return self.failure.recognition.distinguished_by(self.by or self.signature)
 
 
-class Evidence(Enum):
+class Support(Enum):
     """What points to a failure whose error a log has, the strongest first."""
 
     ERROR = auto()  # no other mistake raises the error
@@ -115,29 +115,29 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
     if everywhere and not places:
         named = (_alternatives(hints.strategies, strategies.names()), _alternatives(modes, CHECKPOINTING))
         return Match(failure, signature, against=f"no run ended so under {' and '.join(filter(None, named))}")
-    match evidence(failure, signature, hints):
-        case Evidence.NOTHING:
+    match support(failure, signature, hints):
+        case Support.NOTHING:
             return Match(failure, signature, against=SHARED)
-        case Evidence.MECHANISM:
+        case Support.MECHANISM:
             same = mechanism(failure, signature)
             return Match(failure, signature, LIKELY, where=places, mechanism=same.text if same else "")
-        case Evidence.ERROR | Evidence.LOG if places and _place_known(hints, modes, everywhere):
+        case Support.ERROR | Support.LOG if places and _place_known(hints, modes, everywhere):
             nearest_raises = not nearest.disappeared(failure, signature, places, hints.versions)
             return Match(failure, signature, CERTAIN if nearest_raises else LIKELY, where=places)
     return Match(failure, signature, LIKELY, where=places)
 
 
-def evidence(failure: Failure, signature: str, hints: Hints) -> Evidence:
+def support(failure: Failure, signature: str, hints: Hints) -> Support:
     """What points to a failure whose error a log has."""
     conditions, same = failure.recognition.of(signature).any_of, mechanism(failure, signature)
     log_and_options = f"{hints.context}\n{hints.asked}"
     if conditions and met(conditions, hints.context):
-        return Evidence.LOG
+        return Support.LOG
     if conditions and met(conditions, log_and_options):
-        return Evidence.OPTIONS
+        return Support.OPTIONS
     if same and met(same.any_of, log_and_options):
-        return Evidence.MECHANISM
-    return Evidence.NOTHING if conditions or same else Evidence.ERROR
+        return Support.MECHANISM
+    return Support.NOTHING if conditions or same else Support.ERROR
 
 
 def _judge_loading(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:

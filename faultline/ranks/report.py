@@ -184,7 +184,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Event:
+class Message:
     """What a rank server says: that it is `ready`, with the versions of its stack; the `pids` of a cell's ranks; of one
     rank its report, or its exit code (negative: a signal) and when that was seen; `done`, once all ranks are reaped."""
 

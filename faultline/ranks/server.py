@@ -1,7 +1,7 @@
 """The rank server: imports the libraries under test once, then forks fresh ranks for each cell.
 
 It reads and writes JSON lines on its standard input and output, about one cell at a time. A request has a `job`, or
-asks to `end`, or only ends the ranks of the last job, as each does; an answer is an `Event`.
+asks to `end`, or only ends the ranks of the last job, as each does; an answer is a `Message`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from faultline.base.packages import versions
 from faultline.ranks import preload
 from faultline.ranks.job import Job
-from faultline.ranks.report import Event
+from faultline.ranks.report import Message
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -81,7 +81,7 @@ class Rank:
         if not ended:
             return lines + newline
         self.watched.discard(self.process)
-        return lines + newline + encoded(Event(rank=self.number, exit=peek(self.pid), at=time.monotonic()))
+        return lines + newline + encoded(Message(rank=self.number, exit=peek(self.pid), at=time.monotonic()))
 
     def close(self) -> None:
         os.close(self.pipe)
@@ -90,7 +90,7 @@ class Rank:
 
 def serve(requests: int, events: int) -> bool:
     """Answer requests, one cell at a time; give back whether the supervisor said goodbye before it closed its end."""
-    write(events, encoded(Event(ready=True, versions=versions())))
+    write(events, encoded(Message(ready=True, versions=versions())))
     buffer = b""
     ranks: list[Rank] = []
     while True:
@@ -111,9 +111,9 @@ def serve(requests: int, events: int) -> bool:
                 return True
             if job := request.get("job"):
                 ranks = start(Job.read(job), (requests, events))
-                write(events, encoded(Event(pids=tuple(rank.pid for rank in ranks))))
+                write(events, encoded(Message(pids=tuple(rank.pid for rank in ranks))))
             else:
-                write(events, encoded(Event(done=True)))
+                write(events, encoded(Message(done=True)))
         if not chunk:
             return False
 
@@ -125,8 +125,8 @@ def peek(pid: int) -> int:
     return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
 
-def encoded(event: Event) -> bytes:
-    return json.dumps(asdict(event)).encode() + b"\n"
+def encoded(message: Message) -> bytes:
+    return json.dumps(asdict(message)).encode() + b"\n"
 
 
 def write(fd: int, data: bytes) -> None:
@@ -186,7 +186,7 @@ def become_rank(job: Job, rank: int, pipe: int) -> None:
     stacks = open(f"{job.folder}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     report = importlib.import_module("faultline.ranks.main").main(job, rank)
-    write(pipe, encoded(Event(rank=rank, report=report)))
+    write(pipe, encoded(Message(rank=rank, report=report)))
     reported()
 
 

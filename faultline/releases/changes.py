@@ -77,7 +77,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Group:
+class ChangeGroup:
     """Changes of one kind and cause, with the plainest cell first."""
 
     kind: Kind
@@ -113,10 +113,10 @@ class Comparison:
     identical: bool = False
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ChangeGroup]:
         """Every change in exactly one group; the gravest and then the largest groups first."""
         alike = _grouped(self.changes, lambda change: (change.kind, *change.cause, normalised(change.note)))
-        groups = [Group(changes[0].kind, tuple(changes)) for changes in alike]
+        groups = [ChangeGroup(changes[0].kind, tuple(changes)) for changes in alike]
         return sorted(groups, key=lambda group: (list(Kind).index(group.kind), -len(group.changes)))
 
     @property

@@ -16,7 +16,7 @@ from faultline.base.text import count, one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
 from faultline.cells.words import grouped, ordered
-from faultline.releases.changes import Comparison, Group, Kind, Safety
+from faultline.releases.changes import ChangeGroup, Comparison, Kind, Safety
 from faultline.report.page import template
 
 LONGEST = 60_000  # characters of the comment; GitHub takes 65536
@@ -100,7 +100,7 @@ def places(cells: Iterable[Cell]) -> list[tuple[str, str]]:
     return [(axis, one_line(text)) for axis, text in axes if text]
 
 
-def repeat(answer: Answer, group: Group) -> str:
+def repeat(answer: Answer, group: ChangeGroup) -> str:
     """What runs the group's plainest cell again; nothing for a stack that a shell or make would read otherwise."""
     return words.command(group.example.cell.id, answer.repeat) if answer.repeat else ""
 
@@ -224,7 +224,7 @@ def _lines(answer: Answer) -> Iterator[Text]:
             yield Text(f"  {again}", "dim")
 
 
-def _table(groups: list[Group]) -> Table:
+def _table(groups: list[ChangeGroup]) -> Table:
     table = Table("", "change", "cells", "before", "now", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, group in enumerate(groups, 1):
         row = (str(number), group.kind, str(len(group.changes)), group.before, group.after)

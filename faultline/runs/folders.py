@@ -12,7 +12,7 @@ from faultline.base.errors import UsageError
 from faultline.cells.cell import Cell
 from faultline.runs import progress, runner, storage
 from faultline.runs.results import Result
-from faultline.runs.runner import Run
+from faultline.runs.runner import RunCell
 from faultline.runs.storage import RunFolder
 
 
@@ -22,7 +22,7 @@ def measure(
     folder: RunFolder,
     known: Sequence[Result] = (),
     python: str = sys.executable,
-    run: Run | None = None,
+    run: RunCell | None = None,
     wrong: str = progress.UNEXPECTED,
 ) -> None:
     """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes.

@@ -88,7 +88,7 @@ def _how(ended: Ended) -> str:
     return ": ".join(filter(None, (how, last_words(end.log))))
 
 
-Run = Callable[[RankServer, References, Cell], results.Result]
+RunCell = Callable[[RankServer, References, Cell], results.Result]
 Finished = queue.SimpleQueue[results.Result | BaseException]
 
 
@@ -148,7 +148,7 @@ def run_all(
     workers: int,
     done: Callable[[results.Result], None],
     python: str = sys.executable,
-    run: Run | None = None,
+    run: RunCell | None = None,
 ) -> None:
     """Run cells on `workers` rank servers, with `run_cell` or what takes its place.
 
@@ -177,7 +177,7 @@ def run_all(
 
 
 @contextlib.contextmanager
-def _workers(cells: Sequence[Cell], count: int, finished: Finished, python: str, run: Run) -> Iterator[None]:
+def _workers(cells: Sequence[Cell], count: int, finished: Finished, python: str, run: RunCell) -> Iterator[None]:
     """Threads that run cells, each on a rank server of its own; an exception ends all servers, and so their cells."""
     servers = [RankServer(python, device=cells[0].device) for _ in range(count)]
     # In a server's own folder: if this process is killed, the server removes it.
@@ -206,7 +206,9 @@ def _next(finished: Finished) -> results.Result | BaseException:
             return finished.get(timeout=LOOK)
 
 
-def _work(server: RankServer, references: References, waiting: Iterator[Cell], finished: Finished, run: Run) -> None:
+def _work(
+    server: RankServer, references: References, waiting: Iterator[Cell], finished: Finished, run: RunCell
+) -> None:
     """A worker: run waiting cells one after the other, until its server is killed."""
     try:
         for cell in waiting:

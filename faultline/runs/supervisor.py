@@ -24,7 +24,7 @@ from faultline.base.paths import ROOT
 from faultline.base.traces import is_victim
 from faultline.ranks import preload
 from faultline.ranks.job import Job
-from faultline.ranks.report import Event, Report
+from faultline.ranks.report import Message, Report
 from faultline.runs.hangs import TICK, Progress, text
 from faultline.strategies import Evidence
 
@@ -94,7 +94,7 @@ class Watched:
         self.progress = Progress(pids, folder)
         self.started = time.monotonic()
         self.reports: dict[int, Report] = {}
-        self.exits: dict[int, Event] = {}
+        self.exits: dict[int, Message] = {}
         self.hang = ""
         self.failed_at = 0.0
 
@@ -102,11 +102,11 @@ class Watched:
     def running(self) -> list[int]:
         return [rank for rank in range(len(self.pids)) if rank not in self.reports and rank not in self.exits]
 
-    def on_event(self, event: Event) -> None:
-        if event.report:
-            self.on_report(event.rank, event.report)
-        elif event.exit is not None:
-            self.exits[event.rank] = event
+    def on_message(self, message: Message) -> None:
+        if message.report:
+            self.on_report(message.rank, message.report)
+        elif message.exit is not None:
+            self.exits[message.rank] = message
             self.on_failure()
 
     def on_report(self, rank: int, report: Report) -> None:
@@ -132,7 +132,7 @@ class Watched:
     def end(self, rank: int) -> RankEnd:
         """How a rank ended; one that reported an error by that, whatever ended its process later."""
         report = self.reports.get(rank)
-        left = Event() if report and report.error else self.exits.get(rank, Event())
+        left = Message() if report and report.error else self.exits.get(rank, Message())
         stack, log = text(self.folder / f"rank{rank}.stack"), text(self.folder / f"rank{rank}.log")[-20000:]
         shown = json.loads(text(self.folder / f"rank{rank}.evidence") or "{}")
         return RankEnd(report, left.exit, stack, log, shown, left.at)
@@ -199,21 +199,21 @@ class RankServer:
 
     def _watch(self, job: Job, folder: Path) -> Ended:
         self._send({"job": asdict(job)})
-        started = self._event(30.0)
+        started = self._message(30.0)
         if started is None or not started.pids:
             raise ServerDied("the rank server did not answer")
         cell = Watched(started.pids, folder, self.deadline)
         while cell.running:
-            event = self._event(SETTLE_TICK if cell.failed_at else TICK)
-            if event:
-                cell.on_event(event)
+            message = self._message(SETTLE_TICK if cell.failed_at else TICK)
+            if message:
+                cell.on_message(message)
             elif cell.on_silence():
                 break
         seconds = time.monotonic() - cell.started
         self._send({})
-        while (event := self._event(30.0)) and not event.done:
-            cell.on_event(event)
-        if event is None:
+        while (message := self._message(30.0)) and not message.done:
+            cell.on_message(message)
+        if message is None:
             raise ServerDied("the rank server did not end its ranks")
         return Ended([cell.end(rank) for rank in range(len(cell.pids))], cell.hang, seconds, cell.pids)
 
@@ -225,19 +225,19 @@ class RankServer:
         except BrokenPipeError:
             raise ServerDied(self._last_words()) from None
 
-    def _ready(self) -> Event:
+    def _ready(self) -> Message:
         """What the server says once it is ready, however long a busy machine makes it work for that."""
         assert self._process
         progress = Progress([self._process.pid], self.folder)
-        while (event := self._event(TICK)) is None:
+        while (message := self._message(TICK)) is None:
             if progress.asleep([0]) >= START_LOOKS:
                 raise NeverReady(f"the rank server slept for {START_LOOKS * TICK:.0f} s before it was ready")
             if progress.used.get(0, 0.0) > START_WORK:
                 raise NeverReady(f"the rank server worked for {START_WORK:.0f} s and was not ready")
-        return event
+        return message
 
-    def _event(self, timeout: float) -> Event | None:
-        """The next event, or None when none came in time; raises ServerDied at the end of the stream."""
+    def _message(self, timeout: float) -> Message | None:
+        """The next message, or None when none came in time; raises ServerDied at the end of the stream."""
         assert self._process and self._process.stdout
         end = time.monotonic() + timeout
         while b"\n" not in self._buffer:
@@ -249,7 +249,7 @@ class RankServer:
                 raise ServerDied(self._last_words())
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
-        return msgspec.convert(json.loads(line), Event)  # msgspec reads no JSON with NaN in it
+        return msgspec.convert(json.loads(line), Message)  # msgspec reads no JSON with NaN in it
 
     def _last_words(self) -> str:
         lines = text(self.folder / "server.log").strip().splitlines()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.base.errors import EXIT_UNEXPECTED, UsageError
+from faultline.base.packages import stack_name
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
@@ -24,7 +25,8 @@ from tests.support import entries
 
 CELLS = select(failures(), Selection())
 KINDS = sorted({kind(cell) for cell in CELLS})
-STACK = "deepspeed 0.19.8, torch 2.13.0"
+VERSIONS = {"deepspeed": "0.19.8", "torch": "2.13.0"}
+STACK = stack_name(VERSIONS)
 
 some_cells = st.lists(st.sampled_from(CELLS), unique=True, max_size=60)
 counts = st.integers(min_value=1, max_value=9)
@@ -110,7 +112,7 @@ def folder(tmp_path, monkeypatch):
         run.describe(cells=tuple(cells), whole=tuple(whole), stack=stack)
         done = [Cell.parse(name) for name in (cells if have is None else have)]
         judged = Judgement(Outcome.TRAINS)
-        entries = [result(cell, judged, Ended([]), stack, Expectation(), "expected") for cell in done]
+        entries = [result(cell, judged, Ended([]), VERSIONS, Expectation(), "expected") for cell in done]
         run.cells.write_text("".join(json.dumps(entry.as_json()) + "\n" for entry in entries))
         return run
 
