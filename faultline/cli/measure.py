@@ -36,7 +36,7 @@ def list_(
     at_most_one(ids=ids, left_out=left_out)
     from faultline.matrix import command
 
-    return command.list_cells(command.ListRequest(axes.selection(), ids, left_out))
+    return command.list_cells(axes.selection(), ids, left_out)
 
 
 def show(failure: Annotated[str, Parameter(help="The name of a failure.")], /) -> int:

@@ -1,6 +1,5 @@
 """The verbs of the matrix: run its cells, list them, show a failure, show a run again."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +8,13 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.packages import TODAY, stack_name
-from faultline.catalogue import Failure
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
-from faultline.cells.claims import Verdict
 from faultline.cells.rules import every_rule
 from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured, verdicts
-from faultline.report import claims, junit, listing, page, terminal
+from faultline.report import junit, listing, page, terminal
 from faultline.runs import folders, results, shards, storage
 from faultline.runs.devices import runnable
 from faultline.runs.results import Result
@@ -36,15 +33,6 @@ class RunRequest:
     resume: bool = False
     shard: str = ""
     quick: bool = False
-
-
-@dataclass(frozen=True)
-class ListRequest:
-    """Cells to list: as a table, or their ids, or the cells that the default matrix leaves out."""
-
-    selection: Selection
-    ids: bool = False
-    left_out: bool = False
 
 
 def run(request: RunRequest) -> int:
@@ -96,16 +84,16 @@ def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
     return EXIT_AS_EXPECTED if all(map(results.as_expected, judged)) else EXIT_UNEXPECTED
 
 
-def list_cells(request: ListRequest) -> int:
+def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool = False) -> int:
     """Print how many cells each failure has, or which; and what the default matrix leaves out and why."""
-    cells = select(failures(), request.selection)
-    if request.ids:
+    cells = select(failures(), selection)
+    if only_ids:
         print(*(cell.id for cell in cells), sep="\n")
-    elif request.left_out:
-        for cell, rule in left_out(failures(), request.selection):
+    elif only_left_out:
+        for cell, rule in left_out(failures(), selection):
             print(f"{cell.id}  {rule}")
     else:
-        counts = Counter(rule for _, rule in left_out(failures(), Selection(device=request.selection.device)))
+        counts = Counter(rule for _, rule in left_out(failures(), Selection(device=selection.device)))
         listing.overview(Console(), cells, {rule.reason: counts[rule.reason] for rule in every_rule()})
     return EXIT_AS_EXPECTED
 
@@ -113,26 +101,10 @@ def list_cells(request: ListRequest) -> int:
 def show(name: str) -> int:
     """Print a failure's record, its variants, and the verdict on each claim."""
     failure = failure_named(name)
-    listing.failure(Console(), failure, *newest_verdicts(failure))
+    known = {key: verdicts.known(failure, claim) for key, claim in failure.claims.items()}
+    source = f"Verdicts from the committed record, measured with {stack_name(measured.pinned())}."
+    listing.failure(Console(), failure, known, f"{source} `make test-matrix FAILURE={name}` measures them here.")
     return EXIT_AS_EXPECTED
-
-
-def newest_verdicts(failure: Failure) -> tuple[dict[str, Verdict], str]:
-    """The verdict on each claim, and the sentences that say where the verdicts come from."""
-    committed = {key: verdicts.known(failure, claim) for key, claim in failure.claims.items()}
-    record = f"the committed record, measured with {stack_name(measured.pinned())}"
-    cells = select(failures(), Selection(failure=(failure.name,)))
-    folder, results = folders.newest_with(cells)
-    if not folder:
-        return committed, f"Verdicts from {record}. `make test-matrix FAILURE={failure.name}` measures them here."
-    in_run = {key: judged.verdict for key, judged in claims.in_run(failure, results).items()}
-    tested = {key: verdict for key, verdict in in_run.items() if verdict.word != "untested"}
-    count = sum(entry.cell.failure == failure.name for entry in results)
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.cells.stat().st_mtime))
-    source = f"Verdicts from {folder.shown} of {when}: {count} of the {len(cells)} cells of this failure."
-    if untested := len(committed) - len(tested):
-        source += f" {untested} of {len(committed)} claims were not tested there: their verdicts are from {record}."
-    return committed | tested, source
 
 
 def report(run: str) -> int:

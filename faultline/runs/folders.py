@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -101,21 +100,3 @@ def same_stack(folder: RunFolder, versions: Mapping[str, str] | None = None) -> 
     other = folder.info().stack or here
     if other != here:
         raise UsageError(f"{folder.path.name} was run on another stack ({other}); start a new run")
-
-
-def newest_with(cells: Iterable[Cell]) -> tuple[RunFolder | None, list[Result]]:
-    """The newest run that has all of the cells, on whichever device, or the newest of those that have the most.
-
-    Gives its results as well; no run where none has any.
-    """
-    wanted = {replace(cell, device="") for cell in cells}
-    best: tuple[RunFolder | None, list[Result]] = None, []
-    most = 0
-    for folder in storage.runs():
-        results = folder.results()
-        known = len({replace(result.cell, device="") for result in results} & wanted)
-        if known > most:
-            best, most = (folder, results), known
-        if most == len(wanted):
-            break
-    return best

@@ -5,35 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from faultline.base import packages
 from faultline.catalogue import loading
-from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
-from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.cli import app
 from faultline.observations import verdicts
 from faultline.observations.measured import pinned
 from faultline.ranks import preload
-from faultline.runs import storage
-from faultline.runs.oracle import Judgement
-from faultline.runs.results import result
-from faultline.runs.storage import RunFolder
-from faultline.runs.supervisor import Ended
 
 FAILURES = loading.failures()
-
-
-@pytest.fixture(autouse=True)
-def nothing_was_run(tmp_path, monkeypatch):
-    """Results lie in a folder that isn't there yet."""
-    root = tmp_path / "results"
-    monkeypatch.setattr(storage.runs, "__defaults__", (root,))
-    return root
 
 
 @pytest.mark.parametrize("verb", app.commands())
@@ -97,46 +81,6 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, failure):
     for claim in record.claims.values():
         word = verdicts.known(record, claim).word
         assert word in told, f"without a run, {claim.text!r} has no verdict"
-
-
-def measured(root, name, cells, outcome=Outcome.TRAINS, kind="run"):
-    """The folder of a run in which every cell has the outcome."""
-    folder = RunFolder(root / name)
-    folder.path.mkdir(parents=True)
-    folder.describe(kind=kind, cells=tuple(cell.id for cell in cells), stack="torch 2.13.0", finished=True)
-    entries = [result(cell, Judgement(outcome), Ended([]), "torch 2.13.0", Expectation(), "expected") for cell in cells]
-    folder.cells.write_text("".join(json.dumps(entry.as_json()) + "\n" for entry in entries))
-    return folder
-
-
-def test_show_looks_for_the_newest_run_with_all_of_the_failures_cells(asked, nothing_was_run):
-    """Breaks when a narrowed run, one of another failure or one with kills takes away verdicts measured before."""
-    [own, other] = (
-        selection.select(FAILURES, Selection((name,))) for name in ("zero3_dummy_loss", "grpo_lora_no_grad")
-    )
-    narrow = measured(nothing_was_run, "2026-01-01T00-00-01", own[:3])
-    code, out, _ = asked("show", "zero3_dummy_loss")
-    assert (
-        code == 0
-        and f"{narrow.shown} of " in out
-        and f": 3 of the {len(own)} cells of this failure" in " ".join(out.split())
-    )
-    assert "claims were not tested there: their verdicts are from the committed record" in " ".join(out.split())
-    measured(nothing_was_run, "2026-01-01T00-00-02", own, Outcome.RAISES)
-    newest = measured(nothing_was_run, "2026-01-01T00-00-03", [*own, *other])
-    measured(nothing_was_run, "2026-01-01T00-00-04", own[:3])
-    measured(nothing_was_run, "2026-01-01T00-00-05", other)
-    measured(nothing_was_run, "chaos-2026-01-01T00-00-06", own, Outcome.CRASHES, "chaos")
-    (nothing_was_run / "2026-01-01T00-00-07").mkdir()
-    (nothing_was_run / "2026-01-01T00-00-07" / "run.json").write_text("{")
-    code, out, _ = asked("show", "zero3_dummy_loss")
-    told = " ".join(out.split())
-    assert code == 0 and re.search(
-        rf"Verdicts from {newest.shown} of \d{{4}}-\d\d-\d\d \d\d:\d\d: {len(own)} of the", told
-    )
-    cuda = [replace(cell, device="cuda") for cell in own]
-    newest = measured(nothing_was_run, "2026-01-01T00-00-08", cuda)
-    assert newest.shown in asked("show", "zero3_dummy_loss")[1], "a run on a GPU is one as well"
 
 
 def test_env_is_json_for_machines_and_text_for_people(asked):
