@@ -4,7 +4,7 @@ import hashlib
 import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,40 +100,39 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     for index in range(len(trace.weights)):
         step = Step()
         if trace.gradients[index]:
-            step = _with_errors(step, "gradients", [run.gradients[index] for run in runs], precision, {})
+            step.gradients = _errors(step, "gradients", [run.gradients[index] for run in runs], precision, {})
         moved = [movement(run, index) for run in runs]
-        step = _with_errors(step, "weights", moved, precision, size)
+        step.weights = _errors(step, "weights", moved, precision, size)
         if not index and any(name.startswith("weights:") for name in step.bad):
-            step = replace(step, factor=factor(moved[0], moved[1], TOLERANCE[precision]))
+            step.factor = factor(moved[0], moved[1], TOLERANCE[precision])
         if trace.outputs and trace.outputs[index]:
             outputs = [run.outputs[index] for run in runs]
-            step = replace(step, outputs=_bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision]))
+            step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
         steps.append(step)
     return steps
 
 
-def _with_errors(step: Step, kind: str, sides: Sequence[Tensors], precision: str, size: Mapping[str, float]) -> Step:
-    """A step with the errors of one kind as well; `sides` are the run, the reference and its noise."""
+def _errors(
+    step: Step, kind: str, sides: Sequence[Tensors], precision: str, size: Mapping[str, float]
+) -> dict[str, float]:
+    """The errors of one kind, what they say added to the step; `sides` are the run, the reference and its noise."""
     tolerance, margin = TOLERANCE[precision], MARGIN[precision]
     errors: dict[str, float] = {}
-    rounding_of = dict(step.rounding)
-    bad, unmoved, nan = [*step.bad], [*step.unmoved], [*step.nan]
     names = sorted(sides[0].keys() | sides[1].keys())
     for name, norms in zip(names, _norms(names, *sides), strict=True):
         have, want, difference, rounding = norms
         rounding = max(rounding, EPSILON["fp32"] * size.get(name, 0.0))
         error = difference / want if want else (difference and float("inf"))
         if not all(map(math.isfinite, norms)):
-            nan.append(f"{kind}:{name}")
+            step.nan.append(f"{kind}:{name}")
         elif error > tolerance and difference > margin * rounding:
-            bad.append(f"{kind}:{name}")
+            step.bad.append(f"{kind}:{name}")
             if kind == "weights" and have <= tolerance * want:
-                unmoved.append(name)
+                step.unmoved.append(name)
         elif error > tolerance:
-            rounding_of[f"{kind}:{name}"] = difference / rounding
+            step.rounding[f"{kind}:{name}"] = difference / rounding
         errors[name] = error
-    step = replace(step, bad=tuple(bad), unmoved=tuple(unmoved), nan=tuple(nan), rounding=rounding_of)
-    return replace(step, gradients=errors) if kind == "gradients" else replace(step, weights=errors)
+    return errors
 
 
 def _bad_outputs(sides: Sequence[Tensors], tolerance: float, margin: float) -> dict[str, float]:

@@ -65,7 +65,7 @@ class ErrorReport(RankError):
         return frames[-1].source if frames else ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """Relative errors of a step by parameter, or None where nothing was read, and what they say (see `compare`).
 
@@ -76,10 +76,10 @@ class Step:
 
     gradients: Mapping[str, float] | None = None
     weights: Mapping[str, float] | None = None
-    bad: tuple[str, ...] = ()
-    unmoved: tuple[str, ...] = ()
-    nan: tuple[str, ...] = ()
-    rounding: Mapping[str, float] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+    unmoved: list[str] = field(default_factory=list)
+    nan: list[str] = field(default_factory=list)
+    rounding: dict[str, float] = field(default_factory=dict)
     factor: float | None = None
     outputs: Mapping[str, float] = field(default_factory=dict)
 
