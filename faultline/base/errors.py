@@ -9,13 +9,7 @@ OTHER = "error"  # the kind of any other exception in a rank
 DIED = "died"  # the kind of what ended without one
 
 LONGEST = 400  # characters of names in a message
-FIRST = 10  # names, where there are more than that and nothing lists them
-LISTS = {
-    "failure": "`faultline list`",
-    "variant": "`faultline list --ids`",
-    "cell": "`faultline list --ids`",
-    "command": "`faultline --help`",
-}
+FIRST = 10  # names, where all would be more than that
 
 
 class FaultlineError(Exception):
@@ -90,12 +84,10 @@ class NotAsExpected(FaultlineError):
 
 def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     """An error for a name that doesn't exist, with the nearest ones that do; where none is near, with all that there
-    are, or with what lists them."""
+    are, or the first of very many."""
     if near := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
         return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(near)}?")
     names = ", ".join(known)
-    if len(names) <= LONGEST:
-        return UsageError(f"unknown {kind} {name!r}: {f'one of {names}' if names else 'there is none'}")
-    if kind in LISTS:
-        return UsageError(f"unknown {kind} {name!r}: none of the {len(known)} that {LISTS[kind]} has")
-    return UsageError(f"unknown {kind} {name!r}: one of {', '.join(known[:FIRST])} and {len(known) - FIRST} more")
+    if len(names) > LONGEST:
+        names = f"{', '.join(known[:FIRST])} and {len(known) - FIRST} more"
+    return UsageError(f"unknown {kind} {name!r}: {f'one of {names}' if names else 'there is none'}")

@@ -92,9 +92,10 @@ def test_a_name_that_is_like_none_is_refused_with_all_there_are(refused, tmp_pat
     assert refused("diagnose", str(log), option, "foo").endswith(f" 'foo': one of {', '.join(names)}")
 
 
-def test_a_name_that_is_like_none_of_many_is_refused_with_what_lists_them(refused):
+def test_a_name_that_is_like_none_of_many_is_refused_with_some_of_them(refused):
+    names = [*FAILURES]
     line = refused("list", "--failure", "xyz")
-    assert line.endswith(f"'xyz': none of the {len(FAILURES)} that `faultline list` has")
+    assert line.endswith(f"'xyz': one of {', '.join(names[:10])} and {len(names) - 10} more")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_what_lists_them(refuse
         (["rnu"], "unknown command 'rnu'; did you mean run"),
         (["bless"], "unknown command 'bless'; did you mean maintain bless"),
         (["maintain", "blss"], "unknown command 'maintain blss'; did you mean maintain bless"),
-        (["xyz"], "unknown command 'xyz': none of the 30 that `faultline --help` has"),
+        (["xyz"], "unknown command 'xyz': one of diagnose, check, "),
         (["run", "--strategies", "ddp"], "unknown option '--strategies'; did you mean --strategy"),
         (["run", "--no-resume"], "unknown option '--no-resume'; did you mean --resume"),
         (["run", "ddp"], "unexpected argument 'ddp' (see faultline run --help)"),
