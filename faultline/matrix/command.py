@@ -66,8 +66,8 @@ def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) 
         folder = storage.latest_run(kind=kind)
         return folder, folders.resumable(folder, cells, environment.versions)
     folder = storage.new_run(kind=kind)
-    ids = tuple(cell.id for cell in cells)
-    folder.describe(request=vars(request.selection), cells=ids, asked="" if here else request.stack)
+    ids, stack = tuple(cell.id for cell in cells), stack_name(environment.versions)
+    folder.describe(request=vars(request.selection), cells=ids, asked="" if here else request.stack, stack=stack)
     return folder, []
 
 

@@ -89,12 +89,13 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     except Uninstallable as error:
         folder.describe(unusable=str(error))
         return Measured(name, unusable=str(error))
-    folder.describe(lock=environment.lock, cells=tuple(cell.id for cell in cells))
+    line = stack_name(environment.versions)
+    folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells))
     wanted = set(cells)
     known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
     measured = {entry.cell for entry in known}
     if missing := [cell for cell in cells if cell not in measured]:
-        note(f"{name}: {stack_name(environment.versions)}")
+        note(f"{name}: {line}")
         try:
             folders.measure(missing, campaign.workers, folder, known, environment.python)
         except NeverReady as error:

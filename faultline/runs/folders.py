@@ -30,17 +30,12 @@ def measure(
     """
     writer = storage.Writer(folder)
     folder.describe(finished=False)
-    stack: Mapping[str, str] = {}
     try:
         with progress.progress(Console(stderr=True), len(cells) + len(known), known, wrong) as advance:
 
             def done(entry: Result) -> None:
-                nonlocal stack
                 writer.add(entry)
                 advance(entry)
-                if entry.stack and entry.stack != stack:
-                    stack = entry.stack
-                    folder.describe(stack=packages.stack_name(stack))
 
             runner.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:

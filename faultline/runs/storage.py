@@ -19,7 +19,7 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What run.json says of a run: what was asked, and how far it came.
 
     - `request`: the options; `cells`: the ids that they choose; `whole`: those of all shards, if this is one
-    - `asked`: the stack by its name, unless it is today's; `stack`: its versions, as soon as a cell ran on it
+    - `asked`: the stack by its name, unless it is today's; `stack`: its versions
     - of a part of a campaign, its `name`, the `lock` of its environment, or why that is `unusable`
     - `releases`: those in which bisect looks for a change
     """
