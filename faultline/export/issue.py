@@ -148,14 +148,9 @@ def _waits(output: str) -> list[str]:
     lines = []
     for rank, stack in STACK.findall(output):
         frames = [shortened(re.sub(r'"[^"]*/repro[.]py"', '"repro.py"', frame)) for frame in stack.splitlines()]
-        of_file = [n for n, frame in enumerate(frames) if OWN_FRAME.search(frame)]
-        called = of_file[0] - 1 if of_file else len(frames)
-        lines.append(rank)
-        last = -1
-        for n, frame in enumerate(frames):
-            if n < INNERMOST or n == called or n in of_file:
-                lines += [frame] if n == last + 1 else ["  ...", frame]
-                last = n
+        # The frames of the file, and what they call.
+        of_file = [frame for n, frame in enumerate(frames) if OWN_FRAME.search("\n".join(frames[n : n + 2]))]
+        lines += [rank, *frames[:INNERMOST], "  ...", *(frame for frame in of_file if frame not in frames[:INNERMOST])]
     return lines
 
 
