@@ -55,20 +55,18 @@ def config() -> Gemma3Config:
 
 
 def gemma3(seed: int = 0) -> Gemma3ForConditionalGeneration:
-    """About 14k parameters, a quarter of them in the vision tower and projector.
+    """About 14k parameters, a quarter of them in the vision tower and projector."""
+    return build(new_gemma3, seed)
 
-    The projection starts at random: transformers leaves it at zero, through which
-    no gradient would reach the vision tower in the first step.
-    """
 
-    def make() -> Gemma3ForConditionalGeneration:
-        model = Gemma3ForConditionalGeneration(config())
-        for name, parameter in model.named_parameters():
-            if name.endswith("mm_input_projection_weight"):
-                parameter.data.normal_(std=0.1)
-        return model
-
-    return build(make, seed)
+def new_gemma3() -> Gemma3ForConditionalGeneration:
+    """A model whose projection starts at random: transformers leaves it at zero, through which no gradient would reach
+    the vision tower in the first step."""
+    model = Gemma3ForConditionalGeneration(config())
+    for name, parameter in model.named_parameters():
+        if name.endswith("mm_input_projection_weight"):
+            parameter.data.normal_(std=0.1)
+    return model
 
 
 @functools.cache

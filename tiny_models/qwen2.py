@@ -41,12 +41,9 @@ def add_lora(model: Any, seed: int = 1, autocast_adapter_dtype: bool = True, **c
     are those of the adapter's config, and `autocast_adapter_dtype` is PEFT's."""
     from peft import get_peft_model
 
-    def make() -> Any:
+    with seeded(seed):
         adapted = get_peft_model(model, lora_config(**changes), autocast_adapter_dtype=autocast_adapter_dtype)
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.data.normal_(std=0.05)
-        return adapted
-
-    with seeded(seed):
-        return make().train()
+    return adapted.train()

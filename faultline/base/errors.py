@@ -22,6 +22,17 @@ class UsageError(FaultlineError):
     """Something asked for can't be done: exit code 2; the message is one line and says what to do about it."""
 
 
+class NotExportable(UsageError):
+    """A cell that can't be made into one file; the message says why."""
+
+    def __init__(self, why: str, cell: str = "this cell") -> None:
+        super().__init__(f"{cell} can't be exported: {why}")
+
+
+class NotConstant(FaultlineError):
+    """Source code has no value before it runs; the message says what in it has none."""
+
+
 class CheckFailed(FaultlineError):
     """A check that somebody recommends found the problem."""
 

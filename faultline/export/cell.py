@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK
 from faultline.base.paths import REPROS
 from faultline.base.text import one_line
@@ -78,18 +78,18 @@ class ExportedCell:
 
 
 def place(cell: Cell) -> ExportedCell:
-    """What is known of a cell; raises UsageError if it can't be exported."""
+    """What is known of a cell; raises NotExportable if it can't be exported."""
     failure = loading.failures()[cell.failure]
     rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):
         why = f": {rule.reason}" if rule.reason else ""
-        raise UsageError(f"{cell.id} can't be exported: it is {rule.outcome} here{why}")
+        raise NotExportable(f"it is {rule.outcome} here{why}", cell.id)
     signature = rule.signature[0] if rule.signature else ""
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)
     where = ExportedCell(cell, failure, variant, rule.outcome, signature, measured.everything_pinned(), saves)
     if where.kind == "raises" and not where.pattern:
-        raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
+        raise NotExportable("its error has no signature to look for", cell.id)
     return where
 
 

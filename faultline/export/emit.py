@@ -10,22 +10,23 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from faultline import strategies
-from faultline.base.errors import UsageError
+from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK
 from faultline.cells.cell import STEPS, TOLERANCE
-from faultline.export.bundle import bundle, line, reachable
 from faultline.export.cell import ExportedCell, introduction
 from faultline.export.file import File, statements
 from faultline.export.names import code
-from faultline.export.parse import Sources, read
+from faultline.export.parse import Sources
+from faultline.export.program import gather
 from faultline.export.special_cases import AS_LAUNCHED, NO_SAMPLING, SAMPLE_BLOCKS
 from faultline.export.specialise import specialised
+from faultline.export.specialise_calls import fit
 from faultline.export.tidy import tidy
 from faultline.strategies import ROWS
 
 
 def refuse(why: str) -> str:
-    raise UsageError(f"this cell can't be exported: {why}")
+    raise NotExportable(why)
 
 
 FOLDER = Path(__file__).parent / "templates"
@@ -59,15 +60,12 @@ DISTRIBUTIONS = {"PIL": "pillow"}
 
 
 def write(place: ExportedCell) -> str:
-    """The source of the file; raises UsageError for what can't be exported."""
+    """The source of the file; raises NotExportable for what can't be exported."""
     sources, kind, built = specialised(place)
-    failure = sources["failure"]
-    origins = {name: ("failure", name) for name in failure.definitions if name.isidentifier()} | failure.imports
-    file = File(place, kind, built, "\n".join(line(name, *origin) for name, origin in origins.items()))
-    file = surveyed(file, sources)
-    main = rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file)
-    imports, body = bundle(sources, main, file.trainer)
-    imports.update(STANDARD)
+    file = surveyed(File(place, kind, built), sources)
+    program = gather(sources, rendered(file) + TEMPLATES.get_template("launch.py.j2").render(file=file))
+    fit(program, methods=not file.trainer)  # of which a trainer may call any
+    imports = program.import_lines() | {*STANDARD}
     standard = {each for each in imports if re.split(r"[ .]", each)[1] in sys.stdlib_module_names}
     needed = packages(imports, place.pins)
     text = TEMPLATES.get_template("file.py.j2").render(
@@ -77,7 +75,7 @@ def write(place: ExportedCell) -> str:
         under_test={name: place.pins[name] for name in needed if name in STACK},
         standard="\n".join(standard),
         imports="\n".join(imports - standard),
-        body=body,
+        body=program.text(),
     )
     return tidy(text)
 
@@ -89,7 +87,8 @@ def rendered(file: File) -> str:
 
 def surveyed(file: File, sources: Sources) -> File:
     """The file, with what the code makes use of that its training loop reaches."""
-    reached = [module.definitions[name] for _, module, name in reachable(sources, read(rendered(file)))]
+    program = gather(sources, rendered(file))
+    reached = [node for name, node in program.definitions.items() if name not in program.main]
     texts = [file.built.statements, *map(code, reached)]
     reads = frozenset(name for text in texts for name in re.findall(r"\bsetup\.(\w+)", text))
     return replace(

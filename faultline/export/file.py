@@ -24,13 +24,12 @@ PATTERN_WIDTH = 105
 class File:
     """One file: its cell, what it looks for, what its failure's function has become, and what its code makes use of.
 
-    `names` are the imports that the failure's code may need. `reads` are the fields of `setup` that are asked for.
+    `reads` are the fields of `setup` that are asked for.
     """
 
     place: ExportedCell
     kind: str
     built: Built
-    names: str
     reads: frozenset[str] = frozenset()
     dropout: bool = False
     samples: bool = False

@@ -1,12 +1,12 @@
 """Partial evaluation of source code: what constants decide is decided, and the rest stays as it was written."""
 
-import ast
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import libcst as cst
 
-from faultline.export.evaluate import LONGEST, Unknown, constant, evaluate, literal, spread
+from faultline.base.errors import NotConstant
+from faultline.export.evaluate import constant, evaluate, literal, spread
 from faultline.export.names import (
     Statements,
     Without,
@@ -21,19 +21,27 @@ from faultline.export.names import (
     visited,
 )
 
+WHOLE = (cst.Attribute, cst.Comparison, cst.FormattedString)  # expressions that may have a value
 
-class Fold(cst.CSTTransformer):
+
+class Fold(Statements):
     """One pass over a function, bottom up.
 
     `values` are put where their names were; `known` only takes part in larger expressions that have a
     value; `tables` are dictionaries from constants to any expression, of which a look-up chooses one.
+    Constants that are assigned to `candidates` become values, and other dictionaries tables.
     """
 
     def __init__(
-        self, values: Mapping[str, cst.BaseExpression], known: Mapping[str, Any], tables: Mapping[str, cst.Dict]
+        self,
+        values: Mapping[str, cst.BaseExpression],
+        known: Mapping[str, Any],
+        tables: Mapping[str, cst.Dict],
+        candidates: Collection[str] = (),
     ) -> None:
         super().__init__()
-        self.values, self.known, self.tables = values, known, tables
+        self.values, self.known, self.tables = dict(values), known, dict(tables)
+        self.candidates = candidates
         self.within_text = 0
         self.elifs: set[cst.CSTNode] = set()
         self.names: set[cst.CSTNode] = set()  # that are no expressions: targets, attributes, keywords, parameters
@@ -41,14 +49,14 @@ class Fold(cst.CSTTransformer):
     def _fold(self, updated: Any) -> Any:
         try:
             return literal(evaluate(updated, self.known))
-        except Unknown:
+        except NotConstant:
             return updated
 
     def _holds(self, test: cst.BaseExpression) -> bool:
-        """Whether a condition holds, be it for its right side alone, as in ``x and False``; raises Unknown."""
+        """Whether a condition holds, be it for its right side alone, as in ``x and False``; raises NotConstant."""
         try:
             return bool(evaluate(test, self.known))
-        except Unknown:
+        except NotConstant:
             if not isinstance(test, cst.BooleanOperation) or not pure(tree(test.left)):
                 raise
             right = self._holds(test.right)
@@ -63,6 +71,10 @@ class Fold(cst.CSTTransformer):
         self.names.update(child for child in children if isinstance(child, cst.CSTNode))
         return super().on_visit(node)
 
+    def on_leave(self, original: Any, updated: Any) -> Any:
+        left = super().on_leave(original, updated)
+        return self._fold(left) if isinstance(left, WHOLE) else left
+
     def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.BaseExpression:
         if original in self.names or original.value not in self.values:
             return updated
@@ -72,18 +84,12 @@ class Fold(cst.CSTTransformer):
 
     # Expressions
 
-    def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
-        return self._fold(updated)
-
-    def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
-        return self._fold(updated)
-
     def visit_FormattedString(self, node: cst.FormattedString) -> None:
         self.within_text += 1
 
     def leave_FormattedString(self, original: cst.FormattedString, updated: cst.FormattedString) -> cst.BaseExpression:
         self.within_text -= 1
-        return self._fold(updated)
+        return updated
 
     def leave_UnaryOperation(self, original: cst.UnaryOperation, updated: cst.UnaryOperation) -> cst.BaseExpression:
         return self._fold(updated) if isinstance(updated.operator, cst.Not) else updated
@@ -93,7 +99,7 @@ class Fold(cst.CSTTransformer):
     ) -> cst.BaseExpression:
         try:
             left = self._holds(updated.left)
-        except Unknown:
+        except NotConstant:
             idle = "True" if isinstance(updated.operator, cst.And) else "False"
             return updated.left if code(updated.right) == idle else updated
         return updated.right if left == isinstance(updated.operator, cst.And) else updated.left
@@ -101,7 +107,7 @@ class Fold(cst.CSTTransformer):
     def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
         try:
             return updated.body if self._holds(updated.test) else updated.orelse
-        except Unknown:
+        except NotConstant:
             return updated
 
     def leave_Subscript(self, original: cst.Subscript, updated: cst.Subscript) -> cst.BaseExpression:
@@ -137,7 +143,7 @@ class Fold(cst.CSTTransformer):
                     return None
                 if evaluate(element.key, self.known) == wanted:
                     return element.value.deep_clone()
-        except Unknown:
+        except NotConstant:
             return None
         return default
 
@@ -156,7 +162,7 @@ class Fold(cst.CSTTransformer):
             return updated
         try:
             items = [(value, literal(value)) for value in evaluate(over.iter, self.known)]
-        except Unknown:
+        except NotConstant:
             return updated
         elements = []
         for item, source in items:
@@ -182,7 +188,7 @@ class Fold(cst.CSTTransformer):
     def leave_If(self, original: cst.If, updated: cst.If) -> Any:
         try:
             holds = self._holds(updated.test)
-        except Unknown:
+        except NotConstant:
             impossible = code(updated.body).strip().startswith("raise Impossible(")  # of a cell that is exported
             removed = impossible and updated.orelse is None and original not in self.elifs
             return cst.RemoveFromParent() if removed else updated
@@ -205,6 +211,28 @@ class Fold(cst.CSTTransformer):
             return updated
         return flat(updated.body, updated.leading_lines)
 
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
+        """Constants are put where their names are used, and tables kept for look-ups."""
+        if len(updated.targets) != 1:
+            return updated
+        target = updated.targets[0].target
+        pairs: list[tuple[Any, cst.BaseExpression]] = [(target, updated.value)]
+        if isinstance(target, cst.Tuple) and isinstance(updated.value, cst.Tuple):
+            pairs = [(t.value, v.value) for t, v in zip(target.elements, updated.value.elements, strict=True)]
+        constants: dict[str, cst.BaseExpression] = {}
+        for name, value in pairs:
+            if not isinstance(name, cst.Name) or name.value not in self.candidates:
+                return updated
+            alias = isinstance(value, cst.Name) and value.value[0].isupper()  # of a global or a class
+            written = isinstance(original.value, cst.Dict)  # as a table in the source, and easier to read there
+            if written or not (alias or constant(value)):
+                if isinstance(value, cst.Dict):
+                    self.tables[name.value] = value
+                return updated
+            constants[name.value] = value
+        self.values |= constants
+        return cst.RemoveFromParent()
+
 
 def fold(
     function: cst.FunctionDef, known: Mapping[str, Any], tables: Mapping[str, cst.Dict], numbers: Collection[str] = ()
@@ -215,64 +243,19 @@ def fold(
     are names from around it whose values are put in their place.
     """
     parameter_names, bound = parameters(function), bindings(function)
-    values = {
+    values: Mapping[str, cst.BaseExpression] = {
         name: literal(value)
         for name, value in known.items()
         if (name in parameter_names and isinstance(value, str | int | None)) or (name in numbers and name not in bound)
     }
-    written = {
-        each.targets[0].id  # as a table in the source, and easier to read there
-        for each in ast.walk(tree(function))
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Dict) and isinstance(each.targets[0], ast.Name)
-    }
-    known, tables = dict(known), dict(tables)
     while True:
         before = function
-        folded = visited(function, Fold(values, known, tables))
-        bound = bindings(folded)
-        once = {name for name, times in bound.items() if times == 1}
-        constants = Constants(once - changed(folded), written)
-        folded = visited(folded, constants)
-        values |= constants.values
-        known |= constants.known
-        tables |= constants.tables
-        unused = {name for name in tables if name in bound and not used(folded, name)}
-        function = visited(folded, Without(unused)) if unused else folded
+        once = {name for name, times in bindings(function).items() if times == 1}
+        change = Fold(values, known, tables, once - changed(function))
+        function = visited(function, change)
+        values, tables = change.values, change.tables
+        local = bindings(function)
+        if unused := {name for name in tables if name in local and not used(function, name)}:
+            function = visited(function, Without(unused))
         if function.deep_equals(before):
             return function
-
-
-class Constants(Statements):
-    """Takes the assignments of constants away and keeps them: expressions, their values, and look-up tables."""
-
-    def __init__(self, candidates: Collection[str], written: Collection[str]) -> None:
-        super().__init__()
-        self.candidates, self.written = candidates, written
-        self.values: dict[str, cst.BaseExpression] = {}
-        self.known: dict[str, object] = {}
-        self.tables: dict[str, cst.Dict] = {}
-
-    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> Any:
-        if len(updated.targets) != 1:
-            return updated
-        target = updated.targets[0].target
-        # Another name for a global or a class.
-        alias = isinstance(updated.value, cst.Name) and updated.value.value[0].isupper()
-        if alias and isinstance(target, cst.Name) and target.value in self.candidates:
-            self.values[target.value] = updated.value
-            return cst.RemoveFromParent()
-        pairs: list[tuple[Any, cst.BaseExpression]] = [(target, updated.value)]
-        if isinstance(target, cst.Tuple) and isinstance(updated.value, cst.Tuple):
-            pairs = [(t.value, v.value) for t, v in zip(target.elements, updated.value.elements, strict=True)]
-        constants: dict[str, cst.BaseExpression] = {}
-        for name, value in pairs:
-            if not isinstance(name, cst.Name) or name.value not in self.candidates:
-                return updated
-            if name.value in self.written or not constant(value) or len(code(value)) > LONGEST:
-                if isinstance(value, cst.Dict):
-                    self.tables[name.value] = value
-                return updated
-            constants[name.value] = value
-        self.values |= constants
-        self.known |= {name: evaluate(value, {}) for name, value in constants.items()}
-        return cst.RemoveFromParent()

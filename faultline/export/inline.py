@@ -7,25 +7,16 @@ from typing import Any
 import libcst as cst
 
 from faultline.export.fold import Fold
-from faultline.export.names import argument, bindings, code, locals_of, outside, parameters, tree
+from faultline.export.names import argument, bindings, locals_of, only_result, outside, tree, visited
+
+LONGEST = 9  # statements of a function that is put where it is called
 
 
-def only_expression(function: cst.FunctionDef) -> cst.BaseExpression | None:
-    """What a function returns, if it does nothing else."""
-    statements = _statements(function)
-    if len(statements) != 1 or not isinstance(statements[0], cst.SimpleStatementLine):
-        return None
-    last = statements[0].body[0]
-    return last.value if isinstance(last, cst.Return) else None
-
-
-def ends_in_return(function: cst.FunctionDef) -> bool:
-    """Whether a function's last statement is its only return, of a value, and it is no more than a few statements."""
-    last = _statements(function)[-1]
-    simple = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[0], cst.Return)
-    returns = [each for each in ast.walk(tree(function)) if isinstance(each, ast.Return | ast.Yield | ast.YieldFrom)]
-    statements = [each for each in ast.walk(tree(function)) if isinstance(each, ast.stmt)]
-    return simple and len(returns) == 1 and len(statements) <= 9
+def movable(function: cst.FunctionDef) -> bool:
+    """Whether a function is a few statements, of which the last is its only return, of a value."""
+    takes_any = isinstance(function.params.star_arg, cst.Param) or isinstance(function.params.star_kwarg, cst.Param)
+    few = sum(isinstance(each, ast.stmt) for each in ast.walk(tree(function))) <= LONGEST
+    return few and not function.decorators and not takes_any and only_result(function) is not None
 
 
 def _statements(function: cst.FunctionDef) -> list[Any]:
@@ -33,12 +24,18 @@ def _statements(function: cst.FunctionDef) -> list[Any]:
     return body[1:] if function.get_docstring() is not None else body
 
 
-class CallFinder(cst.CSTTransformer):
-    """Finds the call of a function, in functions that give its free names no other meaning."""
+class Inline(cst.CSTTransformer):
+    """Puts a movable function where it is called, in functions that give its free names no other meaning.
 
-    def __init__(self, function: cst.FunctionDef, free: set[str]) -> None:
+    A function that is one expression can be put anywhere, statements where their result is returned or given a name.
+    """
+
+    def __init__(self, function: cst.FunctionDef) -> None:
         super().__init__()
-        self.function, self.free = function, free
+        self.function = function
+        *self.before, last = _statements(function)
+        self.result = last.body[0].value
+        self.free = set(outside(function))
         self.done = False
         self.within: list[cst.FunctionDef] = []
 
@@ -67,49 +64,32 @@ class CallFinder(cst.CSTTransformer):
             values[parameter.name.value] = value
         return values
 
-
-class Inline(CallFinder):
-    """Puts a function's only expression where it is called."""
-
-    def __init__(self, function: cst.FunctionDef, expression: cst.BaseExpression) -> None:
-        text = cst.parse_statement(f"x = ({code(expression)})")
-        super().__init__(function, set(outside(text)) - set(parameters(function)))
-        self.expression = expression
-
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        if not self.is_call(updated):
+        if self.before or not self.is_call(updated):
             return updated
         self.done = True
-        value = self.expression.deep_clone().visit(Fold(self.values(updated), {}, {}))
-        assert isinstance(value, cst.BaseExpression)
+        value = self.result.deep_clone().visit(Fold(self.values(updated), {}, {}))
         simple = isinstance(value, cst.Call | cst.Name | cst.Attribute | cst.Subscript | cst.List | cst.ListComp)
         return value if simple or value.lpar else value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-
-
-class Splice(CallFinder):
-    """Puts a function's statements where its result is returned or given a name."""
-
-    def __init__(self, function: cst.FunctionDef) -> None:
-        super().__init__(function, set(outside(function)))
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
         statement = updated.body[0]
         if len(updated.body) != 1 or not isinstance(statement, cst.Return | cst.Assign) or not self.within:
             return updated
         call = statement.value
-        if not isinstance(call, cst.Call) or not self.is_call(call):
+        if not self.before or not isinstance(call, cst.Call) or not self.is_call(call):
             return updated
         given = self.values(call)
         plain = {name: value for name, value in given.items() if isinstance(value, cst.Name | cst.Integer)}
-        others = {name: value for name, value in given.items() if name not in plain}
         if self._ambiguous(given, plain):
             return updated
         self.done = True
-        body = self.function.body.visit(Fold(plain, {}, {}))
-        assert isinstance(body, cst.IndentedBlock)
-        statements: list[Any] = list(body.body)
-        *before, last = statements if self.function.get_docstring() is None else statements[1:]
-        start = [cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(n))], v)]) for n, v in others.items()]
+        start = [
+            cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], value)])
+            for name, value in given.items()
+            if name not in plain
+        ]
+        *before, last = _statements(visited(self.function, Fold(plain, {}, {})))
         lines = [*start, *before, updated.with_changes(body=[statement.with_changes(value=last.body[0].value)])]
         lines[-1] = lines[-1].with_changes(leading_lines=[])
         lines[0] = lines[0].with_changes(leading_lines=updated.leading_lines)

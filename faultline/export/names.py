@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 # Methods that change nothing.
-LOOKING = ("get", "split", "items", "keys", "values", "index", "removeprefix", "removesuffix", "startswith", "endswith")
+LOOKING = "get items keys values index split join lower upper removeprefix removesuffix startswith endswith".split()
 IDLE = ("getattr", "hasattr", "isinstance", "len")  # functions that do nothing but answer
 _EMPTY = cst.Module([])
 
@@ -159,6 +159,17 @@ def pruned(function: cst.FunctionDef, decided: Iterable[str] = ()) -> cst.Functi
         if not unused:
             return function
         function = visited(function, Without(unused))
+
+
+def only_result(function: cst.FunctionDef) -> cst.BaseExpression | None:
+    """The value that a function's last statement returns, if it returns nowhere else."""
+    nodes: list[ast.AST] = [tree(function).body[0]]
+    for node in nodes:
+        nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FunctionDef)]
+    line = function.body.body[-1]
+    last = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    once = sum(isinstance(node, ast.Return) for node in nodes) == 1
+    return last.value if once and isinstance(last, cst.Return) else None
 
 
 def argument(call: cst.Call, position: int, parameter: str) -> cst.Arg | None:

@@ -5,18 +5,22 @@ import contextlib
 import functools
 import json
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
 
+from faultline.base.errors import NotConstant
 from faultline.base.paths import ROOT
-from faultline.export.evaluate import Unknown, evaluate
+from faultline.export.evaluate import evaluate
+from faultline.export.fold import fold
 from faultline.export.names import Statements, code, flat
 from faultline.export.special_cases import BUILD, RECORDS, SEEDED
 
 OURS = ("faultline", "tiny_models", "failure")
+MAIN = "main"
 FIXTURES = ROOT / "fixtures"
 
 
@@ -63,7 +67,7 @@ class Reader(Statements):
         return updated.with_changes(annotation=None)
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
-        return spliced(shortened(updated.with_changes(returns=None)))
+        return shortened(updated.with_changes(returns=None))
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self.classes += 1
@@ -123,6 +127,7 @@ class Sources:
     def __init__(self, folder: Path, rows: int) -> None:
         self._folder, self._rows = folder, rows
         self._constants: dict[str, dict[str, object]] = {}
+        self._folded: set[tuple[str, str]] = set()
         self._read: dict[str, Module] = {}
 
     def __getitem__(self, name: str) -> Module:
@@ -134,6 +139,26 @@ class Sources:
             self._read[name] = Module(dict(once.definitions), dict(once.imports))
         return self._read[name]
 
+    def add_main(self, text: str) -> None:
+        """The main part, which may use all names of the failure's module."""
+        main, failure = read(text), self["failure"]
+        main.imports = {name: ("failure", name) for name in failure.definitions} | failure.imports | main.imports
+        self._read[MAIN] = main
+
+    def definition(self, module: str, name: str) -> cst.CSTNode:
+        """A definition, in which what its module decides is decided."""
+        node = self[module].definitions[name]
+        if isinstance(node, cst.FunctionDef) and module != MAIN and (module, name) not in self._folded:
+            self._folded.add((module, name))
+            node = self[module].definitions[name] = self.fold(module, node, {})
+        return node
+
+    def fold(self, module: str, function: cst.FunctionDef, known: Mapping[str, object]) -> cst.FunctionDef:
+        """A function of a module, folded with what is known besides the module's constants."""
+        constants = self.constants(module)
+        numbers = {n for n in self[module].imports if type(constants.get(n)) in (int, float)}  # of other modules
+        return fold(function, {**constants, **known}, tables(self[module].definitions), numbers)
+
     def constants(self, name: str) -> dict[str, object]:
         """The values of a module's constants, as far as they follow from each other and from those it imports."""
         if name in self._constants:
@@ -142,23 +167,20 @@ class Sources:
         for local, (place, attribute) in self[name].imports.items():
             if ours(place) and attribute in self.constants(place):
                 known[local] = self.constants(place)[attribute]
-        for local, value in self._assigned(name).items():
-            with contextlib.suppress(Unknown):
+        for local, value in assigned(self[name].definitions).items():
+            with contextlib.suppress(NotConstant):
                 known[local] = evaluate(value, known)
         return known
 
-    def numbers(self, name: str) -> set[str]:
-        """A module's names for the numbers of other modules."""
-        known, imports = self.constants(name), self[name].imports
-        return {local for local in imports if type(known.get(local)) in (int, float)}
 
-    def tables(self, name: str) -> dict[str, cst.Dict]:
-        """A module's dictionaries, whatever their values are."""
-        return {local: value for local, value in self._assigned(name).items() if isinstance(value, cst.Dict)}
+def assigned(definitions: Mapping[str, cst.CSTNode]) -> dict[str, cst.BaseExpression]:
+    lines = {name: node.body[0] for name, node in definitions.items() if isinstance(node, cst.SimpleStatementLine)}
+    return {name: line.value for name, line in lines.items() if isinstance(line, cst.Assign)}
 
-    def _assigned(self, name: str) -> dict[str, cst.BaseExpression]:
-        lines = {k: v.body[0] for k, v in self[name].definitions.items() if isinstance(v, cst.SimpleStatementLine)}
-        return {local: line.value for local, line in lines.items() if isinstance(line, cst.Assign)}
+
+def tables(definitions: Mapping[str, cst.CSTNode]) -> dict[str, cst.Dict]:
+    """The dictionaries among definitions, whatever their values are."""
+    return {name: value for name, value in assigned(definitions).items() if isinstance(value, cst.Dict)}
 
 
 def shortened(node: Any) -> Any:
@@ -170,21 +192,3 @@ def shortened(node: Any) -> Any:
     quoted = '"""' + paragraph.replace("\\", "\\\\").replace("\n", "\n    ") + '"""'
     line = first.with_changes(body=[cst.Expr(cst.SimpleString(quoted))])
     return node.with_changes(body=node.body.with_changes(body=[line, *node.body.body[1:]]))
-
-
-def spliced(function: cst.FunctionDef) -> cst.FunctionDef:
-    """A function that ends in ``return make()``, with the body of its own `make` in that place."""
-    if not isinstance(function.body, cst.IndentedBlock):
-        return function
-    *before, last = function.body.body
-    returned = code(last).strip()
-    for number, inner in enumerate(before):
-        if not isinstance(inner, cst.FunctionDef):
-            continue
-        made = f"return {inner.name.value}()"
-        if returned in (made, f"{made}.train()"):
-            statements = [*before[:number], *before[number + 1 :], *inner.body.body]
-            if returned.endswith(".train()"):
-                statements[-1] = cst.parse_statement(code(statements[-1]).strip() + ".train()")
-            return function.with_changes(body=function.body.with_changes(body=statements))
-    return function

@@ -13,14 +13,13 @@ from typing import Any
 import libcst as cst
 
 from faultline import strategies
-from faultline.base.errors import UsageError
+from faultline.base.errors import NotConstant, NotExportable
 from faultline.base.paths import REPROS
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
-from faultline.export.evaluate import Unknown, evaluate
-from faultline.export.fold import fold
-from faultline.export.names import code, pruned, tree, used, visited
+from faultline.export.evaluate import evaluate
+from faultline.export.names import bindings, code, only_result, pruned, tree, used, visited
 from faultline.export.parse import Sources
 from faultline.export.special_cases import CHANGED_CONFIG, COMPARABLE, FROM_TRL, SIMPLER
 from faultline.strategies import ROWS
@@ -75,13 +74,16 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
 
 def parts(function: cst.FunctionDef, wanted: Collection[str], known: Mapping[str, Any]) -> Built:
     """What a scenario builds, as far as it is wanted and there; `known` are its module's constants."""
-    returned = Returned(wanted)
-    function = visited(function, returned)
-    if not returned.parts:
-        raise UsageError("this cell can't be exported: its scenario doesn't end with return Scenario(...)")
-    others = {name: evaluate(value, known) for name, value in returned.others.items()}
-    function = pruned(function)
-    values = {name: code(value) for name, value in returned.parts.items()}
+    call = result(function)
+    if not isinstance(call, cst.Call) or code(call.func) != "Scenario":
+        raise NotExportable("its scenario doesn't end with return Scenario(...)")
+    given = {a.keyword.value if a.keyword else PARTS[i]: a.value for i, a in enumerate(call.args)}
+    others = {name: evaluate(given[name], known) for name in CONSTANTS if name in given}
+    chosen = {n: given[n] for n in PARTS if n in wanted and n in given and code(given[n]) != "None"}
+    returned = cst.SimpleStatementLine([cst.Return(cst.Tuple([cst.Element(value) for value in chosen.values()]))])
+    body = function.body.with_changes(body=[*function.body.body[:-1], returned])
+    function = pruned(function.with_changes(body=body))
+    values = {name: code(value) for name, value in chosen.items()}
     return Built(_statements(function), values, used(function, "setup"), **others)
 
 
@@ -103,11 +105,7 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
     function = _folded(sources, "trainer", known)
     helpers = TrainerHelpers(sources, function)
     function = pruned(visited(function, helpers))
-    *_, last = function.body.body
-    result = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
-    if not isinstance(result, cst.Return) or result.value is None or _returns(tree(function).body[0]) != 1:
-        raise UsageError("this cell can't be exported: its trainer doesn't end with one return")
-    return Built(_statements(function), {"built": code(result.value)}, used(function, "setup"), helpers.deepspeed)
+    return Built(_statements(function), {"built": code(result(function))}, used(function, "setup"), helpers.deepspeed)
 
 
 def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
@@ -119,9 +117,8 @@ def _setup(cell: Cell, compared: bool) -> SimpleNamespace:
 def _folded(sources: Sources, name: str, known: Mapping[str, Any]) -> cst.FunctionDef:
     function = sources["failure"].definitions.get(name)
     if not isinstance(function, cst.FunctionDef):
-        raise UsageError(f"this cell can't be exported: its failure.py has no function {name}")
-    known = {**sources.constants("failure"), **known}
-    return fold(function, known, sources.tables("failure"), sources.numbers("failure"))
+        raise NotExportable(f"its failure.py has no function {name}")
+    return sources.fold("failure", function, known)
 
 
 def _statements(function: cst.FunctionDef) -> str:
@@ -130,29 +127,11 @@ def _statements(function: cst.FunctionDef) -> str:
     return textwrap.dedent("".join(code(statement) for statement in function.body.body[first:-1])).strip("\n")
 
 
-def _returns(node: ast.AST) -> int:
-    """The number of returns in a function's statements, without those of functions in it."""
-    inner = [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.FunctionDef)]
-    return isinstance(node, ast.Return) + sum(_returns(each) for each in inner)
-
-
-class Returned(cst.CSTTransformer):
-    """Takes ``return Scenario(a, b, c, check=d)`` apart, and leaves ``return a, b, c, d``, of the wanted parts."""
-
-    def __init__(self, wanted: Collection[str]) -> None:
-        super().__init__()
-        self.wanted = wanted
-        self.parts: dict[str, cst.BaseExpression] = {}
-        self.others: dict[str, cst.BaseExpression] = {}
-
-    def leave_Return(self, original: cst.Return, updated: cst.Return) -> cst.Return:
-        call = updated.value
-        if not isinstance(call, cst.Call) or code(call.func) != "Scenario":
-            return updated
-        given = {a.keyword.value if a.keyword else PARTS[i]: a.value for i, a in enumerate(call.args)}
-        self.others = {name: given[name] for name in CONSTANTS if name in given}
-        self.parts = {n: given[n] for n in PARTS if n in self.wanted and n in given and code(given[n]) != "None"}
-        return updated.with_changes(value=cst.Tuple([cst.Element(value) for value in self.parts.values()]))
+def result(function: cst.FunctionDef) -> cst.BaseExpression:
+    """What a function returns at its end, and nowhere else."""
+    if (value := only_result(function)) is None:
+        raise NotExportable(f"its {function.name.value} doesn't end with one return")
+    return value
 
 
 class TrainerHelpers(cst.CSTTransformer):
@@ -162,30 +141,27 @@ class TrainerHelpers(cst.CSTTransformer):
         super().__init__()
         self.imports = sources["failure"].imports
         self.known = dict(sources.constants("failure"))
-        statements = list(ast.walk(tree(function)))
-        for each in statements:
-            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+        times = bindings(function)
+        for each in ast.walk(tree(function)):
+            if isinstance(each, ast.Assign) and times[code_of := ast.unparse(each.targets[0])] == 1:
                 with contextlib.suppress(ValueError):
-                    self.known[each.targets[0].id] = ast.literal_eval(each.value)
-        for each in statements:
-            if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name):
-                self.known.pop(each.target.id, None)
+                    self.known[code_of] = ast.literal_eval(each.value)
         self.deepspeed: dict[str, object] = {}
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         if code(updated.func) == CHANGED_CONFIG:
             try:
                 self.deepspeed |= evaluate(updated.args[1].value, self.known)
-            except Unknown as why:
+            except NotConstant as why:
                 reason = f"what its trainer changes in the DeepSpeed config is known only when it runs ({why})"
-                raise UsageError(f"this cell can't be exported: {reason}") from None
+                raise NotExportable(reason) from None
             return updated.args[0].value
         if code(updated.func) != FROM_TRL:
             return updated
         try:
             package, name = (ast.literal_eval(code(argument.value)) for argument in updated.args)
         except ValueError:
-            raise UsageError("this cell can't be exported: its trainer's class has no constant name") from None
+            raise NotExportable("its trainer's class has no constant name") from None
         self.imports[name] = (home(package, name), name)
         return cst.Name(name)
 

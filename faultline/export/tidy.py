@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import NotExportable
 from faultline.export.names import Statements, code, flat, pure, tree
 
 SHARED = ("--isolated", "--line-length", "120", "--target-version", "py311", "-")
@@ -27,7 +27,7 @@ except ImportError as error:
 
 
 def tidy(text: str) -> str:
-    """The text without unused imports and variables, formatted; raises UsageError for a name that nothing defines."""
+    """The text without unused imports and variables, formatted; raises NotExportable for a name without a meaning."""
     before = ""
     while text != before:  # what is taken away may have been the last that used something else
         before = text
@@ -36,7 +36,7 @@ def tidy(text: str) -> str:
     text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", guarded(text))
     text = _ruff(FORMAT, text)
     if wrong := _ruff(CHECK, text):
-        raise UsageError(f"this cell can't be exported: {wrong.splitlines()[0]}")
+        raise NotExportable(wrong.splitlines()[0])
     return text
 
 
@@ -74,5 +74,5 @@ def _ruff(arguments: tuple[str, ...], text: str) -> str:
     command = [sys.executable, "-m", "ruff", *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.stderr:
-        raise UsageError(f"this cell can't be exported: {' '.join(done.stderr.split())[:200]}\n{text}")
+        raise NotExportable(f"{' '.join(done.stderr.split())[:200]}\n{text}")
     return done.stdout

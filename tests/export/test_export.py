@@ -645,9 +645,9 @@ def test_a_local_name_never_takes_the_place_of_one_from_around():
         "def prepare(model):\n    kept = model.prepare()\n    kept.eval()\n    return kept\n"
     )
     caller = cst.parse_statement("def second(model):\n    kept['second'] = prepare(model)\n    return kept\n")
-    change = inline.Splice(function)
+    change = inline.Inline(function)
     assert names.code(caller.visit(change)) == names.code(caller) and not change.done
     plain = cst.parse_statement("def second(model):\n    other = prepare(model)\n    return other\n")
-    assert names.code(plain.visit(inline.Splice(function))) == (
+    assert names.code(plain.visit(inline.Inline(function))) == (
         "def second(model):\n    kept = model.prepare()\n    kept.eval()\n    other = kept\n    return other\n"
     )
