@@ -113,12 +113,11 @@ def export_all(
     *,
     axes: Axes = WHOLE,
     workers: Workers = 1,
-    resume: Annotated[bool, Parameter(help="Keep what was proven before.")] = False,
 ) -> int:
     """Export cells that fail, one of each variant unless some are named, and run each file by itself."""
     from faultline.export import prove
 
-    return prove.run_all(prove.Request(axes.selection(), workers, resume))
+    return prove.run_all(prove.Request(axes.selection(), workers))
 
 
 def reports(*, failure: Annotated[Names, Parameter(help="Failures, such as 'zero*' (default: all).")] = "") -> int:

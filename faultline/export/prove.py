@@ -1,16 +1,14 @@
 """The proof of exports: each file, run by itself from an empty folder, does what its cell does."""
 
-import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable
 from faultline.base.paths import RESULTS
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
@@ -27,11 +25,10 @@ REPRODUCING = ("raises", "diverges", "misplaced", "hangs", "crashes")
 
 @dataclass(frozen=True)
 class Proof:
-    """How the file of one cell ended: its number of lines, exit code and seconds; `why` is empty if it reproduced."""
+    """How the file of one cell ended: its number of lines, its seconds, and why it didn't reproduce, if so."""
 
     id: str
     lines: int
-    exit: int
     seconds: float
     why: str = ""
 
@@ -53,11 +50,10 @@ def reproducing() -> list[Cell]:
 
 @dataclass(frozen=True)
 class Request:
-    """Cells whose files to prove, one of each variant if none is named; `resume` leaves those that were proven."""
+    """Cells whose files to prove, one of each variant if none is named."""
 
     selection: Selection
     workers: int = 1
-    resume: bool = False
 
 
 def run_all(request: Request) -> int:
@@ -66,44 +62,29 @@ def run_all(request: Request) -> int:
     cells = [cell for cell in reproducing() if cell in selected]
     if request.selection == Selection():
         cells = quick(cells)
-    return EXIT_AS_EXPECTED if prove(cells, request.workers, request.resume) else EXIT_UNEXPECTED
-
-
-def prove(cells: Collection[Cell], workers: int, resume: bool) -> bool:
-    """Prove each cell, print one line for each, and list those that differ at the end; return whether none does.
-
-    With `resume`, cells that were proven before are not run again.
-    """
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    file = FOLDER / "proofs.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if resume and file.exists() else []
-    done = {proof.id: proof for proof in (Proof(**json.loads(line)) for line in lines) if not proof.why}
-    rest = [cell for cell in cells if cell.id not in done]
-    with file.open("a" if resume else "w", encoding="utf-8") as out, ThreadPoolExecutor(workers) as pool:
-        for number, proof in enumerate(pool.map(one, rest), len(cells) - len(rest) + 1):
-            done[proof.id] = proof
-            out.write(json.dumps(asdict(proof)) + "\n")
-            out.flush()
+    wrong = []
+    with ThreadPoolExecutor(request.workers) as pool:
+        for number, proof in enumerate(pool.map(one, cells), 1):
             result = proof.why or "reproduced"
             print(f"{number}/{len(cells)} {proof.id}: {result}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
-    wrong = [done[cell.id] for cell in cells if done[cell.id].why]
+            wrong += [proof] if proof.why else []
     for proof in wrong:
         print(f"differs: {proof.id}: {proof.why}; see {proof.file.parent.name}/{proof.file.name}")
     print(f"{len(cells) - len(wrong)} of {len(cells)} exports do what their cells do")
-    return not wrong
+    return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
 def one(cell: Cell) -> Proof:
     """Export one cell, run the file by itself, and keep both the file and its output."""
     try:
         text = emit.write(place(cell))
-    except UsageError as error:
-        return Proof(cell.id, 0, -1, 0.0, str(error))
+    except NotExportable as error:
+        return Proof(cell.id, 0, 0.0, str(error))
     started = time.monotonic()
     code, output = run(text)
     last = output.rstrip().rpartition("\n")[2]
     why = "" if code == 0 and "REPRODUCED: " in last else f"not reproduced, exit code {code}"
-    proof = Proof(cell.id, len(text.splitlines()), code, round(time.monotonic() - started, 1), why)
+    proof = Proof(cell.id, len(text.splitlines()), round(time.monotonic() - started, 1), why)
     FOLDER.mkdir(parents=True, exist_ok=True)
     proof.file.write_text(text, encoding="utf-8")
     proof.file.with_suffix(".log").write_text(output, encoding="utf-8")
