@@ -1,7 +1,6 @@
 """A failure's own function, made into the one that its cell runs."""
 
 import ast
-import contextlib
 import importlib.util
 import textwrap
 from collections.abc import Collection, Mapping
@@ -19,7 +18,7 @@ from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.evaluate import evaluate
-from faultline.export.names import bindings, code, only_result, pruned, tree, used, visited
+from faultline.export.names import code, only_result, pruned, used, visited
 from faultline.export.parse import Sources
 from faultline.export.special_cases import CHANGED_CONFIG, COMPARABLE, FROM_TRL, SIMPLER
 from faultline.strategies import ROWS
@@ -103,7 +102,7 @@ def trainer(sources: Sources, cell: Cell, variant: Variant, arguments: tuple[str
     if arguments is not None:
         known["arguments"] = frozenset(arguments)  # a dictionary of which only the keys are known
     function = _folded(sources, "trainer", known)
-    helpers = TrainerHelpers(sources, function)
+    helpers = TrainerHelpers(sources)
     function = pruned(visited(function, helpers))
     return Built(_statements(function), {"built": code(result(function))}, used(function, "setup"), helpers.deepspeed)
 
@@ -137,15 +136,10 @@ def result(function: cst.FunctionDef) -> cst.BaseExpression:
 class TrainerHelpers(cst.CSTTransformer):
     """Puts the class in the place of `from_trl`, and collects what `changed_config` changes; see `special_cases`."""
 
-    def __init__(self, sources: Sources, function: cst.FunctionDef) -> None:
+    def __init__(self, sources: Sources) -> None:
         super().__init__()
         self.imports = sources["failure"].imports
-        self.known = dict(sources.constants("failure"))
-        times = bindings(function)
-        for each in ast.walk(tree(function)):
-            if isinstance(each, ast.Assign) and times[code_of := ast.unparse(each.targets[0])] == 1:
-                with contextlib.suppress(ValueError):
-                    self.known[code_of] = ast.literal_eval(each.value)
+        self.known = sources.constants("failure")
         self.deepspeed: dict[str, object] = {}
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
