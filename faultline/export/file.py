@@ -1,6 +1,6 @@
 """What the templates of one file read."""
 
-import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,9 @@ from faultline.strategies import Setup
 ERROR_LIKE = ("raises", "crashes", "hangs")
 LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
 WIDTH = 120
-PATTERN_WIDTH = 105
+PATTERN_LINES = textwrap.TextWrapper(
+    105, drop_whitespace=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+)
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,9 @@ class File:
 
     @property
     def pattern(self) -> str:
-        """The pattern of the error as source, with lines broken in front of bars if it is long."""
-        lines = [""]
-        for piece in re.split(r"(?<!\\)(?=\|)", self.place.pattern):
-            if len(lines[-1] + piece) < PATTERN_WIDTH:
-                lines[-1] += piece
-            else:
-                lines.append(piece)
-        return "(" + "\n".join(repr(each) if '"' in each else f'r"{each}"' for each in lines if each) + ")"
+        """The pattern of the error as source, with lines broken at spaces if it is long."""
+        lines = PATTERN_LINES.wrap(self.place.pattern)
+        return "(" + "\n".join(repr(each) if '"' in each else f'r"{each}"' for each in lines) + ")"
 
 
 def statements(name: str, content: Mapping[str, object]) -> list[str]:
