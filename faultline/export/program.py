@@ -9,8 +9,6 @@ from faultline.base.errors import NotExportable
 from faultline.export.names import code, outside, tree
 from faultline.export.parse import MAIN, Sources, ours
 
-CONSTANT, DEFINITION, ALIAS = range(3)
-
 
 @dataclass
 class Program:
@@ -37,22 +35,22 @@ class Program:
         return {_line(name, *self.imports[name]) for name in names & self.imports.keys()}
 
     def text(self) -> str:
-        """The definitions: constants, which need only each other, are first, other names of functions last."""
-        parts: dict[int, list[str]] = {CONSTANT: [], DEFINITION: [], ALIAS: []}
+        """The definitions, with constants, which need only each other, in front of the others."""
+        texts: dict[bool, list[str]] = {True: [], False: []}
         for node in self.definitions.values():
-            parts[_kind(node)].append(code(node).strip("\n"))
-        return "\n\n".join(["\n".join(parts[CONSTANT]), *parts[DEFINITION], *parts[ALIAS]])
+            texts[_constant(node)].append(code(node).strip("\n"))
+        return "\n\n".join(["\n".join(texts[True]), *texts[False]])
 
 
 def gather(sources: Sources, main: str) -> Program:
-    """What a main part uses, by module, and modules that use others behind them, with itself at the end.
+    """What a main part uses, each definition behind those that it uses itself, and the main part at the end.
 
     Raises NotExportable if two things would have one name.
     """
     sources.add_main(main)
-    program = Program(frozenset(sources[MAIN].definitions))
+    of_main = sources[MAIN].definitions
+    program = Program(frozenset(of_main))
     places: dict[str, str] = {}  # of each definition
-    order: dict[str, None] = {}
 
     def need(place: str, name: str) -> None:
         module = sources[place]
@@ -64,31 +62,30 @@ def gather(sources: Sources, main: str) -> Program:
                 raise NotExportable(f"two things in it are named {name}")
         elif name not in places:
             places[name] = place
-            others = outside(sources.definition(place, name))
-            constants = sources.constants(place) if place != MAIN else {}
-            program.known |= {other: constants[other] for other in others if other in constants}
-            for other in sorted(others, key=module.definitions.__contains__):  # behind what is imported
+            node = sources.definition(place, name)
+            others = outside(node)
+            program.known |= {other: value for other, value in sources.constants(place).items() if other in others}
+            for other in others:
                 need(place, other)
-            order.setdefault(place)
+            program.definitions[name] = node
         elif places[name] != place:
             raise NotExportable(f"two things in it are named {name}")
 
-    for name in sources[MAIN].definitions:
+    for name in of_main:
         need(MAIN, name)
-    for place in sorted(order, key=MAIN.__eq__):
-        of_place = {name: node for name, node in sources[place].definitions.items() if places.get(name) == place}
-        program.definitions |= of_place
+    others = {name: node for name, node in program.definitions.items() if name not in of_main}
+    program.definitions = others | of_main
     return program
 
 
-def _kind(node: cst.CSTNode) -> int:
+def _constant(node: cst.CSTNode) -> bool:
+    """Whether a definition needs no function, of which it would be a value or another name."""
     if not isinstance(node, cst.SimpleStatementLine):
-        return DEFINITION
+        return False
     value = getattr(node.body[0], "value", None)
-    if isinstance(value, cst.Name) and value.value.islower():
-        return ALIAS
+    alias = isinstance(value, cst.Name) and value.value.islower()
     calls = any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(tree(node)))
-    return DEFINITION if calls else CONSTANT
+    return not alias and not calls
 
 
 def _line(local: str, module: str, attribute: str) -> str:

@@ -28,7 +28,20 @@ from faultline.base.errors import UsageError
 from faultline.catalogue import loading, stories
 from faultline.cells.cell import Cell
 from faultline.export import cell as cells
-from faultline.export import emit, fold, inline, issue, names, parse, prove, special_cases, specialise, tidy
+from faultline.export import (
+    emit,
+    fold,
+    inline,
+    issue,
+    names,
+    parse,
+    program,
+    prove,
+    special_cases,
+    specialise,
+    specialise_calls,
+    tidy,
+)
 from faultline.maintain import reports
 from faultline.observations import measured
 
@@ -647,3 +660,20 @@ def test_a_local_name_never_takes_the_place_of_one_from_around():
     assert names.code(plain.visit(inline.Inline(function))) == (
         "def second(model):\n    kept = model.prepare()\n    kept.eval()\n    other = kept\n    return other\n"
     )
+
+
+def test_a_program_has_what_its_main_part_uses_each_behind_what_it_uses_itself(tmp_path):
+    """Breaks when a file begins with what isn't defined yet, holds what nothing uses, or two things have one name."""
+    (tmp_path / "failure.py").write_text(
+        "def loss():\n    return near() + SIZE\ndef idle():\n    return 1\nclass Near(Base):\n    pass\n"
+        "def near():\n    return Near()\nSIZE = 3\n"
+    )
+    made = program.gather(parse.Sources(tmp_path, 4), "STEPS = 2\ndef train():\n    return loss()\n")
+    assert list(made.definitions) == ["SIZE", "Near", "near", "loss", "STEPS", "train"]
+    specialise_calls.fit(made, methods=True)
+    assert (
+        made.text().split() == "SIZE = 3 STEPS = 2 class Near(Base): pass def train(): return (Near() + SIZE)".split()
+    )
+    (tmp_path / "failure.py").write_text("from tiny_models.qwen2 import qwen2\ndef config():\n    return 1\n")
+    with pytest.raises(UsageError, match="two things in it are named config"):
+        program.gather(parse.Sources(tmp_path, 4), "def train():\n    return config(), qwen2()\n")
