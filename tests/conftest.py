@@ -36,3 +36,15 @@ def asked(capsys):
         return code, told.out, told.err.splitlines()
 
     return ask
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a text into a file of the test's own."""
+
+    def write(text):
+        file = tmp_path / "written"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write

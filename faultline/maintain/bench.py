@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.markdown import put
 from faultline.base.packages import versions
@@ -31,7 +32,7 @@ from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
 
 README = ROOT / "bench" / "README.md"
-STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
+STRATEGIES = strategies.listed_as("ONE_RANK")
 REPEATS = 20
 LOG = 64 << 20  # bytes of a log
 # As their smallest public models have them; the rest is transformers' default.
@@ -126,15 +127,15 @@ def torchrun(job: Job) -> None:
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
-    """The most that server and ranks hold together, shared pages counted once (PSS), in a ZeRO-3 cell.
+    """The most that server and ranks hold together, shared pages counted once (PSS), in a cell of each strategy.
 
     They are all that runs below this process: a second server would share the libraries' pages, and halve them.
     """
-    cell = healthy("zero3")[0]
-    job = Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3)
+    cells = [healthy(strategy)[0] for strategy in STRATEGIES]
+    jobs = [Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
     most = 0
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: [ranks.run(job) for _ in range(5)])
+        running = beside.submit(lambda: [ranks.run(job) for job in jobs for _ in range(5)])
         while not running.done():
             try:
                 everyone = psutil.Process().children(recursive=True)

@@ -49,16 +49,6 @@ def run():
     return results
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text):
-        file = tmp_path / "README.md"
-        file.write_text(text, encoding="utf-8")
-        return file
-
-    return write
-
-
 def rewrite(file, results):
     return markdown.put(file, lambda: readmes.measured_part(FAILURE, results))
 
