@@ -12,7 +12,7 @@ from faultline.base.packages import TODAY
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure, History, Variant
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import AXES, CHECKPOINTING, Cell
 from faultline.cells.claims import swapped, verdict
 from faultline.cells.selection import Selection, select
@@ -41,9 +41,9 @@ PRESENT, FAILS, TRAINS, SHOWS = (Claim(f"it {kind}", kind=kind) for kind in ("pr
 KINDS = (HELPS, PRESENT, DETECTS, CHANGES, FAILS, TRAINS, SHOWS)
 UPGRADE = Claim("the next release", swap={"stack": "next"})
 
-OK, TORN, CHECK, WRONG = ("trains", ""), ("raises", "torn"), ("raises", "check"), ("diverges", "differs")
-HUNG, CRASHED, NONE = ("hangs", "no-progress"), ("crashes", "SIGABRT"), ("impossible", "")
-INVALID = ("invalid", "evidence")
+OK, TORN, CHECK, WRONG = Did("trains"), Did("raises", "torn"), Did("raises", "check"), Did("diverges", "differs")
+HUNG, CRASHED, NONE = Did("hangs", "no-progress"), Did("crashes", "SIGABRT"), Did("impossible")
+INVALID = Did("invalid", "evidence")
 
 CELL = Cell("example", "broken", "zero2")
 
@@ -60,7 +60,7 @@ CELL = Cell("example", "broken", "zero2")
         (HELPS, TORN, INVALID, "untested"),
         (HELPS, INVALID, OK, "untested"),
         (HELPS, NONE, OK, "untested"),
-        (HELPS, ("raises", "other"), OK, "untested"),
+        (HELPS, Did("raises", "other"), OK, "untested"),
         (HELPS, TORN, NONE, "untested"),
         (DETECTS, TORN, CHECK, "verified"),
         (DETECTS, WRONG, CHECK, "verified"),
@@ -182,7 +182,7 @@ CELLS = st.builds(
 )
 OUTCOMES = st.dictionaries(
     CELLS,
-    st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"])),
+    st.builds(Did, st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"])),
     max_size=30,
 )
 CLAIMS = st.sampled_from(KINDS)
