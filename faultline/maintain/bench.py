@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -18,8 +17,8 @@ import psutil
 from rich.console import Console
 
 from faultline import strategies
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.base.markdown import put
+from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base.markdown import headed, put, row
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
 from faultline.catalogue.loading import failures, load_module
@@ -34,12 +33,6 @@ from faultline.runs.supervisor import RankServer
 README = ROOT / "bench" / "README.md"
 STRATEGIES = strategies.listed_as("ONE_RANK")
 REPEATS = 20
-LOG = 64 << 20  # bytes of a log
-# As their smallest public models have them; the rest is transformers' default.
-CONFIGS: dict[str, dict[str, object]] = {
-    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_hidden_layers": 24},
-    "gemma3": {"architectures": ["Gemma3ForConditionalGeneration"]},
-}
 
 Row = tuple[str, str, str]
 """What is measured, its value, and the target."""
@@ -55,12 +48,11 @@ def bench() -> int:
         rows += per_cell(ranks, references)
         rows.append(memory(ranks, references))
     rows += linear()
-    rows += checks()
-    rows += logs()
-    table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
     cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in versions().items())
-    text = "\n".join([f"{cores}; {stack}.", "", "| measured | value | target |", "|---|---|---|", *table])
+    text = "\n".join(
+        [f"{cores}; {stack}.", "", *headed(("measured", "value", "target"), [row(*each) for each in rows])]
+    )
     print(text)
     print(put(README, lambda: text))
     return EXIT_AS_EXPECTED
@@ -176,39 +168,3 @@ def linear() -> list[Row]:
         ("median scenario-level cell", f"{seconds['scenario']:.2f} s", ""),
         ("seconds per cell, whole / a quarter", f"{per_cell[0]:.2f} / {per_cell[1]:.2f}", "the same: linear"),
     ]
-
-
-def checks() -> list[Row]:
-    """What the check of a small config takes from the call to the answer, over the default strategies and modes."""
-    rows: list[Row] = []
-    for kind, config in CONFIGS.items():
-        with tempfile.TemporaryDirectory(prefix="faultline-config-") as folder:
-            (Path(folder) / "config.json").write_text(json.dumps({"model_type": kind, **config}))
-            command = [sys.executable, "-m", "faultline", "check", folder, "--json"]
-            started = time.perf_counter()
-            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-            seconds = time.perf_counter() - started
-        if done.returncode not in (EXIT_AS_EXPECTED, EXIT_UNEXPECTED):
-            raise RuntimeError(f"the check of {kind} ended with exit code {done.returncode}")
-        cells = len(json.loads(done.stdout)["cells"])
-        PROGRESS.print(f"check of {kind}: {cells} cells in {seconds:.0f} s")
-        rows.append((f"check of a {kind} config ({cells} cells)", f"{seconds:.0f} s", "under 60 s on 2 cores"))
-    return rows
-
-
-def logs() -> list[Row]:
-    """What `diagnose` takes for lines that its patterns might choke on, against as much of an ordinary log."""
-    ordinary = b"".join(b"{'learning_rate': %d, 'epoch': 0.%d}\n" % (n, n) for n in range(9_000))
-    seconds = {}
-    for name, piece in (
-        ("ordinary", ordinary),
-        ("long", b" " * 60_000 + b"rank : x\n" + b"\x1b[" + b";" * 60_000 + b"\n"),
-    ):
-        content = piece * (LOG // len(piece))
-        command = [sys.executable, "-m", "faultline", "diagnose", "-"]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, cwd=ROOT, input=content, stdout=subprocess.DEVNULL, check=False)
-        seconds[name] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
-        PROGRESS.print(f"a log of {name} lines: {seconds[name]:.1f} s")
-    ratio = f"{seconds['long'] / seconds['ordinary']:.1f} ({seconds['long']:.1f} s / {seconds['ordinary']:.1f} s)"
-    return [(f"diagnose: {LOG >> 20} MB of long lines / of an ordinary log", ratio, "at most 3")]
