@@ -50,9 +50,8 @@ def bench() -> int:
     rows += linear()
     cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in versions().items())
-    text = "\n".join(
-        [f"{cores}; {stack}.", "", *headed(("measured", "value", "target"), [row(*each) for each in rows])]
-    )
+    table = headed(("measured", "value", "target"), [row(*each) for each in rows])
+    text = "\n".join([f"{cores}; {stack}.", "", *table])
     print(text)
     print(put(README, lambda: text))
     return EXIT_AS_EXPECTED

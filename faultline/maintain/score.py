@@ -46,7 +46,7 @@ class LabelledLog:
 
 @dataclass(frozen=True)
 class Scored:
-    """One group: how many logs have a failure of the catalogue, how many don't, and how they were answered (`worth`)."""
+    """One group: how many logs have a failure of the catalogue, how many don't, and how these were answered."""
 
     group: str
     with_answer: int
@@ -55,7 +55,7 @@ class Scored:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What was named of all logs that have a failure: rightly, or at all; and of all that were named, not wrongly."""
+        """What was not named wrongly, of all that was named; what was named rightly or at all, of all with an answer."""
         named = self.worths["right"] + self.worths["one_of"] + self.worths["less"]
         return {
             "precision": named / ((named + self.worths["wrong"]) or 1),
