@@ -55,7 +55,7 @@ class Scored:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What was not named wrongly, of all that was named; what was named rightly or at all, of all with an answer."""
+        """What was not named wrongly, of all that was named; what was named rightly or at all, of all that have one."""
         named = self.worths["right"] + self.worths["one_of"] + self.worths["less"]
         return {
             "precision": named / ((named + self.worths["wrong"]) or 1),

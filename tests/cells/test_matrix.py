@@ -18,7 +18,7 @@ from faultline.base import markdown
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Signature
+from faultline.catalogue.outcomes import Did, Signature
 from faultline.catalogue.records import KINDS
 from faultline.cells import claims
 from faultline.cells.cell import (
@@ -333,7 +333,7 @@ def test_a_claim_can_be_put_to_the_test(failure, claim):
     swapped = [claims.swapped(failure, claim, cell) for cell in about] if claim.swap else []
     others = [other for cell, other in zip(about, swapped, strict=False) if other != cell or "stack" in claim.swap]
     assert not claim.swap or any(other in DEFAULT for other in others), "`swap` leads to no cell that is ever run"
-    failing = dict.fromkeys(DEFAULT, ("raises", "check"))
+    failing = dict.fromkeys(DEFAULT, Did("raises", "check"))
     every = claims.verdict(failure, claim, failing, dict(failing))
     assert every.word != "untested", "no run can ever say what became of the claim"
 
