@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.outcomes import Did, Signature
-from faultline.cells.cell import Cell
+from faultline.cells.cell import AXES, Cell
 
 Outcomes = Mapping[Cell, Did]
 """What each cell did that was run."""
@@ -109,10 +110,7 @@ def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
 
 def swapped(failure: Failure, claim: Claim, cell: Cell) -> Cell:
     """The cell that the claim proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
-    swap, variant = claim.swap, claim.swap.get("variant", cell.variant)
-    if remedy := swap.get("remedy"):
-        variant = replace(failure.variant(cell.variant), remedy=remedy).name
-    strategy, mode = swap.get("strategy", cell.strategy), swap.get("checkpointing", cell.checkpointing)
-    return replace(
-        cell, variant=variant, strategy=strategy, checkpointing=mode, precision=swap.get("precision", cell.precision)
-    )
+    changes: dict[str, Any] = {axis: value for axis, value in claim.swap.items() if axis in AXES}
+    if remedy := claim.swap.get("remedy"):
+        changes["variant"] = replace(failure.variant(cell.variant), remedy=remedy).name
+    return replace(cell, **changes)

@@ -1,6 +1,7 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
 from collections.abc import Collection, Iterable
+from itertools import chain
 
 from faultline import strategies
 from faultline.base.errors import UsageError
@@ -156,20 +157,18 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
 
 def second_models(results: Iterable[Result]) -> list[str]:
     """Where there is a model that is only read: how much of it a rank holds, and what wraps it."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    strategies_of: dict[str, set[str]] = {}
+    by_variant: dict[str, dict[str, list[str]]] = {}
     for result in results:
         second = result.evidence.get("second")
-        if not second or result.cell != usual(result.cell) or result.cell.checkpointing != "off":
-            continue
-        held, whole = second["bytes_held"], second["bytes_whole"]
-        share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
-        size = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
-        groups.setdefault((result.cell.variant, size), []).append(result.cell.strategy)
-        strategies_of.setdefault(result.cell.variant, set()).add(result.cell.strategy)
+        if second and result.cell == usual(result.cell) and result.cell.checkpointing == "off":
+            held, whole = second["bytes_held"], second["bytes_whole"]
+            share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
+            size = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
+            by_variant.setdefault(result.cell.variant, {}).setdefault(size, []).append(result.cell.strategy)
     rows = [
-        row(f"`{variant}`", as_code(grouped(names, strategies_of[variant])), size)
-        for (variant, size), names in groups.items()
+        row(f"`{variant}`", as_code(grouped(names, {*chain(*sizes.values())})), size)
+        for variant, sizes in by_variant.items()
+        for size, names in sizes.items()
     ]
     return headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
 
