@@ -20,7 +20,7 @@ from faultline.runs.results import Result
 def bless(
     failure: Failure, observed: Outcomes, versions: Mapping[str, str], rules: Sequence[Rule], cells: Collection[Cell]
 ) -> tuple[Rule, ...]:
-    """The failure's rules after a run of some of its `cells`.
+    """The failure's rules after a run of some of its `cells`, which did what was observed.
 
     Cells that weren't run keep what the rules say of them. Rules that expect all
     that was observed stay as they are. Otherwise those that are wrong are made again,

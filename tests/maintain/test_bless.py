@@ -303,10 +303,6 @@ def test_a_run_on_one_device_leaves_the_other_alone():
     assert expect(blessed, on_cpu, NEW).outcome == "raises"
 
 
-def test_cells_of_other_failures_are_passed_over():
-    assert bless(FAILURE, {Cell("another", "broken", "ddp"): ("raises", "a")}, NEW, (), CELLS) == ()
-
-
 def test_an_interrupted_run_and_cells_without_evidence_are_refused():
     results = [entries.entry(Cell("example", "broken", "ddp", world_size=n), "invalid") for n in range(5)]
     with pytest.raises(UsageError, match="interrupted"):
