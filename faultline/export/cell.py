@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from faultline.base.errors import UsageError
-from faultline.base.packages import STACK
-from faultline.base.paths import REPROS
+from faultline.base.packages import STACK, pinned
+from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant, loading
 from faultline.cells import expected
@@ -87,7 +87,7 @@ def place(cell: Cell) -> ExportedCell:
     signature = rule.signature[0] if rule.signature else ""
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)
-    where = ExportedCell(cell, failure, variant, rule.outcome, signature, measured.everything_pinned(), saves)
+    where = ExportedCell(cell, failure, variant, rule.outcome, signature, pinned(ROOT / "requirements.txt"), saves)
     if where.kind == "raises" and not where.pattern:
         raise UsageError(f"{cell.id} can't be exported: its error has no signature to look for")
     return where

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from faultline.base.errors import UsageError
-from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
@@ -44,11 +43,6 @@ class Stack:
     @property
     def named(self) -> bool:
         return not self.name.startswith(OTHER)
-
-    @property
-    def age(self) -> tuple[bool, str]:
-        """Months in their order, today behind them, if sorted by it."""
-        return self.month == TODAY, self.month
 
 
 @dataclass(frozen=True)
