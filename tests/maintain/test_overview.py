@@ -9,6 +9,7 @@ import pytest
 from faultline.base.errors import UsageError
 from faultline.catalogue import REMEDIES, Claim
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.maintain import overview
 from faultline.observations import measured, verdicts
@@ -78,8 +79,8 @@ def test_what_the_broken_cell_has_already_does_not_help(monkeypatch):
             "c": Claim("it trains under DDP", kind="trains", where={"strategy": "ddp"}),
         },
     )
-    shown = {Cell(failure.name, "broken", "zero2"): ("diverges", "differs")}
-    trains = {Cell(failure.name, "broken", "ddp"): ("trains", "")}
+    shown = {Cell(failure.name, "broken", "zero2"): Did("diverges", "differs")}
+    trains = {Cell(failure.name, "broken", "ddp"): Did("trains")}
     monkeypatch.setattr(measured, "outcomes", lambda failure, stack="today": shown | trains)
     assert overview._line(failure)[-1] == ""
     monkeypatch.setattr(overview, "failures", lambda: {failure.name: failure})
