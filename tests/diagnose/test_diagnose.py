@@ -23,6 +23,7 @@ from faultline.catalogue.recognition import met
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.diagnose import data, view
 from faultline.diagnose import lines as diagnose_lines
+from faultline.diagnose.details import Details, details
 from faultline.diagnose.diagnosis import UNKNOWN, diagnose
 from faultline.maintain import score
 from faultline.observations import matching, measured, nearest, remedies, store, verdicts
@@ -56,7 +57,7 @@ def unhurried(content, asked=None):
 
 def printed(answer):
     shown = io.StringIO()
-    view.show(Console(file=shown, width=200), answer)
+    view.show(Console(file=shown, width=200), answer, details(answer))
     return shown.getvalue()
 
 
@@ -194,7 +195,7 @@ def test_a_long_error_is_shown_as_whole_words_and_kept_whole():
     error = f"RuntimeError: {words}{'argument `find_unused_parameters=True` ' * 9}to"
     shown = printed(told(f"{error}\n"))
     assert re.search(r"RuntimeError: .* (?:argument|`find_unused_parameters=True`)…$", shown, re.MULTILINE)
-    assert data.as_json(told(f"{error}\n"))["error"] == error
+    assert data.as_json(told(f"{error}\n"), Details())["error"] == error
 
 
 def test_a_strategy_from_the_options_bears_nothing_out_for_certain():
@@ -702,7 +703,7 @@ def test_no_text_of_a_log_steers_the_terminal(text):
         for name in ("log", f"log{text}\x1b[2J"):
             answer = diagnose(lambda wanted, c=content, n=name: diagnose_lines.lines(n, io.BytesIO(c.encode()), wanted))
             shown = io.StringIO()
-            view.show(Console(file=shown, width=200), answer)
+            view.show(Console(file=shown, width=200), answer, details(answer))
             assert "\x1b" not in shown.getvalue() and "\x07" not in shown.getvalue()
             assert base_text.plain(shown.getvalue()) == shown.getvalue()
 

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose import view
+from faultline.diagnose.details import details
 from faultline.diagnose.diagnosis import UNKNOWN, diagnose
-from faultline.diagnose.silent import FEWEST, Silence, silent_failures
+from faultline.diagnose.silent import FEWEST, Silence
 
 # A step as trainers log it: transformers 4 and 5, ms-swift, torchtitan and verl.
 FORMS = (
@@ -30,12 +31,12 @@ def told(*lines):
 
 def shown(answer):
     out = io.StringIO()
-    view.show(Console(file=out, width=200), answer)
+    view.show(Console(file=out, width=200), answer, details(answer))
     return out.getvalue()
 
 
 def like(answer):
-    return silent_failures(answer.silence, answer.hints)
+    return answer.silence.failures
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -43,7 +44,7 @@ def like(answer):
 def test_steps_without_a_gradient_are_told(form, norm, said):
     """Breaks when somebody whose run learns nothing hears that there is nothing in the log."""
     answer = told("Loading", *[form.format(norm)] * 5, "done")
-    assert answer.silence == Silence(said, 5, "train.log", 2, 6)
+    assert answer.silence == Silence(said, 5, "train.log", 2, 6, like(answer))
     assert answer.answer == UNKNOWN, "a guess was forced"
     assert f"grad_norm is {said} in every step that it logs" in shown(answer) and "train.log:2-6" in shown(answer)
 
