@@ -58,8 +58,8 @@ def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
                 console,
                 Text(heading, style="bold").append(f"  ({measured_where[details.scope]})", style="not bold dim"),
             )
-            for line in listed.lines(chosen):
-                _line(console, f"  {line}")
+            for verdict, text, cells in listed.rows(chosen):
+                _line(console, f"  {verdict:<11}  {text}  [{cells}]")
 
 
 def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:

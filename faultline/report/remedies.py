@@ -17,8 +17,3 @@ def rows(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
         return fate.word, text, "; ".join((cells, *fate.against))
 
     return [row(fate) for fate in sorted(fates, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps"))]
-
-
-def lines(fates: Iterable[Fate]) -> list[str]:
-    """A line for each remedy."""
-    return [f"{word:<11}  {text}  [{did}]" for word, text, did in rows(fates)]
