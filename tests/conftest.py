@@ -32,8 +32,8 @@ def asked(capsys):
             code = app.main(argv)
         except SystemExit as leaving:
             code = leaving.code
-        told = capsys.readouterr()
-        return code, told.out, told.err.splitlines()
+        answer = capsys.readouterr()
+        return code, answer.out, answer.err.splitlines()
 
     return ask
 

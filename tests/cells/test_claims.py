@@ -213,8 +213,8 @@ def test_law_a_cell_counts_once_and_only_with_proof(claim, outcomes):
 def test_law_order_and_other_failures_change_nothing(claim, outcomes, random):
     mixed = list(outcomes.items())
     random.shuffle(mixed)
-    own = {cell: told for cell, told in mixed if cell.failure == FAILURE.name}
-    first, second = verdict(FAILURE, claim, outcomes), verdict(FAILURE, claim, own)
+    relevant = {cell: answer for cell, answer in mixed if cell.failure == FAILURE.name}
+    first, second = verdict(FAILURE, claim, outcomes), verdict(FAILURE, claim, relevant)
     assert set(first.supporting) == set(second.supporting) and set(first.against) == set(second.against)
 
 
@@ -286,6 +286,6 @@ def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
     claim = failure.claims[key]
     assert claim.kind == "helps" and claim.swap["stack"] in requests.named()
     assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
-    told = verdicts.known(failure, claim)
-    only_there = "remedy" in claim.swap and told.against  # a remedy may be claimed to help there, and not do so
-    assert told.supporting or only_there, "the older stack fails nowhere, or the newer as well"
+    answer = verdicts.known(failure, claim)
+    only_there = "remedy" in claim.swap and answer.against  # a remedy may be claimed to help there, and not do so
+    assert answer.supporting or only_there, "the older stack fails nowhere, or the newer as well"

@@ -163,12 +163,12 @@ FOUND = st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sa
 
 
 @given(FOUND, some("a", "b"), FOUND)
-def test_law_the_verdict_is_strict_both_ways(expected, signatures, found):
+def test_law_the_verdict_is_strict_both_ways(expected, signatures, results):
     expectation = Expectation(expected[0], signatures)
-    same = found[0] == expected[0] and (not signatures or found[1] in signatures)
-    result = verdict(expectation, *found)
+    same = results[0] == expected[0] and (not signatures or results[1] in signatures)
+    result = verdict(expectation, *results)
     assert (result == "expected") == same, "something else than was expected passes, or what was expected fails"
-    if not same and found[0] == "trains" and expected[0] != "trains":
+    if not same and results[0] == "trains" and expected[0] != "trains":
         assert result == "unexpected pass"
     elif not same:
         assert result == ("unexpected failure" if expected[0] == "trains" else "changed")
