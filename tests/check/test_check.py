@@ -49,7 +49,7 @@ def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
     """The result of a check's cell; `changes` are of the result, or of what only a check has."""
     only = {each.name for each in fields(Checked)}
     checked = Checked(**{"facts": FACTS} | {name: changes.pop(name) for name in only if name in changes})
-    usual = {"ranks": (RankResult(0),), "stack": "", "checked": checked}
+    usual = {"ranks": (RankResult(0),), "stack": {}, "checked": checked}
     return entries.entry(Cell.parse(cell), outcome, **(usual | changes))
 
 
