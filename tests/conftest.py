@@ -32,7 +32,19 @@ def asked(capsys):
             code = app.main(argv)
         except SystemExit as leaving:
             code = leaving.code
-        told = capsys.readouterr()
-        return code, told.out, told.err.splitlines()
+        answer = capsys.readouterr()
+        return code, answer.out, answer.err.splitlines()
 
     return ask
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a text into a file of the test's own."""
+
+    def write(text):
+        file = tmp_path / "written"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from faultline import strategies
 from faultline.audit import engines
 from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, Statement, truth
 from faultline.audit.files import Document, Section
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
+from faultline.strategies.naming import switches
 
 # Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.
 ARGUMENTS = frozenset(
@@ -50,14 +50,11 @@ TRAINERS_BY_SETTING = {
 TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
 BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
 OTHER = frozenset([OTHER_TRAINER])
-ALL, OFF = frozenset(strategies.names()), frozenset(["off"])
+OFF = frozenset(["off"])
 MODES = frozenset(CHECKPOINTING) - OFF
-DDP = engines.family("ddp*")
 # The axis that a switch is about, and the values that it leaves if it is on, or off.
 SWITCHES = {
-    # Both leave open whether DDP is what runs.
-    "ddp_find_unused_parameters": ("strategy", ALL - DDP | {"ddp-find-unused"}, ALL - {"ddp-find-unused"}),
-    "ddp_static_graph": ("strategy", ALL - DDP | {"ddp-static-graph"}, ALL - {"ddp-static-graph"}),
+    **{key: ("strategy", on, off) for key, (on, off) in switches().items()},
     "gradient_checkpointing": ("checkpointing", MODES, OFF),
     "activation_checkpointing": ("checkpointing", MODES, OFF),
     "disable_gradient_checkpointing": ("checkpointing", OFF, MODES),
@@ -121,9 +118,9 @@ def _number(value: object) -> float | None:
 
 
 def _switches(section: Section) -> Iterator[Statement]:
-    switches = SWITCHES | {key: (key, YES, NO) for key in settings()}
+    every = SWITCHES | {key: (key, YES, NO) for key in settings()}
     for place in (section, *map(section.section, KWARGS)):
-        for key, (axis, on, off) in switches.items():
+        for key, (axis, on, off) in every.items():
             value = place.get(key)
             switch = truth(value)
             if key.endswith("checkpointing") and isinstance(value, str) and value.lower() not in ("none", "auto"):

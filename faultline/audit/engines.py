@@ -12,7 +12,7 @@ from faultline.audit.files import Document, Section
 from faultline.base.errors import UsageError
 from faultline.base.text import matches, one_line
 from faultline.cells.cell import PRECISIONS
-from faultline.strategies.naming import asked_for, presets
+from faultline.strategies.naming import asked_for, configured, presets, within
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
 OTHER_TRAINER = "another"
@@ -23,11 +23,8 @@ NORM = "max_grad_norm"  # the norm at which gradients are meant to be clipped
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 STAGES = ("0", "1", "2", "3")
 NO_STAGE = "not a stage (0, 1, 2 or 3), so it could be any"
-SHARDINGS = {
-    **dict.fromkeys(["full_shard", "1"], "fsdp1-full"),
-    **dict.fromkeys(["shard_grad_op", "2"], "fsdp1-grad-op"),
-    **dict.fromkeys(["no_shard", "3"], "fsdp1-no-shard"),
-}
+DEEPSPEED = asked_for(["distributed_type: DEEPSPEED"])
+"""Any strategy of its engine, as a pattern."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def accelerate(config: Section) -> Iterator[Statement]:
     value, source = config.get("distributed_type"), config.source("distributed_type")
     kind = "" if value is None else str(value).upper().rpartition(".")[2]
     if kind in ("NO", "FALSE"):  # YAML takes a NO without quotes for false
-        yield Statement("strategy", frozenset(["single"]), source)
+        yield Statement("strategy", family(*presets()["single_gpu"]), source)
     elif kind == "FSDP":
         yield from fsdp(config.section("fsdp_config"), source, default=1)
     elif kind == "DEEPSPEED":
@@ -112,18 +109,18 @@ def fsdp(config: Section, source: str, default: int | None, kind: str = "") -> I
     version, reshard = get("version", default), get("reshard_after_forward")
     sharding = "sharding_strategy" if "sharding_strategy" in keys else "reshard_after_forward"
     where = config.source(keys["version"]) if "version" in keys else source
-    names: set[str] = set()
-    if str(version) in ("2", "None"):
-        names.add("fsdp2-no-reshard" if truth(reshard) is False else "fsdp2")
-    if str(version) in ("1", "None"):
-        word = get(sharding) if sharding == "sharding_strategy" or truth(reshard) is None else None
-        word = re.sub(r"\W", "_", str(kind or word or "FULL_SHARD")).lower()
-        names |= {SHARDINGS[word]} if word in SHARDINGS else set()
-        where += f", {config.source(keys[sharding])}" if sharding in keys else ""
+    word = get(sharding) if sharding == "sharding_strategy" or truth(reshard) is None else None
+    word = re.sub(r"\W", "_", str(kind or word or "FULL_SHARD")).lower()
+    possible = [each for each in ("1", "2") if str(version) in (each, "None")]
+    names = frozenset[str]().union(
+        *(configured(fsdp_version=each, sharding=word, reshard=truth(reshard)) for each in possible)
+    )
+    if "1" in possible and sharding in keys:
+        where += f", {config.source(keys[sharding])}"
     note = "" if names else "this way to shard was not measured"
     if truth(get("offload_params", get("cpu_offload"))):
         note = "FSDP with offloaded parameters was not measured, only without"
-    yield Statement("strategy", frozenset(names), where, note)
+    yield Statement("strategy", names, where, note)
     if form := re.search(r"(SHARDED|FULL)_STATE_DICT", str(get("state_dict_type")).upper()):
         yield Statement(
             "sharded state dict", YES if form[1] == "SHARDED" else NO, config.source(keys["state_dict_type"])
@@ -139,11 +136,12 @@ def _deepspeed_plugin(config: Section, source: str) -> Iterator[Statement]:
         yield from deepspeed_file(config, "deepspeed_config_file")
     elif stage in STAGES:
         offload = [part for part in ("optimizer", "param") if _offloaded(config.get(f"offload_{part}_device"))]
-        yield Statement("strategy", _zero(int(stage), offload, None), config.source("zero_stage"))
+        names = configured(zero_stage=int(stage), offload=offload, bucket=None)
+        yield Statement("strategy", names, config.source("zero_stage"))
         yield Statement("no gradient_clipping", NO, config.source("zero_stage"))  # accelerate writes it, or "auto"
         yield from accumulation(config)
     else:
-        yield Statement("strategy", family("zero*"), source, NO_STAGE if stage else "")
+        yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE if stage else "")
 
 
 def deepspeed_file(config: Section, key: str) -> Iterator[Statement]:
@@ -153,25 +151,12 @@ def deepspeed_file(config: Section, key: str) -> Iterator[Statement]:
         yield from deepspeed(named)
         return
     asked = asked_for([name])
-    pattern = asked if asked and asked[0].startswith("zero") else ("zero*",)
+    pattern = asked if asked and within(asked, DEEPSPEED) else DEEPSPEED
     yield Statement("strategy", family(*pattern), config.source(key))
 
 
 def _offloaded(device: object) -> bool:
     return str(device).lower() not in ("none", "", "false")
-
-
-def _zero(stage: int, offload: list[str], bucket: object) -> frozenset[str]:
-    """The strategies of a stage: only the model shows which bucket is smaller than it.
-
-    ``auto`` is the square of the hidden size in transformers, and so smaller.
-    """
-    if stage == 3 and "param" in offload:
-        return frozenset(["zero3-offload-param"])
-    if stage in (2, 3) and offload:
-        return frozenset([f"zero{stage}-offload"])
-    small = {f"zero{stage}-small"}
-    return frozenset(small if bucket == "auto" and stage else {f"zero{stage}", *small})
 
 
 def deepspeed(config: Section) -> Iterator[Statement]:
@@ -183,9 +168,9 @@ def deepspeed(config: Section) -> Iterator[Statement]:
         offload = [part for part, device in devices.items() if _offloaded(device)]
         if bucket is not None and not offload:
             source += f", {zero.source('reduce_bucket_size')}"
-        yield Statement("strategy", _zero(int(stage), offload, bucket), source)
+        yield Statement("strategy", configured(zero_stage=int(stage), offload=offload, bucket=bucket), source)
     else:
-        yield Statement("strategy", family("zero*"), source, NO_STAGE)
+        yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE)
     if "gradient_clipping" in config.data:
         yield Statement("no gradient_clipping", NO, config.source("gradient_clipping"))
     else:

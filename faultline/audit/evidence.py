@@ -14,9 +14,6 @@ from faultline.observations.ranges import Range
 from faultline.observations.remedies import Fate
 from faultline.stacks import requests
 
-MECHANISM = "the bare mechanism today"
-WITH = "these cells with "
-
 
 @dataclass(frozen=True)
 class Observed:
@@ -25,7 +22,7 @@ class Observed:
     `pinned` are the stacks of stacks/ that showed it. `remedies` were tested by cells of the case, as `measured` says:
     today; or if these don't show it any more, by the bare mechanism's in the same places; or if that doesn't either, on
     the stack that the failure was reported on. If the project has a release for which the rules say otherwise, they are
-    what these say.
+    what these say. `whose` says it of a number of cells, if they aren't the case's own.
     """
 
     today: int
@@ -37,6 +34,7 @@ class Observed:
     outcomes: tuple[str, ...]
     remedies: tuple[Fate, ...]
     measured: str
+    whose: str
     upgrade: tuple[str, ...]
     commands: tuple[str, ...]
 
@@ -51,7 +49,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
     before = {each.did for each in past if each.shows and each.did}
     seen = {outcomes[cell] for cell in today} or before
     fixes = [fix for cell in case.shown if (fix := releases.fixed(failure, cell))]
-    tested, fates = _remedies(failure, case, today, versions)
+    tested, whose, fates = _remedies(failure, case, today, versions)
     return Observed(
         today=len(today),
         of=len(case.among),
@@ -62,6 +60,7 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
         outcomes=tuple(sorted(named(*each) for each in seen)),
         remedies=tuple(fates),
         measured=tested,
+        whose=whose,
         upgrade=tuple(dict.fromkeys(f"{fix.package} {fix.version} or newer" for fix in fixes)),
         commands=_commands(failure, case, today),
     )
@@ -69,26 +68,27 @@ def evidence(failure: Failure, case: Case, versions: Mapping[str, Range]) -> Obs
 
 def _remedies(
     failure: Failure, case: Case, today: Collection[Cell], versions: Mapping[str, Range]
-) -> tuple[str, list[Fate]]:
-    """The cells that tested remedies, in words, and what became of the remedies."""
+) -> tuple[str, str, list[Fate]]:
+    """The cells that tested remedies, in words, whose they are, and what became of the remedies."""
     showing = [cell for cell, did in measured.outcomes(failure).items() if history.shows(failure, cell, did)]
     places = {measured.place(cell) for cell in case.shown}
     twins = {replace(cell, precision="fp32") for cell in today}
     tested = [cell for cell in showing if cell in twins]
-    cells = "these cells today"
+    cells, whose = "these cells today", ""
     if not tested:
         tested = [cell for cell in showing if cell.variant == "broken" and measured.place(cell) in places]
-        cells = MECHANISM
+        cells, whose = "the bare mechanism today", " of the bare mechanism"
     if not tested:
         tested = [*case.shown]
-        cells = f"these cells on {measured.shown_on(failure)}"
+        cells, whose = f"these cells on {measured.shown_on(failure)}", ""
     fates = remedies.remedies(failure, tested)
     pinned = {name: str(asked.pinned) for name, asked in versions.items() if asked.pinned}
     decisive, ruled = measured.with_versions(failure, pinned)
     others = remedies.remedies(failure, tested, ruled) if decisive else []
     if others and {(fate.key, fate.word) for fate in others} != {(fate.key, fate.word) for fate in fates}:
-        return WITH + ", ".join(f"{name} {decisive[name]}" for name in sorted(decisive)), others
-    return cells, fates
+        with_releases = ", ".join(f"{name} {decisive[name]}" for name in sorted(decisive))
+        return f"these cells with {with_releases}", f" with {with_releases}", others
+    return cells, whose, fates
 
 
 def _commands(failure: Failure, case: Case, today: Collection[Cell]) -> tuple[str, ...]:

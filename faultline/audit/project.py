@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from faultline.audit import arguments, files, versions
-from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement
+from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement, family
 from faultline.audit.files import Candidate
 from faultline.audit.versions import Pin
 from faultline.base.errors import UsageError
@@ -17,6 +17,7 @@ from faultline.base.text import one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
+from faultline.strategies.naming import asked_for
 
 OTHER_NORM = "own max_grad_norm"
 MOST = 3  # files and places that a line names
@@ -195,8 +196,9 @@ def _mode(left: Values, packages: Mapping[str, Range]) -> tuple[str, str]:
     else:
         return "", ""
     # There newer TRL trainers force it to be reentrant.
-    zero3 = any(name.startswith("zero3") for name in left.get("strategy", ["zero3"]))
-    forced = zero3 and trainer != frozenset([OTHER_TRAINER]) and left.get("adapter") != frozenset(["no"])
+    zero3 = family(*asked_for(["zero_stage: 3"]))
+    possible = not zero3.isdisjoint(left.get("strategy", zero3))
+    forced = possible and trainer != frozenset([OTHER_TRAINER]) and left.get("adapter") != frozenset(["no"])
     return ("", "") if forced else default
 
 

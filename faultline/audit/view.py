@@ -1,32 +1,33 @@
 """The answer of an audit, on the terminal and for machines: what is known, the failures that it leaves, what helps."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
 from faultline.audit.conditions import Case, Finding, words
-from faultline.audit.evidence import MECHANISM, WITH, Observed, evidence
+from faultline.audit.evidence import Observed
 from faultline.audit.project import OTHER_NORM, Project, few
 from faultline.base.packages import STACK
-from faultline.base.text import here, one_line
-from faultline.catalogue import Failure
+from faultline.base.text import count, here, one_line
 from faultline.catalogue.loading import needs
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS
 from faultline.cells.words import grouped, ordered
 from faultline.observations import remedies
-from faultline.observations.remedies import Fate
+from faultline.report import remedies as listed
 
-ORDER = ("verified", "conditional", "refuted")
 PLACE = re.compile(r"(?<=\d) [^:]*(?::.*)?$")  # the text behind a file and its line
 LABELS = {"no gradient_clipping": "gradient_clipping", OTHER_NORM: "max_grad_norm changed"}
 UNMEASURED = "none that was measured"
 
+Measured = Mapping[str, Sequence[Observed]]
+"""The evidence of each case of a finding, by the name of its failure."""
 
-def show(console: Console, project: Project, findings: Sequence[Finding], everything: bool = False) -> None:
-    """Print an audit; with `everything`, also the details of what only could apply.
+
+def show(console: Console, project: Project, findings: Sequence[Finding], measured: Measured) -> None:
+    """Print an audit: the findings that have evidence, and how many there are beside them.
 
     Every text of a file goes through `one_line`.
     """
@@ -36,13 +37,13 @@ def show(console: Console, project: Project, findings: Sequence[Finding], everyt
     possible = [finding for finding in findings if not finding.applies]
     if not certain and not likely:
         _line(console, Text("No match: no failure of the catalogue applies to what is known.", style="bold green"))
-    _matches(console, project, certain, "certain", "")
-    _matches(console, project, likely, "likely", " (some settings unknown)")
-    if everything:
-        _matches(console, project, possible, "possible", " (each if its open conditions hold)")
-    elif possible:
-        count = "1 failure" if len(possible) == 1 else f"{len(possible)} failures"
-        _line(console, Text(f"{count} could apply, depending on what is unknown; --all lists them", style="dim"))
+    _matches(console, project, certain, measured, "certain", "")
+    _matches(console, project, likely, measured, "likely", " (some settings unknown)")
+    if all(finding.failure.name in measured for finding in possible):
+        _matches(console, project, possible, measured, "possible", " (each if its open conditions hold)")
+    else:
+        could = f"{count(len(possible), 'failure')} could apply, depending on what is unknown; --all lists them"
+        _line(console, Text(could, style="dim"))
 
 
 def _known(console: Console, project: Project) -> None:
@@ -59,71 +60,60 @@ def _known(console: Console, project: Project) -> None:
     console.print()
 
 
-def _matches(console: Console, project: Project, findings: Sequence[Finding], kind: str, rest: str) -> None:
+def _matches(
+    console: Console, project: Project, findings: Sequence[Finding], measured: Measured, kind: str, rest: str
+) -> None:
     if findings:
         heading = f"{len(findings)} {kind} {'match' if len(findings) == 1 else 'matches'}{rest}"
         _line(console, Text(heading, style="bold"))
         console.print()
     for finding in findings:
-        _finding(console, project, finding)
+        _finding(console, project, finding, measured[finding.failure.name])
         console.print()
 
 
-def _finding(console: Console, project: Project, finding: Finding) -> None:
+def _finding(console: Console, project: Project, finding: Finding, measured: Sequence[Observed]) -> None:
     failure = finding.failure
     style = "bold red" if finding.sure else "bold yellow"
     _line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
     shared = [c for c in finding.cases[0].holds if all(c in case.holds for case in finding.cases)]
     _holds(console, project, shared)
-    printed: set[str] = set()
-    for number, case in enumerate(finding.cases):
-        if number:
+    printed: set[tuple[str, str]] = set()
+    for case, evidence in zip(finding.cases, measured, strict=True):
+        if case is not finding.cases[0]:
             _line(console, Text("  or", style="bold"))
         _holds(console, project, [condition for condition in case.holds if condition not in shared])
-        _case(console, project, failure, case, printed)
+        _case(console, case, evidence, printed)
     _row(console, "fixed in", failure.until)
     _row(console, "details", here(f"python -m faultline show {failure.name}"))
     for record in failure.records:
         _row(console, "", record)
 
 
-def _case(console: Console, project: Project, failure: Failure, case: Case, printed: set[str]) -> None:
+def _case(console: Console, case: Case, evidence: Observed, printed: set[tuple[str, str]]) -> None:
     """One way in which a failure may arise; `printed` are the remedies of the cases above."""
-    shown = evidence(failure, case, project.versions)
     for condition in case.open:
         _row(console, "if", words(case, condition))
-    _row(console, "measured", _measured(shown))
-    for upgrade in shown.upgrade:
+    _row(console, "measured", _measured(evidence))
+    for upgrade in evidence.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")
-    whose = ""
-    if shown.measured == MECHANISM:
-        whose = " of the bare mechanism"
-    elif shown.measured.startswith(WITH):
-        whose = f" with {shown.measured.removeprefix(WITH)}"
-    for fate in sorted(shown.remedies, key=_helping_first):
-        did = "; ".join((f"{fate.speak_for} of {_cells(fate.cells)}{whose}", *fate.against))
-        text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == "detects" else fate.claim.text
-        if f"{fate.word} {text}" not in printed:
-            _row(console, fate.word, f"{text}  [{did}]")
-        printed.add(f"{fate.word} {text}")
-    for command in shown.commands[:1]:
+    for verdict, text, did in listed.rows(evidence.remedies, evidence.whose):
+        if (verdict, text) not in printed:
+            _row(console, verdict, f"{text}  [{did}]")
+        printed.add((verdict, text))
+    for command in evidence.commands[:1]:
         _row(console, "reproduce", here(command))
 
 
-def _helping_first(fate: Fate) -> tuple[int, bool]:
-    only_detects = fate.claim.kind != "helps"
-    return ORDER.index(fate.word), only_detects
-
-
-def _measured(shown: Observed) -> str:
+def _measured(evidence: Observed) -> str:
     """The outcomes of a case, and where they were seen: ``raises (no-grad-fn): 2 of 2 cells today``."""
-    seen = [f"{shown.today} of {_cells(shown.of)} today"]
-    if shown.of_stacks:
-        last = f" (last {shown.last})" if shown.last and not shown.today else ""
-        seen.append(f"{shown.stacks} of {shown.of_stacks} monthly stacks{last}")
-    if shown.pinned:
-        seen.append(f"on {', '.join(shown.pinned)}")
-    return f"{', '.join(shown.outcomes) or 'not in these cells'}: {', '.join(seen)}"
+    seen = [f"{evidence.today} of {count(evidence.of, 'cell')} today"]
+    if evidence.of_stacks:
+        last = f" (last {evidence.last})" if evidence.last and not evidence.today else ""
+        seen.append(f"{evidence.stacks} of {evidence.of_stacks} monthly stacks{last}")
+    if evidence.pinned:
+        seen.append(f"on {', '.join(evidence.pinned)}")
+    return f"{', '.join(evidence.outcomes) or 'not in these cells'}: {', '.join(seen)}"
 
 
 def _holds(console: Console, project: Project, conditions: Sequence[str]) -> None:
@@ -144,7 +134,7 @@ def _values(project: Project, key: str) -> str:
     return "unknown" if values == {"yes", "no"} else " or ".join(ordered(values, CHECKPOINTING)) or UNMEASURED
 
 
-def as_json(project: Project, findings: Sequence[Finding]) -> dict[str, object]:
+def as_json(project: Project, findings: Sequence[Finding], measured: Measured) -> dict[str, object]:
     """The answer for machines; docs/audit.md has the table of its keys."""
     axes = {"strategy": strategies.names(), "checkpointing": CHECKPOINTING, "precision": PRECISIONS}
     sources = {key: list(places) for key, places in project.sources.items()}
@@ -163,7 +153,10 @@ def as_json(project: Project, findings: Sequence[Finding]) -> dict[str, object]:
                 "title": finding.failure.title,
                 "sure": finding.sure,
                 "applies": finding.applies,
-                "cases": [_case_as_json(project, finding.failure, case) for case in finding.cases],
+                "cases": [
+                    _case_as_json(project, case, evidence)
+                    for case, evidence in zip(finding.cases, measured[finding.failure.name], strict=True)
+                ],
                 "fixed": finding.failure.until,
                 "records": list(finding.failure.records),
             }
@@ -172,24 +165,24 @@ def as_json(project: Project, findings: Sequence[Finding]) -> dict[str, object]:
     }
 
 
-def _case_as_json(project: Project, failure: Failure, case: Case) -> dict[str, object]:
-    shown = evidence(failure, case, project.versions)
+def _case_as_json(project: Project, case: Case, evidence: Observed) -> dict[str, object]:
     return {
         "variants": [variant.name for variant in case.variants],
         "holds": {condition: list(project.sources.get(condition, ())) for condition in case.holds},
         "if": [words(case, condition) for condition in case.open],
-        "outcomes": list(shown.outcomes),
-        "today": {"cells": shown.today, "of": shown.of},
-        "stacks": {"shown": shown.stacks, "of": shown.of_stacks, "last": shown.last, "pinned": list(shown.pinned)},
-        "upgrade": list(shown.upgrade),
-        "measured": shown.measured,
-        "remedies": [remedies.as_json(fate) for fate in shown.remedies],
-        "repeat": list(shown.commands),
+        "outcomes": list(evidence.outcomes),
+        "today": {"cells": evidence.today, "of": evidence.of},
+        "stacks": {
+            "shown": evidence.stacks,
+            "of": evidence.of_stacks,
+            "last": evidence.last,
+            "pinned": list(evidence.pinned),
+        },
+        "upgrade": list(evidence.upgrade),
+        "measured": evidence.measured,
+        "remedies": [remedies.as_json(fate) for fate in evidence.remedies],
+        "repeat": list(evidence.commands),
     }
-
-
-def _cells(count: int) -> str:
-    return f"{count} {'cell' if count == 1 else 'cells'}"
 
 
 def _row(console: Console, label: str, text: str) -> None:

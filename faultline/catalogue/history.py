@@ -10,14 +10,13 @@ from faultline.catalogue.places import axes
 class Reported:
     """The failure as it was reported: a stack of stacks/, and the place in the matrix, on two ranks.
 
-    `note` says what of the report this place can't show without a GPU, `needs_gpu` that it can't show it at all.
+    `note` says what of the report this place can't show without a GPU.
     `good` is the stack of the first release that has it no more, or the last that hasn't it yet, which runs beside it.
     """
 
     stack: str
     cell: str
     note: str = ""
-    needs_gpu: bool = False
     good: str = ""
 
     def __post_init__(self) -> None:

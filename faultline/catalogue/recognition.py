@@ -10,9 +10,6 @@ NEEDS = {
     "adapter": "an adapter, such as LoRA",
     "reference model": "a reference model, as `beta` above 0 makes one",
     "accumulation": "`gradient_accumulation_steps` above 1",
-    "no gradient_clipping": "a DeepSpeed config without `gradient_clipping`",
-    "own max_grad_norm": "a `max_grad_norm` that DeepSpeed ignores (since 0.19.3 it clips at 1.0, before not at all)",
-    "sharded state dict": "`fsdp_state_dict_type: SHARDED_STATE_DICT`",
     "target_parameters": "an adapter with `target_parameters`",
     "trained head": "an adapter with `modules_to_save=['lm_head']`",
 }
@@ -21,9 +18,10 @@ NEEDS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the training arguments, true or false, that a variant needs: its `text`, if its name isn't enough.
+    """A setting that a variant needs: a training argument, true or false, or what `audit` reads of an engine's files.
 
-    It is on by default since the release `default_since` of the `package`, if there is one.
+    `text` has it in words, if its name isn't enough. It is on by default since the release `default_since` of the
+    `package`, if there is one.
     """
 
     text: str = ""

@@ -98,8 +98,6 @@ class Failure:
     - `checkpointing`: the modes of every variant that doesn't name its own.
     - `upstream`: the repository whose code would have to change, as owner/name. Empty where the mistake is in one's
       own code, and a library can only say so in its documentation.
-    - `not_reproduced`: what was tried of a record that turned out to be wrong, or that no stack here shows. It marks
-      the failure, which keeps its line in the table.
     """
 
     title: str
@@ -111,7 +109,6 @@ class Failure:
     also_raises: tuple[str, ...] = ()
     checkpointing: tuple[str, ...] = ("*",)
     upstream: str = ""
-    not_reproduced: str = ""
     name: str = ""
     recognition: Recognition = field(default_factory=Recognition)
     history: History = field(default_factory=History)

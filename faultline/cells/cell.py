@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from faultline import strategies
 from faultline.base.errors import UsageError
@@ -80,6 +81,19 @@ def listed(text: str) -> tuple[str, ...]:
 
 def default_world(cell: Cell) -> int:
     return 2 if strategies.distributed(cell.strategy) else 1
+
+
+def values(failures: Iterable[Failure]) -> dict[str, Sequence[Any]]:
+    """Every value of each axis that cells of these failures may have."""
+    variants = dict.fromkeys(variant.name for failure in failures for variant in failure.variants)
+    return {
+        "variant": [*variants],
+        "strategy": strategies.names(),
+        "checkpointing": CHECKPOINTING,
+        "precision": PRECISIONS,
+        "device": DEVICES,
+        "world_size": WORLD_SIZES,
+    }
 
 
 def every_cell(failures: Mapping[str, Failure], device: str) -> Iterable[tuple[Cell, Variant]]:

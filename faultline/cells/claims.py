@@ -2,14 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.outcomes import Did, Signature
-from faultline.cells.cell import Cell
+from faultline.cells.cell import AXES, Cell
 
 Outcomes = Mapping[Cell, Did]
 """What each cell did that was run."""
+
+
+NOT_RUN = ("impossible", "invalid")
+"""Outcomes that say nothing of a claim."""
+COMPARING = ("helps", "detects", "changes")
+"""The kinds of claims that propose another cell."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ def showing(failure: Failure, outcomes: Outcomes) -> list[Cell]:
         for cell, (outcome, signature) in outcomes.items()
         if cell.failure == failure.name
         and cell.broken
-        and outcome not in ("trains", "impossible", "invalid")
+        and outcome not in ("trains", *NOT_RUN)
         and signature not in (Signature.OTHER, *failure.also_raises)
     ]
 
@@ -48,38 +55,49 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
         others = outcomes
     # Where the failure doesn't show at all, a cell that trains is no merit of anything.
     vacuous = claim.kind == "trains" and not showing(failure, outcomes)
-    pro: list[Cell] = []
-    contra: list[Cell] = []
-    for cell, (outcome, signature) in outcomes.items():
-        if outcome in ("invalid", "impossible") or signature in failure.also_raises:
+    supporting: list[Cell] = []
+    against: list[Cell] = []
+    for cell, did in outcomes.items():
+        if did.outcome in NOT_RUN or did.signature in failure.also_raises or not chosen(failure, claim, cell):
             continue
-        if not chosen(failure, claim, cell):
-            continue
-        fails = outcome != "trains"
-        if claim.kind in ("present", "fails", "trains", "shows"):
-            holds = {
-                "present": False,
-                "fails": fails,
-                "trains": not fails,
-                "shows": outcome in ("raises", "crashes", "hangs"),
-            }[claim.kind]
-            if not fails and (claim.kind in ("present", "shows") or vacuous):
-                continue
-            (pro if holds else contra).append(cell)
-            continue
-        proposed = swapped(failure, claim, cell)
-        other = others.get(proposed) if others else None
-        if other is None or (proposed == cell and others is outcomes) or other[0] in ("invalid", "impossible"):
-            continue
-        if claim.kind == "helps":
-            if fails and signature != Signature.OTHER:  # which is never taken for the failure
-                (pro if other[0] == "trains" else contra).append(cell)
-        elif claim.kind == "detects":
-            if fails or other[1] == Signature.CHECK:
-                (pro if fails and other[1] == Signature.CHECK else contra).append(cell)
+        if claim.kind in COMPARING:
+            proposed = swapped(failure, claim, cell)
+            other = others.get(proposed) if others else None
+            same = proposed == cell and others is outcomes
+            holds = None if other is None or same or other.outcome in NOT_RUN else _compared(claim, did, other)
         else:
-            (pro if other != (outcome, signature) else contra).append(cell)
-    return Verdict(claim, tuple(pro), tuple(contra))
+            holds = None if vacuous and did.outcome == "trains" else _alone(claim, did)
+        if holds is not None:
+            (supporting if holds else against).append(cell)
+    return Verdict(claim, tuple(supporting), tuple(against))
+
+
+def _alone(claim: Claim, did: Did) -> bool | None:
+    """Whether what a cell did supports a claim about it; None if it says nothing."""
+    fails = did.outcome != "trains"
+    match claim.kind:
+        case "fails":
+            return fails
+        case "trains":
+            return not fails
+        case "shows" if fails:
+            return did.outcome in ("raises", "crashes", "hangs")
+        case "present" if fails:
+            return False
+    return None
+
+
+def _compared(claim: Claim, did: Did, other: Did) -> bool | None:
+    """Whether what a cell did, and the one that the claim proposes instead, supports it; None if they say nothing."""
+    fails = did.outcome != "trains"
+    match claim.kind:
+        case "changes":
+            return other != did
+        case "helps" if fails and did.signature != Signature.OTHER:  # which is never taken for the failure
+            return other.outcome == "trains"
+        case "detects" if fails or other.signature == Signature.CHECK:
+            return fails and other.signature == Signature.CHECK
+    return None
 
 
 def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
@@ -92,10 +110,7 @@ def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
 
 def swapped(failure: Failure, claim: Claim, cell: Cell) -> Cell:
     """The cell that the claim proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
-    swap, variant = claim.swap, claim.swap.get("variant", cell.variant)
-    if remedy := swap.get("remedy"):
-        variant = replace(failure.variant(cell.variant), remedy=remedy).name
-    strategy, mode = swap.get("strategy", cell.strategy), swap.get("checkpointing", cell.checkpointing)
-    return replace(
-        cell, variant=variant, strategy=strategy, checkpointing=mode, precision=swap.get("precision", cell.precision)
-    )
+    changes: dict[str, Any] = {axis: value for axis, value in claim.swap.items() if axis in AXES}
+    if remedy := claim.swap.get("remedy"):
+        changes["variant"] = replace(failure.variant(cell.variant), remedy=remedy).name
+    return replace(cell, **changes)

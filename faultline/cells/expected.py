@@ -5,24 +5,22 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from faultline import strategies
 from faultline.base.errors import UsageError, unknown
 from faultline.base.packages import STACK
 from faultline.base.paths import REPROS
 from faultline.base.text import matches
 from faultline.catalogue import Failure, tables
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell, every_cell, within
+from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, every_cell, values, within
 from faultline.cells.rules import possible
 
-# The axes that a rule may narrow by pattern; world_size holds numbers.
-PATTERNS = ("variant", "strategy", "checkpointing", "precision", "device")
+# The axes that a rule may narrow, by patterns; world_size holds numbers.
+CONDITIONS = ("variant", "strategy", "checkpointing", "precision", "device", "world_size")
 # A cell without evidence is never a pass, so nobody can expect one.
 EXPECTABLE = tuple(outcome.value for outcome in Outcome if outcome != Outcome.INVALID)
 
@@ -92,7 +90,7 @@ def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rul
 
 def about(rule: Rule, cell: Cell) -> bool:
     """Whether every condition on the cell is met, whatever the stack."""
-    return within(cell, rule, (*PATTERNS, "world_size"))
+    return within(cell, rule, CONDITIONS)
 
 
 def holds(rule: Rule, versions: Mapping[str, str]) -> bool:
@@ -125,52 +123,35 @@ def verdict(expectation: Expectation, outcome: str, signature: str) -> str:
 def load(file: Path) -> tuple[Rule, ...]:
     """Read a file's rules; a missing file has none.
 
-    Raises UsageError for whatever is wrong with the file by itself; `check`
-    holds its names against the failure.
+    Raises UsageError for whatever is wrong with the file by itself; `check` holds its names against the failure.
     """
     return tables.read(file, File).rule
 
 
-def axes(failure: Failure) -> dict[str, Sequence[Any]]:
-    """Every value that a rule of a failure can name, by axis."""
-    return {
-        "variant": [variant.name for variant in failure.variants],
-        "strategy": list(strategies.names()),
-        "checkpointing": CHECKPOINTING,
-        "precision": PRECISIONS,
-        "device": DEVICES,
-        "world_size": WORLD_SIZES,
-    }
-
-
-def check(failure: Failure, rules: Iterable[Rule], cells: Iterable[Cell], packages: Iterable[str] = ()) -> None:
+def check(failure: Failure, rules: Iterable[Rule]) -> None:
     """Hold a failure's rules against what there is; raises UsageError for the first mistake.
 
-    `cells` are those that a rule may be about: one that matches none of them,
-    on any device and with any versions, is a mistake. A rule that earlier ones
-    hide is none. `packages` are the names that `versions` may use, if given.
+    One that matches no cell, on any device and with any versions, is a mistake. A rule that earlier ones hide is none.
     """
-    cells, packages = list(cells), [canonicalize_name(package) for package in packages]
-    known = axes(failure)
-    signatures = (*failure.errors, *Signature, *signal.Signals.__members__)
+    cells = [c for c, variant in every_cell({failure.name: failure}, DEVICES[0]) if possible(c, variant)]
+    known = {
+        **values([failure]),
+        "world_size": [*map(str, WORLD_SIZES)],
+        "signature": (*failure.errors, *Signature, *signal.Signals.__members__),
+        "package": [*map(canonicalize_name, STACK)],
+    }
     for number, rule in enumerate(rules, 1):
         place = f"repros/{failure.name}/expected.toml: rule {number}"
-        for axis in PATTERNS:
-            for pattern in getattr(rule, axis):
-                if not any(matches(name, (pattern,)) for name in known[axis]):
-                    raise UsageError(f"{place}: {unknown(axis, pattern, known[axis])}")
-        for world in rule.world_size:
-            if world not in WORLD_SIZES:
-                raise UsageError(f"{place}: {unknown('world_size', str(world), list(map(str, WORLD_SIZES)))}")
-        for signature in rule.signature:
-            if signature not in signatures:
-                raise UsageError(f"{place}: {unknown('signature', signature, signatures)}")
-        for package, _ in rule.versions:
-            if packages and canonicalize_name(package) not in packages:
-                raise UsageError(f"{place}: {unknown('package', package, packages)}")
+        named = {axis: getattr(rule, axis) for axis in (*CONDITIONS, "signature")}
+        named["package"] = [canonicalize_name(package) for package, _ in rule.versions]
+        for kind, names in named.items():
+            for name in map(str, names):
+                if not any(matches(each, (name,)) for each in known[kind]):
+                    raise UsageError(f"{place}: {unknown(kind, name, known[kind])}")
         anywhere = replace(rule, device=())
         if not any(about(anywhere, cell) for cell in cells):
-            raise UsageError(f"{place}: no cell of {failure.name} has all of {_conditions(rule)}")
+            asked = ", ".join(f"{axis} {' or '.join(map(str, named[axis]))}" for axis in CONDITIONS if named[axis])
+            raise UsageError(f"{place}: no cell of {failure.name} has all of {asked}")
 
 
 def to_toml(rules: Sequence[Rule]) -> str:
@@ -188,20 +169,9 @@ def to_toml(rules: Sequence[Rule]) -> str:
     return "\n".join([HEADER, *texts]) if rules else ""
 
 
-def _conditions(rule: Rule) -> str:
-    values = {axis: getattr(rule, axis) for axis in (*PATTERNS, "world_size")}
-    return ", ".join(f"{axis} {' or '.join(map(str, some))}" for axis, some in values.items() if some)
-
-
 @functools.cache
 def rules(failure: Failure) -> tuple[Rule, ...]:
-    """The rules of a failure's expected.toml, held against every cell that it can have."""
+    """The rules of a failure's expected.toml, held against what there is."""
     known = load(REPROS / failure.name / "expected.toml")
-    cells = [
-        cell
-        for device in DEVICES
-        for cell, variant in every_cell({failure.name: failure}, device)
-        if possible(cell, variant)
-    ]
-    check(failure, known, cells, STACK)
+    check(failure, known)
     return known

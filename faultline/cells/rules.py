@@ -12,11 +12,11 @@ from faultline.cells.cell import Cell, default_world
 
 @dataclass(frozen=True)
 class Rule:
-    """A reason to leave cells out, and whether it holds for a cell; naming `lifted_by`, an axis, lifts the rule."""
+    """A reason to leave cells out, and whether it holds for a cell; naming an axis of `lifted_by` lifts the rule."""
 
     reason: str
     leaves_out: Callable[[Cell, Variant], bool]
-    lifted_by: str = ""
+    lifted_by: tuple[str, ...] = ()
 
 
 def _several_processes_in_one(cell: Cell, variant: Variant) -> bool:
@@ -33,7 +33,11 @@ def _other_mode(cell: Cell, variant: Variant) -> bool:
 
 def _bf16(cell: Cell, variant: Variant) -> bool:
     usual = variant.remedy == "broken" and cell.strategy in strategies.listed_as("USUAL")
-    return cell.precision == "bf16" and not (cell.world_size == default_world(cell) and (variant.bf16 or usual))
+    return cell.precision == "bf16" and not (variant.bf16 or usual)
+
+
+def _bf16_in_another_world(cell: Cell, variant: Variant) -> bool:
+    return cell.precision == "bf16" and cell.world_size != default_world(cell)
 
 
 def _other_world(cell: Cell, variant: Variant) -> bool:
@@ -55,23 +59,26 @@ IMPOSSIBLE = (
 
 @functools.cache
 def not_by_default() -> tuple[Rule, ...]:
-    """The rules of the default matrix: asking for the value on the command line brings the cells back."""
+    """The rules of the default matrix: naming an axis brings its cells back."""
     usual, one_rank = strategies.listed_as("USUAL"), strategies.listed_as("ONE_RANK")
     four_ranks = [name for name in usual if strategies.distributed(name)]
     return (
-        Rule("the variant names the checkpointing modes in which it runs by default", _other_mode, "checkpointing"),
+        Rule("the variant names the checkpointing modes in which it runs by default", _other_mode, ("checkpointing",)),
         Rule(
-            f"bf16 runs for broken variants under {listing(usual)}, and where a variant asks for it, at the default"
-            " world size",
+            f"bf16 runs for broken variants under {listing(usual)}, and where a variant asks for it",
             _bf16,
+            ("precision",),
         ),
+        Rule("bf16 runs at the default world size", _bf16_in_another_world, ("precision", "world_size")),
         Rule(
             "world sizes 1 and 4 run for broken variants at scenario level, without checkpointing and with reentrant",
             _other_world,
+            ("world_size",),
         ),
         Rule(
             f"world size 4 runs under {listing(four_ranks)}; world size 1 under {listing(one_rank)}",
             _other_world_elsewhere,
+            ("world_size",),
         ),
     )
 

@@ -1,28 +1,15 @@
-"""Cells: one run of one variant in one place of the matrix, and which of them make sense."""
+"""Which cells are run: the default matrix, as far as it was asked for."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from faultline import strategies
 from faultline.base.errors import UsageError, unknown
 from faultline.base.text import matches
 from faultline.catalogue import Failure
-from faultline.cells.cell import (
-    AXES,
-    CHECKPOINTING,
-    DEVICES,
-    PRECISIONS,
-    WORLD_SIZES,
-    Cell,
-    default_world,
-    every_cell,
-    listed,
-    within,
-)
-from faultline.cells.rules import Rule, every_rule, not_by_default, possible
+from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, listed, values, within
+from faultline.cells.rules import every_rule, possible
 from faultline.strategies import ROWS
 
 
@@ -60,26 +47,12 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
     """The cells to run: the default matrix narrowed, or widened where an axis is named."""
     check(failures, selection)
     if selection.cells:
-        wanted = dict.fromkeys(map(Cell.parse, selection.cells))
-        named = {name: failure for name, failure in failures.items() if name in {cell.failure for cell in wanted}}
-        there = {cell for device in DEVICES for cell, variant in every_cell(named, device) if possible(cell, variant)}
-        for cell in wanted:
-            if cell not in there:
-                known = [k for k, variant in every_cell(failures, selection.device) if possible(k, variant)]
-                beside = [k.id for k in known if (k.failure, k.variant) == (cell.failure, cell.variant)]
-                raise unknown(
-                    "cell",
-                    cell.id,
-                    beside or sorted({k.id for k in known if k.strategy in strategies.listed_as("ONE_RANK")}),
-                )
-        return list(wanted)
-    chosen = {name: failure for name, failure in failures.items() if matches(name, selection.failure or ("*",))}
+        return _named(failures, selection.cells)
+    rules = [rule for rule in every_rule() if not any(getattr(selection, axis) for axis in rule.lifted_by)]
     return [
         cell
-        for cell, variant in every_cell(chosen, selection.device)
-        if possible(cell, variant)
-        and _asked(cell, selection)
-        and not any(rule.leaves_out(_as_default(cell, selection), variant) for rule in _not_by_default(selection))
+        for cell, variant in every_cell(_chosen(failures, selection), selection.device)
+        if _asked(cell, selection) and not any(rule.leaves_out(cell, variant) for rule in rules)
     ]
 
 
@@ -92,43 +65,38 @@ def left_out(failures: Mapping[str, Failure], selection: Selection) -> Iterator[
             yield cell, reason
 
 
+def _named(failures: Mapping[str, Failure], ids: Iterable[str]) -> list[Cell]:
+    """The cells with these ids; refuses one that can't exist, with the nearest that can."""
+    cells = [*dict.fromkeys(map(Cell.parse, ids))]
+    asked = Selection(failure=tuple(cell.failure for cell in cells))
+    check(failures, asked)
+    whole = _chosen(failures, asked)
+    there = {cell: None for device in DEVICES for cell, variant in every_cell(whole, device) if possible(cell, variant)}
+    for cell in cells:
+        if cell not in there:
+            beside = [other.id for other in there if (other.failure, other.device) == (cell.failure, cell.device)]
+            raise unknown("cell", cell.id, beside)
+    return cells
+
+
+def _chosen(failures: Mapping[str, Failure], selection: Selection) -> dict[str, Failure]:
+    return {name: failure for name, failure in failures.items() if matches(name, selection.failure or ("*",))}
+
+
 def _asked(cell: Cell, selection: Selection) -> bool:
     """Whether every axis that was named holds the cell."""
     return (not selection.cells or cell.id in selection.cells) and within(cell, selection, AXES[:-1])
 
 
-def _not_by_default(selection: Selection) -> list[Rule]:
-    """The default rules that hold for what was asked for: naming a mode brings it back for every variant."""
-    return [rule for rule in not_by_default() if not (rule.lifted_by and getattr(selection, rule.lifted_by))]
-
-
-def _as_default(cell: Cell, selection: Selection) -> Cell:
-    """The cell as the default rules should see it: an axis that was named is no reason to leave it out."""
-    if not selection.precision and not selection.world_size:
-        return cell
-    return replace(
-        cell,
-        precision="fp32" if selection.precision else cell.precision,
-        world_size=default_world(cell) if selection.world_size else cell.world_size,
-    )
-
-
 def check(failures: Mapping[str, Failure], selection: Selection) -> None:
     """Refuse names that match nothing, with the nearest ones."""
-    chosen = [f for f in failures.values() if matches(f.name, selection.failure or ("*",))]
-    known = {
-        "failure": list(failures),
-        "variant": sorted({v.name for f in chosen for v in f.variants}),
-        "strategy": strategies.names(),
-        "checkpointing": list(CHECKPOINTING),
-        "precision": list(PRECISIONS),
-    }
-    for axis, names in known.items():
+    known = {"failure": [*failures], **values(_chosen(failures, selection).values())}
+    for axis in ("failure", "variant", "strategy", "checkpointing", "precision"):
         for pattern in getattr(selection, axis):
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                raise unknown(axis, pattern, names)
+            if not any(matches(name, (pattern,)) for name in known[axis]):
+                raise unknown(axis, pattern, known[axis])
     for world in selection.world_size:
-        if world not in WORLD_SIZES:
+        if world not in known["world_size"]:
             raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over 1, 2 or 4 ranks")
-    if selection.device not in DEVICES:
-        raise unknown("device", selection.device, list(DEVICES))
+    if selection.device not in known["device"]:
+        raise unknown("device", selection.device, known["device"])

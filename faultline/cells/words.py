@@ -56,7 +56,7 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
     variants, modes = ({getattr(cell, axis) for cell in among} for axis in ("variant", "checkpointing"))
     default = {_spot(cell) for cell in there if cell.world_size == default_world(cell)}
     by_place: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
-    for cell in sorted(there, key=_order):
+    for cell in sorted(there, key=order):
         world = "" if cell.world_size == default_world(cell) else f"w{cell.world_size}"
         if world and _spot(cell) in default:
             continue
@@ -80,7 +80,7 @@ def _spot(cell: Cell) -> tuple[str, ...]:
     return cell.variant, cell.strategy, cell.checkpointing, cell.precision
 
 
-def _order(cell: Cell) -> tuple[object, ...]:
+def order(cell: Cell) -> tuple[object, ...]:
     names = strategies.names()
     return (
         cell.world_size != default_world(cell),

@@ -21,7 +21,7 @@ def bless(
     """Rewrite expected.toml from a run, with as few rules as possible."""
     from faultline.maintain import command
 
-    return command.bless(command.BlessRequest(run, failure, check))
+    return command.bless(run, failure, check)
 
 
 def readmes(run: RunName = "", /) -> int:
@@ -99,7 +99,7 @@ def replay(
     """Run is-safe over past upgrades whose answer is known."""
     from faultline.maintain import bumps
 
-    return bumps.replay(bumps.Request(names, workers, resume))
+    return bumps.replay(names, workers, resume)
 
 
 def chart() -> int:

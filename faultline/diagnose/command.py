@@ -15,6 +15,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
 from faultline.diagnose import data, lines, view
+from faultline.diagnose.details import details
 from faultline.diagnose.diagnosis import diagnose
 from faultline.observations import measured
 from faultline.observations.matching import Hints
@@ -45,10 +46,11 @@ def run(request: Request) -> int:
         raise UsageError(f"{' and '.join(names)} {'is' if len(logs) == 1 else 'are'} empty")
     if binary and not diagnosis.cause:
         raise UsageError(f"{plain(binary[0])} is not text; unpack it, if it is packed with anything but gzip")
+    known = details(diagnosis)
     if request.json:
-        print(json.dumps(data.as_json(diagnosis), indent=2))
+        print(json.dumps(data.as_json(diagnosis, known), indent=2))
     else:
-        view.show(Console(), diagnosis)
+        view.show(Console(), diagnosis, known)
     return EXIT_AS_EXPECTED if diagnosis.match else EXIT_UNEXPECTED
 
 

@@ -4,32 +4,32 @@ from collections.abc import Mapping
 
 from faultline import strategies
 from faultline.cells.cell import CHECKPOINTING
+from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import Event
-from faultline.diagnose.silent import silent_failures
+from faultline.diagnose.silent import Warned
 from faultline.observations import measured, remedies
-from faultline.observations.matching import Match, commands, happens, worded
+from faultline.observations.matching import Match
 
 NOT_NAMED = dict.fromkeys(("sure", "signature", "title", "mechanism", "fixed", "measured"), "")
 NO_LISTS = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
 
 
-def as_json(diagnosis: Diagnosis) -> dict[str, object]:
-    match, cause, hints, silence = diagnosis.match, diagnosis.cause, diagnosis.hints, diagnosis.silence
+def as_json(diagnosis: Diagnosis, details: Details) -> dict[str, object]:
+    match, cause, hints, near = diagnosis.match, diagnosis.cause, diagnosis.hints, details.near
     either = (match, *diagnosis.either) if match and diagnosis.either else ()
-    seen, near = measured.seen(cause.text) if cause else (), diagnosis.near
     return {
         "answer": diagnosis.answer,
-        **(_failure(match, hints.versions) if match else {**NOT_NAMED, **NO_LISTS}),
+        **(_failure(match, details) if match else {**NOT_NAMED, **NO_LISTS}),
         "either": [{"failure": m.failure.name, "distinguished_by": m.distinguished_by} for m in either],
         "error": cause.text if cause else "",
         "search": diagnosis.search,
         "cause": _event(cause) if cause else None,
         "followed": [_event(event) for event in diagnosis.events.events if event is not cause],
-        "silence": vars(silence) | {"failures": silent_failures(silence, hints)} if silence else None,
-        "warned": [vars(warned) for warned in diagnosis.warned],
+        "silence": vars(diagnosis.silence) if diagnosis.silence else None,
+        "warned": [_warned(warned) for warned in diagnosis.warned],
         "alike": [{"failure": m.failure.name, "signature": m.signature, "against": m.against} for m in diagnosis.alike],
-        "seen": [{"cell": cell.id, "stack": measured.releases(row)} for cell, row in seen],
+        "seen": [{"cell": cell.id, "stack": measured.releases(row)} for cell, row in details.seen],
         "strategies": sorted(hints.strategies, key=strategies.names().index),
         "checkpointing": sorted(hints.modes, key=CHECKPOINTING.index),
         "versions": hints.versions,
@@ -37,22 +37,25 @@ def as_json(diagnosis: Diagnosis) -> dict[str, object]:
     }
 
 
-def _failure(match: Match, versions: Mapping[str, str]) -> Mapping[str, object]:
+def _failure(match: Match, details: Details) -> Mapping[str, object]:
     """The keys of the failure that is named: what it is, what helps, where it happens."""
     failure = match.failure
-    fates, scope = remedies.fates(failure, match.signature, match.where, versions)
     return {
         "sure": match.sure,
         "signature": match.signature,
         "title": failure.title,
         "mechanism": match.mechanism,
-        "claims": [remedies.as_json(fate) for fate in worded(fates, match.mechanism)],
-        "measured": scope,
-        "happens": happens(match),
+        "claims": [remedies.as_json(fate) for fate in details.fates],
+        "measured": details.scope,
+        "happens": details.happens,
         "fixed": failure.until,
-        "reproduce": commands(match),
+        "reproduce": details.commands,
         "records": failure.records,
     }
+
+
+def _warned(warned: Warned) -> Mapping[str, object]:
+    return {key: value for key, value in vars(warned).items() if key != "strategies"}
 
 
 def _event(event: Event) -> Mapping[str, object]:

@@ -10,9 +10,8 @@ from faultline.diagnose.events import Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.reader import Reader
 from faultline.diagnose.silent import Silence, Steps, Warned, Warnings
-from faultline.observations import measured, nearest
+from faultline.observations import measured
 from faultline.observations.matching import SET, Hints, Match, fitting, sharing
-from faultline.observations.store import Stack
 from faultline.observations.wording import searchable
 
 UNKNOWN = "unknown"
@@ -50,12 +49,6 @@ class Diagnosis:
         """The parts of the first cause that don't differ from run to run: what to search for elsewhere."""
         return searchable(measured.beginning(self.cause.headline)) if self.cause else ""
 
-    @property
-    def near(self) -> tuple[Stack, dict[str, int]] | None:
-        """The measured stack that is nearest to the log's versions, and how many cells had which outcome there."""
-        near = nearest.nearest(self.match.failure, self.hints.versions) if self.match else None
-        return (near[0], nearest.then(near[1], self.match.where)) if self.match and near else None
-
 
 def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = None) -> Diagnosis:
     """The answer to a log, which is read to its end; what the options name outranks what the log shows.
@@ -73,7 +66,7 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
         hints = _with_options(hints, options)
     if cause:
         return decide(events, cause, hints)
-    silence, warned = intake.steps.silence(), intake.warnings.warned(hints)
+    silence, warned = intake.steps.silence(hints), intake.warnings.warned(hints)
     return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty)
 
 
@@ -127,4 +120,5 @@ class Intake:
 
 @functools.cache
 def _compiled(words: tuple[str, ...]) -> re.Pattern[bytes]:
-    return re.compile("|".join(filter(None, words)).encode() or rb"(?!)")
+    # It searches many lines at once.
+    return re.compile("|".join(filter(None, words)).encode() or rb"(?!)", re.MULTILINE)

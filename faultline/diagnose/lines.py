@@ -138,14 +138,17 @@ def split(content: Iterable[bytes], wanted: Wanted = lambda: None) -> Iterator[t
     """The lines that are wanted, with their numbers and without their ends."""
     number, rest = 0, b""
     for part in content:
-        *ended, rest = (rest + part).split(b"\n")
+        ended, feed, rest = (rest + part).rpartition(b"\n")
         pattern = wanted()
-        for raw in ended:
-            number += 1
-            line = _shown(raw)
-            if not pattern or _has(pattern, line):
-                yield number, line
-                pattern = wanted()
+        if pattern and not _has(pattern, ended):  # nor does any of its lines: most parts of a log end here
+            number += (ended + feed).count(b"\n")
+        else:
+            for raw in ended.split(b"\n") if feed else ():
+                number += 1
+                line = _shown(raw)
+                if not pattern or _has(pattern, line):
+                    yield number, line
+                    pattern = wanted()
         # What a carriage return at the end does, only the next piece shows.
         rest = _shown(rest) + (b"\r" if rest.endswith(b"\r") else b"")
     if (line := _shown(rest)) and (not (pattern := wanted()) or _has(pattern, line)):

@@ -3,16 +3,16 @@
 import functools
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from faultline import strategies
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.diagnose.lines import Line
 from faultline.diagnose.words import needed
 from faultline.observations import measured
 from faultline.observations.matching import Hints, fits
-from faultline.observations.measured import Place
 
 GRAD_NORM = "grad_norm"  # as trainers log it; transformers does so since 4.38
 ENOUGH = 20_000  # steps that are read
@@ -29,13 +29,17 @@ _ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
 
 @dataclass(frozen=True)
 class Silence:
-    """Steps without a gradient, from the first to the last line that logs one; `norm` is 0, nan, or both."""
+    """Steps without a gradient, from the first to the last line that logs one; `norm` is 0, nan, or both.
+
+    `failures` train so without an error, each under the strategies that the log leaves.
+    """
 
     norm: str
     steps: int
     file: str
     first: int
     last: int
+    failures: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Steps:
@@ -63,23 +67,30 @@ class Steps:
             self._count += 1
             self._lines = [*self._lines[:1], line]
 
-    def silence(self) -> Silence | None:
+    def silence(self, hints: Hints) -> Silence | None:
         """The steps of a run that logs no gradient in any of them, if they are enough."""
         if self.learns or self._count < FEWEST:
             return None
         first, last = self._lines
-        return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number)
+        wanted = [{"0": "unmoved", "nan": "nan"}[norm] for norm in self._norms]
+        by_name = {name: _silently(failure, wanted, hints) for name, failure in failures().items()}
+        alike = {name: names for name, names in by_name.items() if names}
+        return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number, alike)
 
 
 @dataclass(frozen=True)
 class Warned:
-    """The first line with a warning that is all that a failure prints, and what makes it more than harmless."""
+    """The first line with a warning that is all that a failure prints, and what makes it more than harmless.
+
+    `strategies` are those under which it may train wrongly without an error.
+    """
 
     failure: str
     distinguished_by: str
     text: str
     file: str
     line: int
+    strategies: Sequence[str] = ()
 
 
 class Warnings:
@@ -100,7 +111,12 @@ class Warnings:
 
     def warned(self, hints: Hints) -> tuple[Warned, ...]:
         """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
-        return tuple(warned for warned in self._first.values() if silently(warned.failure, hints))
+        wrongly = ("unmoved", "differs", "ranks-differ", "nan")
+        every = [
+            replace(each, strategies=_silently(failures()[each.failure], wrongly, hints))
+            for each in self._first.values()
+        ]
+        return tuple(warned for warned in every if warned.strategies)
 
 
 @functools.cache
@@ -118,19 +134,8 @@ def _warning_words() -> str:
     return needed(pattern.pattern for _, pattern, _ in _warnings())
 
 
-def silently(name: str, hints: Hints) -> list[str]:
-    """The strategies under which a failure's cells train wrongly without an error, as far as the hints leave them."""
-    return _strategies(measured.silent(failures()[name], ("unmoved", "differs", "ranks-differ", "nan")), hints)
-
-
-def silent_failures(silence: Silence, hints: Hints) -> dict[str, list[str]]:
-    """The failures whose cells end like this without an error, each with the strategies that the hints leave."""
-    wanted = {{"0": "unmoved", "nan": "nan"}[norm] for norm in silence.norm.split(" or ")}
-    by_name = {name: _strategies(measured.silent(failure, wanted), hints) for name, failure in failures().items()}
-    return {name: names for name, names in by_name.items() if names}
-
-
-def _strategies(places: Iterable[Place], hints: Hints) -> list[str]:
-    """The strategies of the places that the hints leave, in their order."""
+def _silently(failure: Failure, signatures: Collection[str], hints: Hints) -> list[str]:
+    """The strategies under which a failure's cells end like this without an error, as far as the hints leave them."""
+    places = measured.silent(failure, signatures)
     names = {place[0] for place in places if fits(place, hints.strategies, hints.modes)}
     return sorted(names, key=strategies.names().index)

@@ -7,11 +7,12 @@ from faultline import strategies
 from faultline.base.text import cut, here, one_line
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.words import grouped
+from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
-from faultline.diagnose.silent import Silence, silent_failures, silently
-from faultline.observations import matching, measured, nearest, remedies
-from faultline.observations.matching import CERTAIN, LIKELY, Match, Support
+from faultline.diagnose.silent import Silence
+from faultline.observations import matching, measured
+from faultline.observations.matching import CERTAIN, Match
 from faultline.observations.store import Row
 from faultline.report import remedies as listed
 
@@ -19,49 +20,29 @@ SHOWN = 300  # characters of an error
 OTHERS = 4  # events that are shown beside the cause
 
 
-def show(console: Console, diagnosis: Diagnosis) -> None:
+def show(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     """Print an answer; every text of the log goes through `one_line`."""
     if diagnosis.match:
-        _named(console, diagnosis, diagnosis.match)
+        _named(console, diagnosis, diagnosis.match, details)
     else:
-        _not_named(console, diagnosis)
+        _not_named(console, diagnosis, details)
 
 
-def _named(console: Console, diagnosis: Diagnosis, match: Match) -> None:
+def _named(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:
     style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
     _headline(console, matching.name_of(match, diagnosis.either), title, style)
     for distinction in matching.apart(match, diagnosis.either):
         _line(console, f"  {distinction}")
     console.print()
-    reason = f"our runs under {_place(diagnosis)} ended with this error"
-    _headline(console, match.sure, _why_likely(diagnosis, match) if match.sure == LIKELY else reason)
+    _headline(console, match.sure, details.reason or f"our runs under {_place(diagnosis)} ended with this error")
     _events(console, diagnosis)
-    _remedies(console, diagnosis, match)
+    _remedies(console, diagnosis, details)
     console.print()
-    _commands(console, diagnosis, match)
+    _commands(console, diagnosis, match, details)
 
 
-def _why_likely(diagnosis: Diagnosis, match: Match) -> str:
-    """Why an answer is no more than likely, and the option that would decide it."""
-    hints = diagnosis.hints
-    if match.mechanism:
-        rest = "which of these failures it is, if any" if diagnosis.either else "whether it is this failure's model"
-        return f"the error shows the mechanism; the log doesn't show {rest}"
-    if match.later:
-        return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
-    if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
-        return "our runs ended with this error, but none with your versions or the nearest that were measured"
-    if matching.support(match.failure, match.signature, hints) is Support.OPTIONS:
-        return "only your options point to this failure: other mistakes raise this error too"
-    if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
-        return "nothing excludes it; it was measured in another checkpointing mode, and the mode plays no part here"
-    options = " and ".join(matching.settling(match, hints)) if match.where else ""
-    return f"nothing excludes it; add {options} to decide it" if options else "nothing excludes it"
-
-
-def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
-    fates, scope = remedies.fates(match.failure, match.signature, match.where, diagnosis.hints.versions)
+def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     place = _place(diagnosis) or "wherever it was measured"
     measured_where = {
         "there": place,
@@ -70,30 +51,32 @@ def _remedies(console: Console, diagnosis: Diagnosis, match: Match) -> None:
         "other words": "measured against its other errors: no run here ended with this one",
     }
     for heading, verdicts in (("What helps", ("verified", "conditional")), ("What doesn't", ("refuted",))):
-        chosen = [fate for fate in matching.worded(fates, match.mechanism) if fate.word in verdicts]
+        chosen = [fate for fate in details.fates if fate.word in verdicts]
         if chosen:
             console.print()
-            _line(console, Text(heading, style="bold").append(f"  ({measured_where[scope]})", style="not bold dim"))
-            for line in listed.lines(chosen):
-                _line(console, f"  {line}")
+            _line(
+                console,
+                Text(heading, style="bold").append(f"  ({measured_where[details.scope]})", style="not bold dim"),
+            )
+            for verdict, text, cells in listed.rows(chosen):
+                _line(console, f"  {verdict:<11}  {text}  [{cells}]")
 
 
-def _commands(console: Console, diagnosis: Diagnosis, match: Match) -> None:
+def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:
     """The rest of an answer: the fix, where the failure happens, the next commands, the records."""
     rows = [("Fix", match.failure.until)]
-    if places := matching.happens(match):
-        places = [place if place.startswith("as ") else f"under {place}" for place in places]
+    if details.happens:
+        places = [place if place.startswith("as ") else f"under {place}" for place in details.happens]
         rows.append(("Affected now", "; ".join(places)))
-    if diagnosis.near:
-        stack, outcomes = diagnosis.near
+    if details.near:
+        stack, outcomes = details.near
         versions = [f"{name} {stack.versions[name]}" for name in diagnosis.hints.versions if name in stack.versions]
         did = [f"{count} of {sum(outcomes.values())} cells {outcome}" for outcome, count in outcomes.items()]
         measured_on = f"nearest measured stack {stack.name} ({one_line(', '.join(versions))})"
         rows.append(("Your versions", f"{measured_on}: {', '.join(did)}"))
-    rows += [("Reproduce", here(command)) for command in matching.commands(match)]
-    cell, date = measured.cell_for(match.failure, match.signature, match.where)
-    if cell and not date:
-        rows.append(("Export", here(f"python -m faultline export {cell.id} -o repro.py")))
+    rows += [("Reproduce", here(command)) for command in details.commands]
+    if details.export:
+        rows.append(("Export", here(f"python -m faultline export {details.export.id} -o repro.py")))
     rows.append(("Details", here(f"python -m faultline show {match.failure.name}")))
     rows += [("Records", record) for record in match.failure.records]
     above = ""
@@ -102,22 +85,22 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match) -> None:
         above = label
 
 
-def _not_named(console: Console, diagnosis: Diagnosis) -> None:
+def _not_named(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     cause = diagnosis.cause
     _headline(console, *_no_answer(diagnosis))
     if cause:
         console.print()
         _events(console, diagnosis)
     if diagnosis.silence:
-        _silent(console, diagnosis, diagnosis.silence)
+        _silent(console, diagnosis.silence)
     _warned(console, diagnosis)
     for match in diagnosis.alike:
         _line(console, f"  Not taken for {match.failure.name}: {match.against}.")
     if diagnosis.alike:
         _line(console, "  If you know how it was run, add --strategy and --checkpointing.")
-    if cause and (seen := measured.seen(cause.text)):
-        more = f" ({len(seen) - 1} more in --json)" if len(seen) > 1 else ""
-        _line(console, f"  Seen in our own runs: {_cell(*seen[-1])}{more}")
+    if details.seen:
+        more = f" ({len(details.seen) - 1} more in --json)" if len(details.seen) > 1 else ""
+        _line(console, f"  Seen in our own runs: {_cell(*details.seen[-1])}{more}")
     if cause and cause.type == "SIGKILL":
         _line(
             console, "  The kernel ends a process like this when memory runs out, or a person did. No error was raised."
@@ -174,13 +157,13 @@ def _cell(cell: Cell, row: Row) -> str:
     return f"{name}{cell.id}, with {measured.releases(row)}"
 
 
-def _silent(console: Console, diagnosis: Diagnosis, silence: Silence) -> None:
+def _silent(console: Console, silence: Silence) -> None:
     """What is known of runs that train without a gradient; no log shows which of many mistakes it is."""
     lines = f"{one_line(silence.file)}:{silence.first}-{silence.last}"
     _line(console, f"  {lines}  {silence.steps} steps. Many mistakes do that, so no failure is named.")
     parameters = silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
     _line(console, f"  These failures leave {parameters} without an error:")
-    for name, names in silent_failures(silence, diagnosis.hints).items():
+    for name, names in silence.failures.items():
         _line(console, f"    {name}, under {grouped(names, strategies.names())}")
     _line(console, f"  For the details of one: {here('python -m faultline show NAME')}")
     check = here("python -m faultline check train.py:build")
@@ -191,7 +174,7 @@ def _warned(console: Console, diagnosis: Diagnosis) -> None:
     """The warnings that failures print and nothing else; none of them is sure by itself."""
     for warned in diagnosis.warned:
         _line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
-        where = grouped(silently(warned.failure, diagnosis.hints), strategies.names())
+        where = grouped(warned.strategies, strategies.names())
         _line(console, f"  {warned.failure} prints only this warning, under {where}.")
         _line(console, f"  It is that failure if {warned.distinguished_by}.")
         _line(console, f"  Details: {here(f'python -m faultline show {warned.failure}')}")

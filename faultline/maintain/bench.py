@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -17,8 +16,9 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.base.markdown import put
+from faultline import strategies
+from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base.markdown import headed, put, row
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
 from faultline.catalogue.loading import failures, load_module
@@ -31,14 +31,8 @@ from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
 
 README = ROOT / "bench" / "README.md"
-STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
+STRATEGIES = strategies.listed_as("ONE_RANK")
 REPEATS = 20
-LOG = 64 << 20  # bytes of a log
-# As their smallest public models have them; the rest is transformers' default.
-CONFIGS: dict[str, dict[str, object]] = {
-    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_hidden_layers": 24},
-    "gemma3": {"architectures": ["Gemma3ForConditionalGeneration"]},
-}
 
 Row = tuple[str, str, str]
 """What is measured, its value, and the target."""
@@ -54,12 +48,10 @@ def bench() -> int:
         rows += per_cell(ranks, references)
         rows.append(memory(ranks, references))
     rows += linear()
-    rows += checks()
-    rows += logs()
-    table = [f"| {measured} | {value} | {target} |" for measured, value, target in rows]
     cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in versions().items())
-    text = "\n".join([f"{cores}; {stack}.", "", "| measured | value | target |", "|---|---|---|", *table])
+    table = headed(("measured", "value", "target"), [row(*each) for each in rows])
+    text = "\n".join([f"{cores}; {stack}.", "", *table])
     print(text)
     print(put(README, lambda: text))
     return EXIT_AS_EXPECTED
@@ -126,15 +118,15 @@ def torchrun(job: Job) -> None:
 
 
 def memory(ranks: RankServer, references: runner.References) -> Row:
-    """The most that server and ranks hold together, shared pages counted once (PSS), in a ZeRO-3 cell.
+    """The most that server and ranks hold together, shared pages counted once (PSS), in a cell of each strategy.
 
     They are all that runs below this process: a second server would share the libraries' pages, and halve them.
     """
-    cell = healthy("zero3")[0]
-    job = Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3)
+    cells = [healthy(strategy)[0] for strategy in STRATEGIES]
+    jobs = [Job(cell.id, 2, reference=str(references.file(ranks, cell).file), times=3) for cell in cells]
     most = 0
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: [ranks.run(job) for _ in range(5)])
+        running = beside.submit(lambda: [ranks.run(job) for job in jobs for _ in range(5)])
         while not running.done():
             try:
                 everyone = psutil.Process().children(recursive=True)
@@ -147,67 +139,21 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
 
 
 def linear() -> list[Row]:
-    """The default matrix, its scenario-level part first, and a quarter of it against the whole."""
+    """The default matrix, and a quarter of it against the whole."""
     cells = selection.select(failures(), Selection())
-    trained = {cell for cell in cells if failures()[cell.failure].variant(cell.variant).trainer}
-    scenario = [cell for cell in cells if cell not in trained]
-    parts = {
-        "quarter": shards.split(cells, 4, shards.recorded())[0],
-        "scenario": scenario,
-        "trainer": [cell for cell in cells if cell in trained],
-    }
-    minutes, seconds = {}, {}
+    quarter = shards.split(cells, 4, shards.recorded())[0]
+    seconds = []
     wrong: set[str] = set()
-    for name, part in parts.items():
+    for part in (quarter, cells):
         entries: list[Result] = []
-        minutes[name] = timed(partial(runner.run_all, part, os.cpu_count() or 2, entries.append)) / 60
-        seconds[name] = statistics.median(entry.seconds for entry in entries)
+        seconds.append(timed(partial(runner.run_all, part, os.cpu_count() or 2, entries.append)))
         wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
         PROGRESS.print(
-            f"{name}: {len(part)} cells in {minutes[name]:.1f} min; not as expected: {', '.join(wrong) or 'none'}"
+            f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"
         )
-    whole, quarter = minutes["scenario"] + minutes["trainer"], minutes["quarter"]
-    per_cell = [60 * whole / len(cells), 60 * quarter / len(parts["quarter"])]
+    per_cell = f"{seconds[1] / len(cells):.2f} / {seconds[0] / len(quarter):.2f}"
     return [
-        (f"default matrix ({len(cells)} cells)", f"{whole:.1f} min", "under 25 min"),
+        (f"default matrix ({len(cells)} cells)", f"{seconds[1] / 60:.1f} min", "under 25 min"),
         ("cells that did not do what is expected of them", f"{len(wrong)}", "0"),
-        (f"its scenario-level cells ({len(scenario)})", f"{minutes['scenario']:.1f} min", ""),
-        ("median scenario-level cell", f"{seconds['scenario']:.2f} s", ""),
-        ("seconds per cell, whole / a quarter", f"{per_cell[0]:.2f} / {per_cell[1]:.2f}", "the same: linear"),
+        ("seconds per cell, whole / a quarter", per_cell, "the same: linear"),
     ]
-
-
-def checks() -> list[Row]:
-    """What the check of a small config takes from the call to the answer, over the default strategies and modes."""
-    rows: list[Row] = []
-    for kind, config in CONFIGS.items():
-        with tempfile.TemporaryDirectory(prefix="faultline-config-") as folder:
-            (Path(folder) / "config.json").write_text(json.dumps({"model_type": kind, **config}))
-            command = [sys.executable, "-m", "faultline", "check", folder, "--json"]
-            started = time.perf_counter()
-            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-            seconds = time.perf_counter() - started
-        if done.returncode not in (EXIT_AS_EXPECTED, EXIT_UNEXPECTED):
-            raise RuntimeError(f"the check of {kind} ended with exit code {done.returncode}")
-        cells = len(json.loads(done.stdout)["cells"])
-        PROGRESS.print(f"check of {kind}: {cells} cells in {seconds:.0f} s")
-        rows.append((f"check of a {kind} config ({cells} cells)", f"{seconds:.0f} s", "under 60 s on 2 cores"))
-    return rows
-
-
-def logs() -> list[Row]:
-    """What `diagnose` takes for lines that its patterns might choke on, against as much of an ordinary log."""
-    ordinary = b"".join(b"{'learning_rate': %d, 'epoch': 0.%d}\n" % (n, n) for n in range(9_000))
-    seconds = {}
-    for name, piece in (
-        ("ordinary", ordinary),
-        ("long", b" " * 60_000 + b"rank : x\n" + b"\x1b[" + b";" * 60_000 + b"\n"),
-    ):
-        content = piece * (LOG // len(piece))
-        command = [sys.executable, "-m", "faultline", "diagnose", "-"]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, cwd=ROOT, input=content, stdout=subprocess.DEVNULL, check=False)
-        seconds[name] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
-        PROGRESS.print(f"a log of {name} lines: {seconds[name]:.1f} s")
-    ratio = f"{seconds['long'] / seconds['ordinary']:.1f} ({seconds['long']:.1f} s / {seconds['ordinary']:.1f} s)"
-    return [(f"diagnose: {LOG >> 20} MB of long lines / of an ordinary log", ratio, "at most 3")]

@@ -1,7 +1,7 @@
 """Blessing: from what a run observed to a short expected.toml that says so."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,17 @@ from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import DEVICES, Cell
+from faultline.cells.cell import DEVICES, Cell, values
 from faultline.cells.claims import Outcomes
-from faultline.cells.expected import TRAINS, Rule, about, axes, expect, holds, verdict
+from faultline.cells.expected import TRAINS, Rule, about, expect, holds, verdict
 from faultline.cells.words import grouped
 from faultline.runs.results import Result
 
 
 def bless(
-    failure: Failure,
-    observed: Outcomes,
-    versions: Mapping[str, str],
-    rules: Sequence[Rule],
-    cells: Iterable[Cell],
+    failure: Failure, observed: Outcomes, versions: Mapping[str, str], rules: Sequence[Rule], cells: Collection[Cell]
 ) -> tuple[Rule, ...]:
-    """The failure's rules after a run of some of its `cells`.
+    """The failure's rules after a run of some of its `cells`, which did what was observed.
 
     Cells that weren't run keep what the rules say of them. Rules that expect all
     that was observed stay as they are. Otherwise those that are wrong are made again,
@@ -33,19 +29,17 @@ def bless(
     """
     holding = [rule for rule in rules if holds(rule, versions)]
     news = {
-        cell: _known_result(holding, *result)
-        for cell, result in observed.items()
-        if cell.failure == failure.name and verdict(expect(holding, cell, versions), *result) != "expected"
+        cell: _known_result(holding, *did)
+        for cell, did in observed.items()
+        if verdict(expect(holding, cell, versions), *did) != "expected"
     }
     if not news:
         return tuple(rules)
-    known = {cell for cell in cells if cell.failure == failure.name}
+    known, axes = {*cells}, values([failure])
     # A file without devices was made on the CPU and covers no other device.
     if any(rule.device for rule in rules) or any(cell.device != "cpu" for cell in observed):
-        known = {replace(cell, device=device) for cell in known for device in DEVICES}
-    known |= {cell for cell in observed if cell.failure == failure.name}
-    values = axes(failure)
-    order = sorted(known, key=lambda cell: [values[axis].index(getattr(cell, axis)) for axis in values])
+        known = {replace(cell, device=device) for cell in cells for device in DEVICES}
+    order = sorted(known | {*observed}, key=lambda cell: [axes[axis].index(getattr(cell, axis)) for axis in axes])
     target = {cell: news.get(cell) or _result(holding, cell) for cell in order}
     blessed = [rule for rule in rules if rule not in holding]
     # What holds in this stack only comes first, so that it hides nothing that holds in others.
@@ -53,16 +47,24 @@ def bless(
     for number, layer in enumerate(layers):
         below = [rule for rule in holding if rule.versions == layer]
         part = {cell: result if result.versions == layer else TRAINS for cell, result in target.items()}
-        hidden = [cell for cell, result in target.items() if layers.index(result.versions) < number]
-        part |= {cell: _result(below, cell) for cell in hidden}
-        for rule in below:
-            affected = [cell for cell in part if about(rule, cell)]
-            result = _anywhere(rule)
-            if result not in news.values() and all(part[cell] == result for cell in affected):
-                blessed.append(rule)
-                part = {cell: result for cell, result in part.items() if cell not in affected}
-        blessed += _few_rules(part, values)
+        # What earlier layers hide may stay as it is.
+        part |= {cell: _result(below, cell) for cell in part if layers.index(target[cell].versions) < number}
+        blessed += _layer(below, part, [*news.values()], axes)
     return tuple(blessed)
+
+
+def _layer(
+    rules: Iterable[Rule], target: Mapping[Cell, Rule], news: Collection[Rule], values: Mapping[str, Sequence[Any]]
+) -> list[Rule]:
+    """Rules that give every cell its result: those that do and whose result has no new cells, and few for the rest."""
+    right = []
+    for rule in rules:
+        result = _anywhere(rule)
+        affected = [cell for cell in target if about(rule, cell)]
+        if result not in news and all(target[cell] == result for cell in affected):
+            right.append(rule)
+            target = {cell: result for cell, result in target.items() if cell not in affected}
+    return [*right, *_few_rules(target, values)]
 
 
 def refuse(results: Sequence[Result], finished: bool) -> None:

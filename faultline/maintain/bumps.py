@@ -54,23 +54,14 @@ class Bumps:
     cells: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Request:
-    """The bumps of stacks/bumps.toml to ask about, or all of them."""
-
-    names: Sequence[str] = ()
-    workers: int = 1
-    resume: bool = False
-
-
-def replay(request: Request) -> int:
+def replay(asked: Sequence[str], workers: int, resume: bool) -> int:
     """Ask is-safe about each bump, and write the table when all were asked; exit code 1 for an answer not as known."""
     bumps = read()
-    for name in request.names:
+    for name in asked:
         if name not in bumps:
             raise unknown("bump", name, list(bumps))
-    names = list(request.names or bumps)
-    campaign = campaigns.begin("replay", {"bumps": names}, request.workers, request.resume)
+    names = list(asked or bumps)
+    campaign = campaigns.begin("replay", {"bumps": names}, workers, resume)
     answers: dict[str, Answer] = {}
     for name in names:
         bump = bumps[name]
@@ -82,7 +73,7 @@ def replay(request: Request) -> int:
         is_safe_view.terminal(Console(), answers[name])
         right = answers[name].comparison.verdict == bump.verdict
         print(f"known: {bump.verdict}{'' if right else ', so this answer is WRONG'}: {bump.why}\n")
-    if not request.names:
+    if not asked:
         print(put(README, lambda: table(bumps, answers)))
     wrong = [name for name in names if answers[name].comparison.verdict != bumps[name].verdict]
     others = f", not as known: {', '.join(wrong)}" if wrong else ""

@@ -1,7 +1,6 @@
 """What is made from a run: expected.toml, READMEs, durations, and one run of its shards."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
@@ -19,21 +18,12 @@ from faultline.matrix import command as matrix
 from faultline.runs import folders, results, shards
 
 
-@dataclass(frozen=True)
-class BlessRequest:
-    """Rules to make from a run (the newest, unless a folder is named), of all its failures or of one."""
-
-    run: str = ""
-    failure: str = ""
-    check: bool = False
-
-
-def bless(request: BlessRequest) -> int:
-    """Rewrite expected.toml of the run's failures, and print the difference; `check` only prints it."""
-    folder = folders.undisturbed(request.run)
-    if request.failure:
-        failure_named(request.failure)
-    entries = [entry for entry in folders.entries(folder) if request.failure in (entry.cell.failure, "", None)]
+def bless(run: str, only: str, check: bool) -> int:
+    """Rewrite expected.toml of a run's failures, or of one, and print the difference; `check` only prints it."""
+    folder = folders.undisturbed(run)
+    if only:
+        failure_named(only)
+    entries = [entry for entry in folders.entries(folder) if only in (entry.cell.failure, "")]
     blessing.refuse(entries, folder.info().finished)
     folders.same_stack(folder)
     changed = False
@@ -49,11 +39,11 @@ def bless(request: BlessRequest) -> int:
         if difference:
             changed = True
             print(difference, end="")
-            if not request.check:
+            if not check:
                 file.write_text(text, encoding="utf-8")
     if not changed:
         print("nothing to change: the rules expect what the run did")
-    return EXIT_UNEXPECTED if changed and request.check else EXIT_AS_EXPECTED
+    return EXIT_UNEXPECTED if changed and check else EXIT_AS_EXPECTED
 
 
 def readmes(run: str) -> int:

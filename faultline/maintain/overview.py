@@ -69,8 +69,8 @@ def _first_remedy(failure: Failure) -> str:
 
 def _unseen(failure: Failure) -> str:
     """The text for a failure that today's stack doesn't show."""
-    if failure.not_reproduced or not failure.reported:
-        return f"not reproduced: {failure.not_reproduced}"
+    if not failure.reported:
+        return "not reproduced"
     stack, precision = failure.reported.stack, failure.reported.precision
     setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
     return f"nowhere any more; with {setting}, {'; '.join(verdicts.endings(failure, stack, precision))}"

@@ -1,7 +1,7 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from itertools import chain
 
 from faultline import strategies
 from faultline.base.errors import UsageError
@@ -13,7 +13,7 @@ from faultline.cells.cell import CHECKPOINTING, MARGIN, TOLERANCE, Cell, default
 from faultline.cells.claims import Outcomes
 from faultline.cells.words import grouped, ordered, places
 from faultline.observations import measured
-from faultline.observations.measured import shown_on
+from faultline.observations.measured import shown_on, usual
 from faultline.observations.verdicts import Judged
 from faultline.report import claims
 from faultline.runs.results import Result, outcomes
@@ -26,40 +26,26 @@ def noise(results: Collection[Result]) -> str:
     rows = []
     for precision, tolerance in TOLERANCE.items():
         compared = [r for r in results if r.cell.precision == precision and r.relative_error is not None]
-        healthy = sorted(float(r.relative_error or 0) for r in compared if r.outcome == "trains")
-        sick = min((float(r.relative_error or 0) for r in compared if r.outcome == "diverges"), default=None)
-        rounded = [r.rounding for r in compared if r.outcome == "trains"]
-        largest = max((float(each.largest.error) for each in rounded if each.largest), default=None)
-        times = max((float(each.times_noise or 0) for each in rounded if each.count), default=None)
+        trained = [r for r in compared if r.outcome == "trains"]
+        healthy = sorted(float(r.relative_error or 0) for r in trained)
+        sick = [float(r.relative_error or 0) for r in compared if r.outcome == "diverges"]
+        largest = [float(r.rounding.largest.error) for r in trained if r.rounding.largest]
+        times = [float(r.rounding.times_noise or 0) for r in trained if r.rounding.count]
         if healthy:
-            median, most = f"{healthy[len(healthy) // 2]:.1e}", f"{healthy[-1]:.1e}"
-            rows.append(
-                row(
-                    precision,
-                    str(len(healthy)),
-                    median,
-                    most,
-                    f"{tolerance:g}",
-                    "none" if sick is None else f"{sick:.1g}",
-                    str(sum(each.count for each in rounded)),
-                    "none" if largest is None else f"{largest:.1g}",
-                    "none" if times is None else f"{times:.1f}",
-                    f"{MARGIN[precision]:g}",
-                )
-            )
-    head = (
-        "precision",
-        "cells that train",
-        "median of their largest error",
-        "largest",
-        "tolerance",
-        "least of those that diverge",
-        "errors that rounding excuses",
-        "largest of them",
-        "most times the noise",
-        "margin",
-    )
-    return "\n".join(headed(head, rows))
+            columns = {
+                "precision": precision,
+                "cells that train": str(len(healthy)),
+                "median of their largest error": f"{healthy[len(healthy) // 2]:.1e}",
+                "largest": f"{healthy[-1]:.1e}",
+                "tolerance": f"{tolerance:g}",
+                "least of those that diverge": f"{min(sick):.1g}" if sick else "none",
+                "errors that rounding excuses": str(sum(r.rounding.count for r in trained)),
+                "largest of them": f"{max(largest):.1g}" if largest else "none",
+                "most times the noise": f"{max(times):.1f}" if times else "none",
+                "margin": f"{MARGIN[precision]:g}",
+            }
+            rows.append(columns)
+    return "\n".join(headed(rows[0] if rows else (), [row(*each.values()) for each in rows]))
 
 
 def measured_part(failure: Failure, results: Iterable[Result]) -> str:
@@ -131,16 +117,16 @@ def happens(failure: Failure, main: Outcomes) -> list[str]:
 
 def elsewhere(observed: Outcomes, main: Outcomes) -> str:
     """One line on bf16 and other world sizes: how broken variants differ there from the main table."""
-    others = [cell for cell in observed if cell.broken and _usual(cell) in main and cell not in main]
+    others = [cell for cell in observed if cell.broken and usual(cell) in main and cell not in main]
     changes: dict[tuple[str, str], list[Cell]] = {}
     for cell in sorted(others, key=lambda cell: cell.id):
-        now, usual = observed[cell], main[_usual(cell)]
-        if now != usual:
-            changes.setdefault((_place(cell), f"{_outcome(*now)} rather than {_outcome(*usual)}"), []).append(cell)
+        now, normal = observed[cell], main[usual(cell)]
+        if now != normal:
+            changes.setdefault((_place(cell), f"{_outcome(*now)} rather than {_outcome(*normal)}"), []).append(cell)
     texts = []
     for (place, change), cells in sorted(changes.items()):
-        among = [_usual(cell) for cell in others if _place(cell) == place]
-        where = ", ".join(places([_usual(cell) for cell in cells], among))
+        among = [usual(cell) for cell in others if _place(cell) == place]
+        where = ", ".join(places([usual(cell) for cell in cells], among))
         texts.append(f"with {place}, {as_code(where)}: {change}")
     if texts:
         return f"Different outside of that table: {'; '.join(texts)}."
@@ -149,12 +135,8 @@ def elsewhere(observed: Outcomes, main: Outcomes) -> str:
 
 
 def _usual_only(observed: Outcomes) -> Outcomes:
-    return {cell: did for cell, did in observed.items() if cell == _usual(cell)}
-
-
-def _usual(cell: Cell) -> Cell:
-    """The same cell in the main table."""
-    return replace(cell, precision="fp32", world_size=default_world(cell))
+    """What is in the main table."""
+    return {cell: did for cell, did in observed.items() if cell == usual(cell)}
 
 
 def _place(cell: Cell) -> str:
@@ -175,20 +157,18 @@ def fates(failure: Failure, results: Collection[Result]) -> list[str]:
 
 def second_models(results: Iterable[Result]) -> list[str]:
     """Where there is a model that is only read: how much of it a rank holds, and what wraps it."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    strategies_of: dict[str, set[str]] = {}
+    by_variant: dict[str, dict[str, list[str]]] = {}
     for result in results:
         second = result.evidence.get("second")
-        if not second or result.cell != _usual(result.cell) or result.cell.checkpointing != "off":
-            continue
-        held, whole = second["bytes_held"], second["bytes_whole"]
-        share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
-        size = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
-        groups.setdefault((result.cell.variant, size), []).append(result.cell.strategy)
-        strategies_of.setdefault(result.cell.variant, set()).add(result.cell.strategy)
+        if second and result.cell == usual(result.cell) and result.cell.checkpointing == "off":
+            held, whole = second["bytes_held"], second["bytes_whole"]
+            share = f"{held / whole:.0%}" if whole else "placeholders only"  # a copy of what ZeRO-3 has sharded
+            size = f"{held} of {whole} bytes ({share}), {second['wrapper']}"
+            by_variant.setdefault(result.cell.variant, {}).setdefault(size, []).append(result.cell.strategy)
     rows = [
-        row(f"`{variant}`", as_code(grouped(names, strategies_of[variant])), size)
-        for (variant, size), names in groups.items()
+        row(f"`{variant}`", as_code(grouped(names, {*chain(*sizes.values())})), size)
+        for variant, sizes in by_variant.items()
+        for size, names in sizes.items()
     ]
     return headed(("variant", "strategies", "what a rank holds of the second model"), rows) if rows else []
 

@@ -29,15 +29,15 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
 
     Each time has a results folder of its own, which is not the newest run of all other commands.
     """
-    first: dict[str, Did] = {}
-    second: dict[str, Did] = {}
-    for outcomes, order in ((first, cells), (second, list(reversed(cells)))):
+    runs: list[dict[str, Did]] = []
+    for order in (cells, [*reversed(cells)]):
         folder = storage.new_run(kind="repeat")
         folder.describe(cells=tuple(cell.id for cell in order))
         folders.measure(order, workers, folder)
         folder.describe(finished=True)
-        outcomes.update({entry.cell.id: entry.did for entry in folder.results()})
+        runs.append({entry.cell.id: entry.did for entry in folder.results()})
         print(f"results: {folder.shown}/cells.jsonl")
+    first, second = runs
     different = [name for name in first if first[name] != second.get(name)]
     for name in different:
         print(f"{name}: {' '.join(first[name])} / {' '.join(second.get(name, ('nothing',)))}")

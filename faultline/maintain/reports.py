@@ -1,10 +1,8 @@
-"""Upstream reports of what today's releases still have: exported, run once, and listed in generated/reports/."""
+"""Upstream reports of what today's releases still have: exported into generated/reports/, and run once."""
 
 from fnmatch import fnmatchcase
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
-from faultline.base.markdown import headed, row
-from faultline.base.packages import stack_name
 from faultline.base.paths import GENERATED
 from faultline.base.text import matches
 from faultline.catalogue import Failure
@@ -14,10 +12,9 @@ from faultline.cells.cell import Cell, listed
 from faultline.cells.selection import Selection
 from faultline.export import issue, prove
 from faultline.export.cell import place
-from faultline.observations import measured, verdicts
+from faultline.observations import measured
 
 FOLDER = GENERATED / "reports"
-HEAD = ("failure", "where, today", "the cell that the report shows", "for", "first record")
 
 
 def run(names: str) -> int:
@@ -42,8 +39,7 @@ def run(names: str) -> int:
         else:
             output = proof.file.with_suffix(".log").read_text(encoding="utf-8")
             report.write_text(issue.write_issue(place(cell), output), encoding="utf-8")
-    (FOLDER / "README.md").write_text(index(), encoding="utf-8")
-    print(f"{FOLDER}: {len(list(FOLDER.glob('*.md'))) - 1} reports")
+    print(f"{FOLDER}: {len(list(FOLDER.glob('*.md')))} reports")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
@@ -54,20 +50,3 @@ def shown(failure: Failure) -> Cell | None:
     showing = claims.showing(failure, today)
     showing = [cell for cell in showing if fnmatchcase(cell.name, failure.report)] or showing
     return min(measured.quick(showing), key=lambda cell: today[cell][0] == "raises", default=None)
-
-
-def index() -> str:
-    """Markdown: each failure that has a report, with where it happens, the cell and the record upstream."""
-    rows = [
-        row(
-            f"[{failure.name}]({failure.name}.md)",
-            "; ".join(verdicts.endings(failure)),
-            f"`{cell.name}`",
-            failure.upstream or "nobody: a mistake in one's own code",
-            failure.records[0],
-        )
-        for failure in failures().values()
-        if (cell := shown(failure)) and (FOLDER / f"{failure.name}.md").exists()
-    ]
-    intro = f"Each report's file was run by itself and ended with REPRODUCED, on {stack_name(measured.pinned())}."
-    return "\n".join(["# Reports for upstream", "", intro, "", *headed(HEAD, rows), ""])

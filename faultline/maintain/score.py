@@ -46,13 +46,7 @@ class LabelledLog:
 
 @dataclass(frozen=True)
 class Scored:
-    """One group: how many logs have a failure of the catalogue, how many don't, and how they were answered.
-
-    right   the failure, or only its mechanism where no more is right
-    one_of  two or more failures with one mechanism, the right one among them
-    less    the mechanism alone, of the right failure
-    wrong   another failure, or the failure where only its mechanism is right
-    """
+    """One group: how many logs have a failure of the catalogue, how many don't, and how these were answered."""
 
     group: str
     with_answer: int
@@ -60,29 +54,14 @@ class Scored:
     worths: Counter[str]
 
     @property
-    def wrong(self) -> int:
-        return self.worths["wrong"]
-
-    @property
-    def good(self) -> int:
-        """The logs whose failure was named, by itself, among others or for its mechanism."""
-        return self.worths["right"] + self.worths["one_of"] + self.worths["less"]
-
-    @property
-    def precision(self) -> str:
-        return _share(self.good, self.good + self.wrong)
-
-    @property
-    def recall(self) -> str:
-        return _share(self.worths["right"], self.with_answer)
-
-    @property
-    def named(self) -> str:
-        return _share(self.good, self.with_answer)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.3f}" if whole else "none"
+    def shares(self) -> dict[str, float]:
+        """What was not named wrongly, of all that was named; what was named rightly or at all, of all that have one."""
+        named = self.worths["right"] + self.worths["one_of"] + self.worths["less"]
+        return {
+            "precision": named / ((named + self.worths["wrong"]) or 1),
+            "recall": self.worths["right"] / (self.with_answer or 1),
+            "named at all": named / (self.with_answer or 1),
+        }
 
 
 def labelled_logs() -> Iterator[LabelledLog]:
@@ -121,7 +100,13 @@ def answer_of(diagnosis: Diagnosis) -> str:
 
 
 def worth(labelled: LabelledLog, answer: str) -> str:
-    """The worth of an answer: right, one_of, less or wrong; empty if no failure was named."""
+    """The worth of an answer; empty if no failure was named.
+
+    right   the failure, or only its mechanism where no more is right
+    one_of  two or more failures with one mechanism, the right one among them
+    less    the mechanism alone, of the right failure
+    wrong   another failure, or the failure where only its mechanism is right
+    """
     if answer == UNKNOWN:
         return ""
     if answer == labelled.label:
@@ -149,11 +134,12 @@ def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
 def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
     """Precision and recall as Markdown, and each log that was answered otherwise."""
     columns = ("of the catalogue", "others", "named rightly", "one of several", "the mechanism alone", "named wrongly")
+    scores = score(answers)
     rows = []
-    for scored in score(answers):
+    for scored in scores:
         counts = (scored.with_answer, scored.without, *(scored.worths[word] for word in WORTHS))
-        rows.append(row(scored.group, *map(str, counts), scored.precision, scored.recall, scored.named))
-    lines = headed(("group", *columns, "precision", "recall", "named at all"), rows)
+        rows.append(row(scored.group, *map(str, counts), *(f"{share:.3f}" for share in scored.shares.values())))
+    lines = headed(("group", *columns, *scores[-1].shares), rows)
     missed = [
         f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
         for labelled, answer in answers
@@ -168,4 +154,4 @@ def run() -> int:
     text = table(answers)
     print(text)
     print(put(FIXTURES / "README.md", lambda: text))
-    return EXIT_UNEXPECTED if score(answers)[-1].wrong else EXIT_AS_EXPECTED
+    return EXIT_UNEXPECTED if score(answers)[-1].worths["wrong"] else EXIT_AS_EXPECTED

@@ -38,14 +38,8 @@ def place(cell: Cell) -> Place:
 @functools.cache
 def pinned() -> dict[str, str]:
     """The versions of today's stack, as requirements.txt pins them."""
-    pins = everything_pinned()
+    pins = packages.pinned(ROOT / "requirements.txt")
     return {name: pins[name] for name in STACK if name in pins}
-
-
-@functools.cache
-def everything_pinned() -> dict[str, str]:
-    """All that requirements.txt pins, by name."""
-    return packages.pinned(ROOT / "requirements.txt")
 
 
 @functools.cache
@@ -104,7 +98,8 @@ def shown_on(failure: Failure) -> str:
 
 def months() -> list[Stack]:
     """The stacks of the timeline, the oldest first, today's last."""
-    return sorted((stack for stack in store.stacks().values() if stack.month), key=lambda stack: stack.age)
+    dated = (stack for stack in store.stacks().values() if stack.month)
+    return sorted(dated, key=lambda stack: (stack.month == TODAY, stack.month))
 
 
 @store.view

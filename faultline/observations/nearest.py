@@ -8,12 +8,13 @@ from packaging.version import InvalidVersion, Version
 
 from faultline.base.packages import STACK, TODAY
 from faultline.catalogue import Failure
+from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations import measured, store
 from faultline.observations.measured import Place, place
-from faultline.observations.store import Row, Stack
+from faultline.observations.store import Stack
 
-Runs = Mapping[Cell, Row]
+Runs = Mapping[Cell, Did]
 """What broken cells did on one stack."""
 
 
@@ -39,37 +40,37 @@ def nearest(failure: Failure, versions: Mapping[str, str]) -> tuple[Stack, Runs]
 @functools.cache
 def runs(failure: Failure) -> list[tuple[Stack, Runs]]:
     """Each stack on which broken cells of a failure were run, today's first, and what they did; impossible left out."""
-    did: dict[str, dict[Cell, Row]] = {TODAY: {}}
-    for cell, today in measured.outcomes(failure).items():
-        did[TODAY][cell] = Row(cell.name, TODAY, *today)
-    stacks = {name: stack for name, stack in store.stacks().items() if stack.named and name != TODAY}
-    for cell, rows in store.rows(failure.name).items():
-        for row in rows:
-            if row.stack in stacks:
-                did.setdefault(row.stack, {})[cell] = row
+    stacks = {name: stack for name, stack in store.stacks().items() if stack.named}
     stacks[TODAY] = Stack(TODAY, measured.pinned())
-    broken = {
-        name: {cell: row for cell, row in there.items() if cell.broken and row.outcome != "impossible"}
-        for name, there in did.items()
+    known = [(TODAY, cell, did) for cell, did in measured.outcomes(failure).items()]
+    for cell, rows in store.rows(failure.name).items():
+        known += [(row.stack, cell, row.did) for row in rows if row.stack in stacks and row.stack != TODAY]
+    by_stack: dict[str, dict[Cell, Did]] = {}
+    for name, cell, did in known:
+        if cell.broken:
+            by_stack.setdefault(name, {})[cell] = did
+    ran = {
+        name: {cell: did for cell, did in there.items() if did.outcome != "impossible"}
+        for name, there in by_stack.items()
     }
-    return [(stacks[name], there) for name, there in broken.items() if there]
+    return [(stacks[name], there) for name, there in ran.items() if there]
 
 
 def disappeared(failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str]) -> bool:
     """Whether cells were run in these places on the stack nearest to these versions, and none ended so."""
     near = nearest(failure, versions)
     there = _within(near[1], where) if near else []
-    return bool(there) and not any(row.signature == signature for row in there)
+    return bool(there) and not any(did.signature == signature for did in there)
 
 
 def then(did: Runs, where: Collection[Place]) -> dict[str, int]:
     """How many cells had which outcome, in these places if any was run there."""
-    rows = _within(did, where) or did.values()
-    return dict(Counter(" ".join(row.did).strip() for row in rows).most_common())
+    there = _within(did, where) or did.values()
+    return dict(Counter(" ".join(each).strip() for each in there).most_common())
 
 
-def _within(did: Runs, where: Collection[Place]) -> list[Row]:
-    return [row for cell, row in did.items() if place(cell) in where]
+def _within(did: Runs, where: Collection[Place]) -> list[Did]:
+    return [each for cell, each in did.items() if place(cell) in where]
 
 
 def _upto(versions: Mapping[str, str], name: str, version: str) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from faultline.base.errors import UsageError
-from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
@@ -44,11 +43,6 @@ class Stack:
     @property
     def named(self) -> bool:
         return not self.name.startswith(OTHER)
-
-    @property
-    def age(self) -> tuple[bool, str]:
-        """Months in their order, today behind them, if sorted by it."""
-        return self.month == TODAY, self.month
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ def write(observations: Observations) -> None:
     for failure, every_row in by_failure.items():
         # A stable sort: the runs of one cell on one stack stay in their order.
         every_row.sort(key=lambda row: (row.cell, row.stack))
-        _write(_rows_file(failure), every_row)
+        _write(_rows_file(failure), [_short(row) for row in every_row])
     forget()
 
 
@@ -179,15 +173,13 @@ def _write(file: Path, lines: Sequence[object]) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    partial.write_bytes(b"".join(msgspec.json.encode(_short(line)) + b"\n" for line in lines))
+    partial.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     partial.replace(file)
 
 
-def _short(line: object) -> object:
+def _short(row: Row) -> list[str]:
     """A row without the empty fields at its end."""
-    if not isinstance(line, Row):
-        return line
-    fields = [*line]
+    fields = [*row]
     while not fields[-1]:
         fields.pop()
     return fields

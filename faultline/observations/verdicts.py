@@ -9,7 +9,7 @@ from faultline.catalogue import Claim, Failure
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Verdict
-from faultline.cells.words import _order, grouped, places
+from faultline.cells.words import grouped, order, places
 from faultline.observations import measured
 
 
@@ -63,7 +63,7 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
         cell: claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell for cell in cells_shown
     }
     by_outcome: dict[str, list[Cell]] = {}
-    for cell in sorted(judged, key=_order):
+    for cell in sorted(judged, key=order):
         by_outcome.setdefault(str(observed[judged[cell]]), []).append(cell)
     return [
         outcome if len(there) == len(cells) else f"{outcome} under {', '.join(places(there, cells))}"

@@ -40,10 +40,6 @@ def run(request: Request) -> int:
         )
     cell = as_reported(failure, failure.reported, request.device)
     devices.check_device(cell.device)
-    if failure.reported.needs_gpu and cell.device == "cpu":
-        raise UsageError(
-            f"{failure.name} needs a GPU, as it was reported: give --device cuda on a machine that has one"
-        )
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
     both = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]

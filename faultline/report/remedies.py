@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable
 
+from faultline.base.text import count
 from faultline.observations.remedies import Fate
 
 ORDER = ("verified", "conditional", "refuted")
 
 
-def lines(fates: Iterable[Fate]) -> list[str]:
-    """A line for each remedy, the ones that help first: the verdict, the remedy, and how many cells support it."""
+def rows(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
+    """The verdict, the remedy and how many cells support it, the remedies that help first; `whose` cells these are."""
 
-    def line(fate: Fate) -> str:
+    def row(fate: Fate) -> tuple[str, str, str]:
         text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == "detects" else fate.claim.text
-        count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
-        return f"{fate.word:<11}  {text}  [{'; '.join((count, *fate.against))}]"
+        cells = f"{fate.speak_for} of {count(fate.cells, 'cell')}{whose}"
+        return fate.word, text, "; ".join((cells, *fate.against))
 
-    return [line(fate) for fate in sorted(fates, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps"))]
+    return [row(fate) for fate in sorted(fates, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps"))]

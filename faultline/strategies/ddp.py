@@ -15,6 +15,7 @@ SETTINGS = (
 )
 ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
 PRESETS = {"multi_gpu": ("ddp*",)}
+SWITCHES = {"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"}
 MESSAGES = ((re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),)
 FRAMES = (
     (re.compile(r"Expected to have finished reduction|Expected to mark a variable ready only once"), ("ddp*",)),

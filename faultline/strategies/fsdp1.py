@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,13 @@ STRATEGIES = {
     "fsdp1-grad-op": Options("SHARD_GRAD_OP"),
     "fsdp1-no-shard": Options("NO_SHARD"),
 }
+NUMBERS = {"FULL_SHARD": "1", "SHARD_GRAD_OP": "2", "NO_SHARD": "3"}
+
+
+def configured(settings: Mapping[str, object]) -> list[str]:
+    """The strategy of a sharding, which configs name, or number."""
+    asked = settings["sharding"] if settings.get("fsdp_version") == "1" else None
+    return [name for name, each in STRATEGIES.items() if asked in (each.sharding.lower(), NUMBERS[each.sharding])]
 
 
 def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:

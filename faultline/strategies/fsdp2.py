@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +28,14 @@ class Options:
 
 
 STRATEGIES = {"fsdp2": Options(), "fsdp2-no-reshard": Options(reshard_after_forward=False)}
+
+
+def configured(settings: Mapping[str, object]) -> list[str]:
+    """The strategy of a config; what it doesn't say is torch's default."""
+    if settings.get("fsdp_version") != "2":
+        return []
+    reshards = settings["reshard"] is not False
+    return [name for name, options in STRATEGIES.items() if options.reshard_after_forward == reshards]
 
 
 def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:

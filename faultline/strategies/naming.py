@@ -28,6 +28,26 @@ def presets() -> dict[str, tuple[str, ...]]:
     }
 
 
+@functools.cache
+def switches() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """The training arguments that switch a strategy on, with the strategies that are left if they are on, or off.
+
+    Both leave open whether the strategy's family is what runs.
+    """
+    every = frozenset(strategies.names())
+    return {
+        key: (every - family.STRATEGIES.keys() | {name}, every - {name})
+        for family in strategies.families().values()
+        for key, name in getattr(family, "SWITCHES", {}).items()
+    }
+
+
+def configured(**settings: object) -> frozenset[str]:
+    """The strategies that the settings of an engine leave: `zero_stage` or `fsdp_version`, and what refines them."""
+    families = (family for family in strategies.families().values() if hasattr(family, "configured"))
+    return frozenset(name for family in families for name in family.configured(settings))
+
+
 def asked_for(texts: Iterable[str]) -> tuple[str, ...]:
     """The strategies that settings name; nothing if they name several."""
     asked: set[tuple[str, ...]] = set()

@@ -4,7 +4,7 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,22 @@ STRATEGIES = {
     file.stem: Options(file, read_config(file)["zero_optimization"])
     for file in sorted(CONFIGS.glob("*.json"), key=lambda file: file.stem)
 }
+
+
+def configured(settings: Mapping[str, Any]) -> list[str]:
+    """The strategies of a stage: only the model shows which bucket is smaller than it.
+
+    ``auto`` is the square of the hidden size in transformers, and so smaller.
+    """
+    stage = settings.get("zero_stage")
+    if stage is None:
+        return []
+    if stage == 3 and "param" in settings["offload"]:
+        return ["zero3-offload-param"]
+    if stage in (2, 3) and settings["offload"]:
+        return [f"zero{stage}-offload"]
+    small = f"zero{stage}-small"
+    return [small] if settings["bucket"] == "auto" and stage else [f"zero{stage}", small]
 
 
 def config(options: Options, setup: Setup) -> Config:

@@ -9,7 +9,7 @@ FAILURE = Failure(
     upstream="pytorch/pytorch",
     errors={
         "static-graph-no-sync": r"expect_autograd_hooks_ INTERNAL ASSERT FAILED",
-        # As accelerate's users were told it.
+        # As accelerate's users saw it.
         "no-exception-set": r"SystemError: .*returned NULL without setting an exception",
     },
     also_raises=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model

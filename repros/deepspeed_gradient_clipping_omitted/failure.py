@@ -24,7 +24,7 @@ FAILURE = Failure(
             "a number for `gradient_clipping` in the config, or 0.0", "*broken/zero*", remedy="explicit"
         ),
         "https://github.com/deepspeedai/DeepSpeed/issues/6743": detects(
-            "a `grad_norm` above `max_grad_norm` in the log tells that gradients aren't clipped",
+            "a `grad_norm` above `max_grad_norm` in the log shows that gradients aren't clipped",
             "sft-auto",
             remedy="norm_in_log",
         ),
@@ -33,7 +33,7 @@ FAILURE = Failure(
             helps(
                 "`max_grad_norm=1.0`, which is DeepSpeed's default as well since 0.19.3", "sft-broken", remedy="norm_1"
             ),
-            trains("DDP and FSDP clip as they are told", "*broken/[df][ds]*"),
+            trains("DDP and FSDP clip as they are asked to", "*broken/[df][ds]*"),
         ),
     },
 )
@@ -53,7 +53,7 @@ def scenario(remedy, setup):
 
 
 def trainer(variant, arguments, setup):
-    """The real trainer, told to clip in its own arguments."""
+    """The real trainer, asked to clip in its own arguments."""
     from faultline.trainers import changed_config
     from tiny_models.kit import qwen2, sft_trainer
 

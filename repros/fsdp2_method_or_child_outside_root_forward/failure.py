@@ -13,7 +13,7 @@ FAILURE = Failure(
     checkpointing=("off",),  # checkpointing has no part in where a call goes
     errors={
         "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
-        # A child that ran first: as FSDP2 tells it, and FSDP1.
+        # A child that ran first: as FSDP2 words it, and FSDP1.
         "lazily-initialized": r"FSDP state has already been lazily initialized for"
         r"|Non-root FSDP instance's `_is_root` should not have been set yet",
         # FSDP1 and ZeRO-3, whose shards are flat or empty.

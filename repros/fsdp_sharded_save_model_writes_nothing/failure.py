@@ -39,7 +39,7 @@ SHARDED = {"state_dict_type": "SHARDED_STATE_DICT"}
 
 
 def scenario(remedy, setup):
-    """The mechanism: accelerate, told by the variable that its launcher sets, and a checkpoint of its own."""
+    """The mechanism: accelerate, set by the variable that its launcher sets, and a checkpoint of its own."""
     import os
 
     from tiny_models.kit import Scenario, causal_lm_loss, qwen2, text_batch

@@ -21,7 +21,7 @@ FAILURE = Failure(
         "https://github.com/huggingface/transformers/issues/26221": (
             helps("`use_reentrant=False`", "broken", checkpointing="non-reentrant"),
             helps(
-                "`use_reentrant=False` told to the model, and not to the trainer",
+                "`use_reentrant=False` given to the model, and not to the trainer",
                 "sft-broken",
                 remedy="model_non_reentrant",
             ),

@@ -31,7 +31,7 @@ FAILURE = Failure(
     claims={
         "https://github.com/huggingface/trl/pull/840": helps("pass `ref_model=`", remedy="explicit"),
         "https://github.com/eric-mitchell/direct-preference-optimization/issues/46": detects(
-            "the first loss tells: it must be ln 2", "dpo-broken", remedy="ln_2"
+            "the first loss shows it: it must be ln 2", "dpo-broken", remedy="ln_2"
         ),
         "https://github.com/huggingface/trl/pull/640": helps("an adapter (PEFT)", "dpo-broken", remedy="peft"),
         "https://github.com/huggingface/trl/issues/827": (
@@ -90,7 +90,7 @@ def trainer(variant, arguments, setup):
     name, remedy = variant.trainer.upper(), variant.remedy
     settings = {"grpo": {**GRPO, "beta": 0.1}, "kto": {"loss_type": "apo_zero_unpaired"}}.get(variant.trainer, {})
     made = from_trl(variant.trainer, f"{name}Config")
-    if remedy == "two_adapters" and hasattr(made, "ref_adapter_name"):  # older releases are told which is which
+    if remedy == "two_adapters" and hasattr(made, "ref_adapter_name"):  # older releases ask which is which
         settings = {"model_adapter_name": "policy", "ref_adapter_name": "reference"}
     others = {"args": made(**{**arguments, **settings}), "train_dataset": turns(COLUMNS[variant.trainer])}
     if variant.trainer == "grpo":

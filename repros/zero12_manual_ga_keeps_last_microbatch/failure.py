@@ -13,7 +13,7 @@ FAILURE = Failure(
     upstream="deepspeedai/DeepSpeed",
     checkpointing=("off",),  # checkpointing has no part in how micro-batches are added up
     errors={"no-sync-refused": r"no_sync context manager is incompatible with gradient partitioning"},
-    # DDP's own: unused parameters with reentrant checkpointing, and a static graph with `no_sync`; and what a remedy
+    # Of DDP: unused parameters with reentrant checkpointing, and a static graph with `no_sync`; and what a remedy
     # that isn't one ends in.
     also_raises=("static-graph-no-sync", "marked-ready-twice", "no-sync-refused"),
     variants=(Variant("broken", checkpointing=EVERY_MODE),),

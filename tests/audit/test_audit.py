@@ -62,7 +62,7 @@ def names(of):
 
 
 def cases(of, name):
-    return [case for found in conditions.findings(of) if found.failure.name == name for case in found.cases]
+    return [case for results in conditions.findings(of) if results.failure.name == name for case in results.cases]
 
 
 def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
@@ -70,8 +70,8 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     code, out, errors = asked("audit", project(tmp_path))
     assert code == 1 and not errors
     assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index("could apply")
-    for told in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
-        assert told in out
+    for answer in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
+        assert answer in out
     [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
     assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "trl-0.15.2"
 
@@ -81,8 +81,10 @@ def test_another_torch_than_was_run_is_a_condition(tmp_path, asked):
     project(tmp_path)
     (tmp_path / "requirements.txt").write_text(PROJECT["requirements.txt"].replace("2.13.0", "1.13.1"))
     _, out, _ = asked("audit", str(tmp_path), "--json")
-    found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}["grpo_lora_no_grad"]
-    assert not found["sure"] and any("your torch does what" in text for case in found["cases"] for text in case["if"])
+    results = {finding["failure"]: finding for finding in json.loads(out)["findings"]}["grpo_lora_no_grad"]
+    assert not results["sure"] and any(
+        "your torch does what" in text for case in results["cases"] for text in case["if"]
+    )
 
 
 CLEAN = {
@@ -133,10 +135,10 @@ def test_a_mode_in_which_nothing_was_run_says_nothing(tmp_path, asked):
 def test_a_strategy_and_a_trainer_that_hold_are_enough_without_a_release():
     """The near miss of a clean project: nobody pins TRL, and everything else that is recorded holds."""
     place = {"strategy": "zero2", "checkpointing": "reentrant", "trainer": "grpo", "adapter": "yes"}
-    [found] = [f for f in conditions.findings(setup(**place)) if f.failure.name == "grpo_lora_no_grad"]
-    assert found.applies and not found.sure
-    [found] = [f for f in conditions.findings(setup()) if f.failure.name == "grpo_lora_no_grad"]
-    assert not found.applies
+    [results] = [f for f in conditions.findings(setup(**place)) if f.failure.name == "grpo_lora_no_grad"]
+    assert results.applies and not results.sure
+    [results] = [f for f in conditions.findings(setup()) if f.failure.name == "grpo_lora_no_grad"]
+    assert not results.applies
 
 
 @pytest.mark.parametrize(
@@ -159,8 +161,8 @@ def test_the_mode_that_nobody_names_is_that_of_the_releases(tmp_path, requiremen
     """Breaks when `gradient_checkpointing: true` leaves both modes open though the pins say which it is."""
     train = CLEAN["grpo"].replace("trainer: sft\n", "").replace("dataset_text_field: text\n", "")
     train = train.replace("completion_only_loss: true\n", "")
-    own = grpo if "trainer" in grpo else f"trainer: sft\n{grpo}"
-    files = project(tmp_path, **{**CLEAN, "requirements": requirements, "grpo": train + own})
+    relevant = grpo if "trainer" in grpo else f"trainer: sft\n{grpo}"
+    files = project(tmp_path, **{**CLEAN, "requirements": requirements, "grpo": train + relevant})
     assert read_project([files]).left["checkpointing"] == {*modes.split()}
 
 
@@ -168,8 +170,8 @@ def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
     """Breaks when TRL, which makes an adapter's checkpointing reentrant under ZeRO-3, is taken at the default."""
     zero3 = PROJECT["accelerate.yaml"].replace("zero_stage: 2", "zero_stage: 3")
     train = CLEAN["grpo"].replace("use_peft: false", "use_peft: true")
-    found = read_project([project(tmp_path, **{**CLEAN, "accelerate": zero3, "grpo": train})])
-    assert found.left["checkpointing"] == {"reentrant", "non-reentrant"}
+    results = read_project([project(tmp_path, **{**CLEAN, "accelerate": zero3, "grpo": train})])
+    assert results.left["checkpointing"] == {"reentrant", "non-reentrant"}
 
 
 @pytest.mark.parametrize(
@@ -186,12 +188,12 @@ def test_newer_trainers_force_the_mode_of_adapters_under_zero3(tmp_path):
 def test_what_goes_wrong_below_a_trainer_is_told_to_all(failure, place, trainer):
     """Breaks when who trains with another trainer than it was measured in isn't told, or is told as if it were that."""
     left = {key: frozenset([value]) for key, value in {**place, "trainer": trainer}.items()}
-    mine = [c for c in cases(Project(left, TODAY), failure) if c.variants[0].name == "sft-broken"]
-    assert mine and all(("trainer" in case.holds) == (trainer == "sft") for case in mine)
+    matching = [c for c in cases(Project(left, TODAY), failure) if c.variants[0].name == "sft-broken"]
+    assert matching and all(("trainer" in case.holds) == (trainer == "sft") for case in matching)
     like = {"sft": "", OTHER_TRAINER: "the trainer is TRL's sft, or another"}.get(
         trainer, "your trainer behaves like TRL's sft (the failure"
     )
-    assert all(told(case).startswith(like) and case.applies == (not case.asks) for case in mine)
+    assert all(answer_to(case).startswith(like) and case.applies == (not case.asks) for case in matching)
     assert not [c for c in cases(Project(left, TODAY), "grpo_lora_no_grad") if trainer == "sft"], "that is TRL's own"
 
 
@@ -201,18 +203,18 @@ def test_a_setting_is_there_by_default_only_since_its_release(release, asked, mo
     # As if no run had shown yet that it isn't there with these releases.
     monkeypatch.setattr(history, "of", lambda *of: [each for each in UNCACHED(*of) if each.stack == "today"])
     of = setup({"transformers": release}, strategy="ddp", trainer="gkd")
-    own = [c for c in cases(of, "distillation_loss_over_ranks") if "average_tokens_across_devices" in c.open]
-    assert own and all(case.asks == asked and "since transformers 4.54" in told(case) for case in own)
+    relevant = [c for c in cases(of, "distillation_loss_over_ranks") if "average_tokens_across_devices" in c.open]
+    assert relevant and all(case.asks == asked and "since transformers 4.54" in answer_to(case) for case in relevant)
 
 
-def told(case):
+def answer_to(case):
     return "; ".join(conditions.words(case, condition) for condition in case.open)
 
 
 def test_where_only_the_mode_is_open_only_the_mode_is_asked_for():
     """Breaks when a strategy that holds is asked for once more."""
-    found = cases(setup({"deepspeed": "==0.17.0"}, strategy="zero2", trainer=OTHER_TRAINER), "zero_double_reduction")
-    assert "checkpointing is reentrant" in found[0].open and "trains under" not in str(found[0].open)
+    results = cases(setup({"deepspeed": "==0.17.0"}, strategy="zero2", trainer=OTHER_TRAINER), "zero_double_reduction")
+    assert "checkpointing is reentrant" in results[0].open and "trains under" not in str(results[0].open)
 
 
 def test_what_no_cell_showed_is_said_in_words(tmp_path, asked, monkeypatch):
@@ -233,12 +235,12 @@ def test_the_example_of_the_page_is_what_is_printed(tmp_path, asked):
 def test_the_table_of_keys_is_the_answers(tmp_path, asked):
     """Breaks when whoever reads the JSON is misled."""
     code, out, _ = asked("audit", project(tmp_path), "--json")
-    told = json.loads(out)
+    answer = json.loads(out)
     assert code == 1
-    keys = {*told, *told["findings"][0], *told["findings"][0]["cases"][0]}
+    keys = {*answer, *answer["findings"][0], *answer["findings"][0]["cases"][0]}
     table = PAGE.split("\n## JSON\n")[1].split("\n## ")[0]
     assert keys - {"if"} <= set(re.findall(r"`(\w+)`", table)) and "each `if`" in table
-    best = told["findings"][0]
+    best = answer["findings"][0]
     assert best["sure"] and best["failure"] == "grpo_lora_no_grad" and not best["cases"][0]["if"]
     assert best["cases"][0]["holds"]["checkpointing"] == [
         "grpo.yaml:5 gradient_checkpointing: true",
@@ -358,8 +360,8 @@ def test_what_is_listed_was_measured(full):
             assert variants == {variant.name for variant in case.variants}
             shown = evidence(finding.failure, case, full.versions)
             elsewhere = any(s.shows for cell in case.shown for s in history.of(finding.failure, cell))
-            told = releases.NOT_BEFORE in case.open or "older than" in str(case.open)
-            assert shown.today or shown.stacks or elsewhere or told
+            answer = releases.NOT_BEFORE in case.open or "older than" in str(case.open)
+            assert shown.today or shown.stacks or elsewhere or answer
             assert all(f"FAILURE={finding.failure.name}" in c or finding.failure.name in c for c in shown.commands)
 
 
@@ -367,9 +369,9 @@ def test_what_is_listed_was_measured(full):
 def test_todays_cells_are_found_again(name):
     """Breaks when a place in which the matrix shows a failure today isn't told to who trains just there."""
     failure = FAILURES[name]
-    told = measured.outcomes(failure)
-    broken = [c for c in told if c.variant.endswith("broken") and c.world_size == 2]
-    for cell in (c for c in broken if history.shows(failure, c, told[c])):
+    answer = measured.outcomes(failure)
+    broken = [c for c in answer if c.variant.endswith("broken") and c.world_size == 2]
+    for cell in (c for c in broken if history.shows(failure, c, answer[c])):
         variant = failure.variant(cell.variant)
         left = {
             "strategy": frozenset([cell.strategy]),
@@ -378,8 +380,8 @@ def test_todays_cells_are_found_again(name):
             "trainer": frozenset([variant.trainer or OTHER_TRAINER]),
             **{need: frozenset(["yes"]) for need in variant.needs},
         }
-        own = [case for case in cases(Project(left, TODAY), name) if variant in case.variants]
-        assert own and not set(own[0].open) - {variant.look_for}, f"{cell.id} is not told as certain"
+        relevant = [case for case in cases(Project(left, TODAY), name) if variant in case.variants]
+        assert relevant and not set(relevant[0].open) - {variant.look_for}, f"{cell.id} is not told as certain"
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -387,10 +389,10 @@ def test_todays_cells_are_found_again(name):
 def test_cells_that_train_are_not_found(name):
     """The near misses of the test above: breaks when a place in which a variant trains today is told of."""
     failure = FAILURES[name]
-    told = measured.outcomes(failure)
-    for cell in told:
+    answer = measured.outcomes(failure)
+    for cell in answer:
         variant = failure.variant(cell.variant)
-        if not cell.variant.endswith("broken") or told[cell][0] != "trains" or cell.world_size != 2:
+        if not cell.variant.endswith("broken") or answer[cell][0] != "trains" or cell.world_size != 2:
             continue
         left = {axis: frozenset([getattr(cell, axis)]) for axis in ("strategy", "checkpointing", "precision")}
         left["trainer"] = frozenset([variant.trainer or OTHER_TRAINER])
@@ -400,10 +402,12 @@ def test_cells_that_train_are_not_found(name):
 def pairs():
     """Every failure that names stacks of stacks/, with each of them that its rules were held against."""
     for failure in FAILURES.values():
-        yield from ((failure.name, stack) for stack in {s for c in own(failure) for s in history.pinned(failure, c)})
+        yield from (
+            (failure.name, stack) for stack in {s for c in broken_cells(failure) for s in history.pinned(failure, c)}
+        )
 
 
-def own(failure):
+def broken_cells(failure):
     return [c for c in measured.outcomes(failure) if c.broken and c.world_size == 2 and releases.possible(failure, c)]
 
 
@@ -413,7 +417,7 @@ def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
     without it is told of it."""
     failure = FAILURES[name]
     asked = {package: ranges.exactly(version) for package, version in measured.pins(stack).items()}
-    for cell in (cell for cell in own(failure) if stack in history.pinned(failure, cell)):
+    for cell in (cell for cell in broken_cells(failure) if stack in history.pinned(failure, cell)):
         shows = history.shows(failure, cell, measured.outcomes(failure, stack)[cell])
         [did] = [
             sample for sample in history.of(failure, cell) if sample.versions == history.parsed(measured.pins(stack))
@@ -421,8 +425,8 @@ def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
         if (
             shows is not None and (did.outcome, did.signature) == measured.outcomes(failure, stack)[cell]
         ):  # else a run says otherwise
-            told = releases.state(failure, cell, asked)
-            assert told == (shows, ""), f"{cell.id} {told}"
+            answer = releases.state(failure, cell, asked)
+            assert answer == (shows, ""), f"{cell.id} {answer}"
 
 
 def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
@@ -433,11 +437,11 @@ def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
     for deepspeed, applies in (("0.17.5", False), ("0.18.2", True), ("0.18.3", False)):
         (tmp_path / "requirements.txt").write_text(re.sub("deepspeed==.*", f"deepspeed=={deepspeed}", pins))
         _, out, _ = asked("audit", str(tmp_path), "--json")
-        found = {finding["failure"]: finding for finding in json.loads(out)["findings"]}
-        assert ("zero2_ga_wrong_gradient" in found) == applies, deepspeed
+        results = {finding["failure"]: finding for finding in json.loads(out)["findings"]}
+        assert ("zero2_ga_wrong_gradient" in results) == applies, deepspeed
         if applies:
-            [case] = found["zero2_ga_wrong_gradient"]["cases"]
-            assert found["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
+            [case] = results["zero2_ga_wrong_gradient"]["cases"]
+            assert results["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
             assert case["outcomes"] == ["diverges (differs)"] and "deepspeed-0.18.2" in case["stacks"]["pinned"]
             assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
             assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
@@ -485,19 +489,19 @@ def test_a_setting_is_read_and_asked_for_only_where_no_file_says_it(tmp_path, na
     (tmp_path / "requirements.txt").write_text("".join(f"{name}=={v}\n" for name, v in measured.pinned().items()))
     (tmp_path / ("ds3.json" if engine.startswith("{") else "accelerate.yaml")).write_text(engine)
 
-    def told(more=""):
+    def answer(more=""):
         (tmp_path / "ds.json").unlink(missing_ok=True)
         (tmp_path / "train.yaml").write_text(ZERO + train + more * (not more.startswith("{")))
         if more.startswith("{"):
             (tmp_path / "ds.json").write_text(more)
-        found = conditions.findings(read_project([str(tmp_path)]))
-        return [finding for finding in found if finding.failure.name == name]
+        results = conditions.findings(read_project([str(tmp_path)]))
+        return [finding for finding in results if finding.failure.name == name]
 
-    [asked] = told()
+    [asked] = answer()
     assert not asked.applies and needs().keys() & {*asked.cases[0].open}
-    [found] = told(yes)
-    assert found.applies and found.sure
-    assert not told(no)
+    [results] = answer(yes)
+    assert results.applies and results.sure
+    assert not answer(no)
 
 
 @pytest.mark.parametrize(
@@ -517,9 +521,9 @@ def test_what_deepspeed_clips_at_by_itself_is_the_releases(tmp_path, deepspeed, 
     """Breaks when a norm that is DeepSpeed's own is taken for another one, or an unknown release for any."""
     (tmp_path / "requirements.txt").write_text(f"deepspeed{deepspeed}\n")
     (tmp_path / "train.yaml").write_text(f"output_dir: x\nmax_grad_norm: {norm}\n")
-    found = read_project([str(tmp_path)])
-    assert found.left["own max_grad_norm"] == {*unlike.split()}
-    assert found.sources["own max_grad_norm"] == (f"train.yaml:2 max_grad_norm: {norm}",)
+    results = read_project([str(tmp_path)])
+    assert results.left["own max_grad_norm"] == {*unlike.split()}
+    assert results.sources["own max_grad_norm"] == (f"train.yaml:2 max_grad_norm: {norm}",)
 
 
 def test_a_range_over_a_fix_is_an_if():
@@ -611,8 +615,8 @@ def test_a_control_that_goes_wrong_for_another_reason_is_not_the_failure(recorde
     for variant, shows in ("sft-broken", False), ("gold-broken", True):
         cell = f"{name}/{variant}/ddp/off/fp32/w2/cpu"
         recorded(cell, old=(stack(trl="0.16.0"), ("diverges", "differs")))
-        told = releases.state(FAILURES[name], Cell.parse(cell), TODAY | {"trl": ranges.exactly("0.16.0")})
-        assert (told[0] is not False) == shows, variant
+        answer = releases.state(FAILURES[name], Cell.parse(cell), TODAY | {"trl": ranges.exactly("0.16.0")})
+        assert (answer[0] is not False) == shows, variant
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -635,9 +639,9 @@ def test_a_run_with_another_torch_tells_of_its_own_releases(recorded):
     """Breaks when what was measured with an older torch isn't told to whoever has just that one."""
     failure, cell = FAILURES["zero_double_reduction"], "zero_double_reduction/broken/single/off/fp32/w1/cpu"
     recorded(cell, other_1=(stack(torch="2.9.0"), ("raises", next(iter(failure.errors)))))
-    for torch, told in ("==2.9.0", True), ("==2.13.0", False), (">=2.9", None):
+    for torch, answer in ("==2.9.0", True), ("==2.13.0", False), (">=2.9", None):
         asked = TODAY | {"torch": ranges.parse(torch)}
-        assert releases.state(failure, Cell.parse(cell), asked)[0] is told, torch
+        assert releases.state(failure, Cell.parse(cell), asked)[0] is answer, torch
 
 
 def test_an_unmeasured_way_to_train_is_told_of_nothing(tmp_path, asked):
@@ -651,8 +655,8 @@ def test_fixes_are_what_the_timeline_shows():
     """Breaks when a first fixed release that is stated isn't what the months show on both sides of it."""
     for failure in FAILURES.values():
         for fix in failure.history.fixed:
-            own = [c for c in measured.outcomes(failure) if releases.fixed(failure, c) is fix]
-            runs = [s for cell in own for s in history.of(failure, cell) if fix.package in s.versions]
+            relevant = [c for c in measured.outcomes(failure) if releases.fixed(failure, c) is fix]
+            runs = [s for cell in relevant for s in history.of(failure, cell) if fix.package in s.versions]
             first = ranges.public(fix.version)
             before = [s for s in runs if s.versions[fix.package] < first]
             after = [s for s in runs if s.versions[fix.package] >= first]
@@ -674,15 +678,15 @@ def test_what_began_with_a_release_is_left_out_before_it():
         (">=1.0", ["trl is 1.7.0 or newer"]),
         ("==99.0", ["your releases, newer than any that was measured, do what trl 1.16.0 does"]),
     ):
-        found = cases(setup({"trl": asked}, **place), failure.name)
-        assert [[*case.open] for case in found] == ([] if wanted is None else [wanted]), asked
+        results = cases(setup({"trl": asked}, **place), failure.name)
+        assert [[*case.open] for case in results] == ([] if wanted is None else [wanted]), asked
     assert "trl is 1.7.0 or newer" in cases(setup(**place), failure.name)[0].open
 
 
 def test_the_environment_here_is_todays_stack():
     """Breaks when what is installed is not read as what requirements.txt pins."""
-    found = put_together([Content(pins=audit_versions.environment(Path(sys.prefix), "installed"))]).versions
-    assert {name: asked.pinned for name, asked in found.items()} == {
+    results = put_together([Content(pins=audit_versions.environment(Path(sys.prefix), "installed"))]).versions
+    assert {name: asked.pinned for name, asked in results.items()} == {
         name: asked.pinned for name, asked in TODAY.items()
     }
 
@@ -697,8 +701,8 @@ def test_a_remedy_is_what_it_is_with_the_release_that_a_project_has(tmp_path, as
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     (tmp_path / "train.yaml").write_text("trainer: sft\noutput_dir: x\nmax_grad_norm: 0.5\nbf16: false\nfp16: false\n")
     _, out, _ = asked("audit", str(tmp_path), "--json")
-    found = {each["failure"]: each for each in json.loads(out)["findings"]}
-    case = found["deepspeed_gradient_clipping_omitted"]["cases"][0]
+    results = {each["failure"]: each for each in json.loads(out)["findings"]}
+    case = results["deepspeed_gradient_clipping_omitted"]["cases"][0]
     words = {fate["claim"].partition(",")[0]: fate["verdict"] for fate in case["remedies"]}
     assert (words["`max_grad_norm=1.0`"], words["`max_grad_norm=0`"]) == (one, none)
     assert ("today" if deepspeed == "0.19.3" else "with deepspeed 0.19.2") in case["measured"]

@@ -24,7 +24,7 @@ def versions(tmp_path, text, name="requirements.txt"):
     """The ranges that one file tells, by package."""
     file = tmp_path / name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return {package: found.text for package, found in read_project([str(file)]).versions.items()}
+    return {package: results.text for package, results in read_project([str(file)]).versions.items()}
 
 
 REQUIREMENTS = """\
@@ -123,9 +123,9 @@ def test_versions_in_the_forms_that_people_have_them(tmp_path, name):
     text, wanted = FORMS[name]
     (tmp_path / "more.txt").write_text("deepspeed~=0.16.4\n-r requirements.txt\n")
     (tmp_path / "poetry").mkdir()
-    found = versions(tmp_path, text, name)
-    assert {package: set(told.split(",")) for package, told in found.items()} == {
-        package: set(told.split(",")) for package, told in wanted.items()
+    results = versions(tmp_path, text, name)
+    assert {package: set(answer.split(",")) for package, answer in results.items()} == {
+        package: set(answer.split(",")) for package, answer in wanted.items()
     }
 
 
@@ -161,7 +161,7 @@ def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("accelerate=1.4.0", "not a requirement like trl==0.15.2: accelerate=1.4.0"),
         ("trl==", "not a requirement like trl==0.15.2: trl=="),
@@ -170,16 +170,16 @@ def test_a_lock_narrows_requirements_and_a_contradiction_is_not_known(tmp_path):
         ("git+https://example.org/accelerate@v1.4.0", "write accelerate @ git+https://example.org/accelerate@v1.4.0"),
     ],
 )
-def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, asked, line, said):
+def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, asked, line, expected):
     """Breaks when one slip hides the rest of a file, or vanishes."""
     (tmp_path / "req.txt").write_text(f"peft==0.14.0\n{line}\n")
     for path in (tmp_path, tmp_path / "req.txt"):
         setup = read_project([str(path)])
         assert setup.versions["peft"].text == "==0.14.0" and set(setup.versions) == {"peft"}
         [note] = setup.notes
-        assert "req.txt:2: " in note and said in note
+        assert "req.txt:2: " in note and expected in note
     code, out, _ = asked("audit", str(tmp_path))
-    assert code == 0 and said in out
+    assert code == 0 and expected in out
 
 
 def test_a_text_with_words_is_no_list_of_requirements(tmp_path):
@@ -229,8 +229,8 @@ def test_without_files_it_is_what_the_active_environment_has(tmp_path, monkeypat
     assert setup.versions == read_project([], environment=True).versions and "Faultline's own" in setup.notes[0]
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
     environment(tmp_path / "conda", "trl-0.15.2", "torch-2.5.1+cu124")
-    for own in ("", sys.prefix, str(tmp_path / "gone")):
-        monkeypatch.setenv("VIRTUAL_ENV", own)
+    for relevant in ("", sys.prefix, str(tmp_path / "gone")):
+        monkeypatch.setenv("VIRTUAL_ENV", relevant)
         setup = read_project([])
         assert {name: r.text for name, r in setup.versions.items()} == {"trl": "==0.15.2", "torch": "==2.5.1+cu124"}
         assert setup.read == (f"what is installed in {tmp_path / 'conda'}",)

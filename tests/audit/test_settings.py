@@ -54,16 +54,16 @@ def test_the_configs_that_trl_brings(file):
 def test_the_configs_that_deepspeed_brings(stage):
     """Breaks when DeepSpeed's own templates, which have comments or keys that we don't know, are no configs."""
     file = package("deepspeed") / "autotuning" / "config_templates" / f"template_zero{stage}.json"
-    found = read_project([str(file)]).left["strategy"]
-    assert found and all(name.startswith(f"zero{stage}") for name in found)
+    results = read_project([str(file)]).left["strategy"]
+    assert results and all(name.startswith(f"zero{stage}") for name in results)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda file: file.stem)
 def test_the_configs_that_the_matrix_runs_with(file):
     """Breaks when the very file that a strategy is run with is taken for another strategy."""
-    found = read_project([str(file)]).left["strategy"]
-    assert file.stem in found
-    assert found <= {file.stem, file.stem.removesuffix("-small"), f"{file.stem}-small"}
+    results = read_project([str(file)]).left["strategy"]
+    assert file.stem in results
+    assert results <= {file.stem, file.stem.removesuffix("-small"), f"{file.stem}-small"}
 
 
 def test_what_accelerate_itself_writes(tmp_path):
@@ -97,9 +97,9 @@ def test_what_accelerate_itself_writes(tmp_path):
             config = ClusterConfig(distributed_type=kind, **common, **more)
             file = tmp_path / name
             (config.to_yaml_file if name.endswith("yaml") else config.to_json_file)(str(file))
-            found = read_project([str(file)]).left
-            assert strategy in found["strategy"] and found["precision"] == {"bf16"}, f"{name} for {strategy}"
-            assert len(found["strategy"]) == (3 if strategy == "ddp" else 1)
+            results = read_project([str(file)]).left
+            assert strategy in results["strategy"] and results["precision"] == {"bf16"}, f"{name} for {strategy}"
+            assert len(results["strategy"]) == (3 if strategy == "ddp" else 1)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_beta_means_a_reference_model_only_where_it_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "need", "told"),
+    ("text", "need", "answer"),
     [
         ("gradient_accumulation_steps: 4\noutput_dir: x", "accumulation", "yes"),
         ("gradient_accumulation_steps: 1\noutput_dir: x", "accumulation", "no"),
@@ -232,10 +232,10 @@ def test_beta_means_a_reference_model_only_where_it_does(tmp_path):
         ("use_peft: true\nlora_r: 8", "trained head", None),
     ],
 )
-def test_settings_that_a_failure_needs(tmp_path, text, need, told):
+def test_settings_that_a_failure_needs(tmp_path, text, need, answer):
     """Breaks when what a file says of a setting is asked for, or what it doesn't say is taken as said."""
     name = "ds.json" if text.startswith("{") else "train.yaml"
-    assert left(tmp_path, text, name).get(need) == (frozenset([told]) if told else None)
+    assert left(tmp_path, text, name).get(need) == (frozenset([answer]) if answer else None)
 
 
 def configs():
@@ -259,8 +259,8 @@ def test_telling_settings_are_those_trainers_alone():
     for key, names in arguments.TRAINERS_BY_SETTING.items():
         if key == "reward_funcs":  # of TRL's scripts, whose arguments are no config's
             continue
-        found = {name for name, fields in have.items() if key in fields and name in known}
-        assert found == {name.replace("_", "") for name in names.split()}, f"{key} is a setting of {sorted(found)}"
+        results = {name for name, fields in have.items() if key in fields and name in known}
+        assert results == {name.replace("_", "") for name in names.split()}, f"{key} is a setting of {sorted(results)}"
 
 
 @pytest.mark.parametrize("key", ["beta", "max_grad_norm"])
@@ -326,9 +326,9 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.one_of(st.sampled_from(KEYS), PLAIN), VALUES, max_size=6))
 def test_any_values_are_taken_or_passed_over(data):
     """Breaks when a value of a kind that nobody expected there ends in a traceback."""
-    found = arguments.read(files.Document("x", Path("x"), "", data))
-    for told in found[1] if found else ():
-        assert told.source.startswith("x:") and told.axis
+    results = arguments.read(files.Document("x", Path("x"), "", data))
+    for answer in results[1] if results else ():
+        assert answer.source.startswith("x:") and answer.axis
 
 
 def test_fsdp_from_a_file_of_its_own(tmp_path):

@@ -12,7 +12,7 @@ from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import batch
 
 
-def own(do):
+def fault_of(do):
     with pytest.raises(Exception) as raised:  # noqa: PT011 - whichever
         do()
     return traces.own_fault(raised.value)
@@ -40,28 +40,30 @@ def test_what_the_suite_computes_wrongly_is_its_own():
     """Breaks when the comparison chokes on a layout, in torch or by itself, and the model is told to be at fault."""
     trace = compare.Trace(ONE, [ONE], [ONE])
     other = compare.Trace(ONE, [{"w": torch.ones(3)}], [ONE])
-    assert own(lambda: compare.compare(trace, other, other, "fp32")).startswith("compare.py:")
-    assert "in digest" in own(lambda: compare.digest({"w": 7}))
-    assert own(lambda: compare.read(Path("absent"))).startswith("compare.py:"), "the innermost frame is a library's"
+    assert fault_of(lambda: compare.compare(trace, other, other, "fp32")).startswith("compare.py:")
+    assert "in digest" in fault_of(lambda: compare.digest({"w": 7}))
+    assert fault_of(lambda: compare.read(Path("absent"))).startswith("compare.py:"), (
+        "the innermost frame is a library's"
+    )
 
 
 def test_a_hook_of_the_suite_within_a_model_is_its_own(monkeypatch):
     model = Model(lambda x: x)
     model.layer.register_forward_hook(lambda *_: compare.digest({"w": 7}))
-    assert "in digest" in own(lambda: model(torch.ones(1, 2)))
+    assert "in digest" in fault_of(lambda: model(torch.ones(1, 2)))
 
 
 def test_what_models_losses_and_engines_raise_is_theirs():
     """The near misses: breaks when a model's error is hidden as the suite's own, as it is called from there."""
     x = torch.ones(1, 2)
-    assert own(lambda: Model(fails)(x)) == ""
-    assert own(lambda: batch.loss(Model(fails), {"x": x})) == ""
-    assert own(lambda: batch.loss(Model(lambda x: x), {"x": x})) == "", "no output of transformers"
-    assert own(lambda: Model(lambda x: x @ x)(x)) == ""
-    assert own(lambda: scenario.next_token_loss(x, {})) == ""
+    assert fault_of(lambda: Model(fails)(x)) == ""
+    assert fault_of(lambda: batch.loss(Model(fails), {"x": x})) == ""
+    assert fault_of(lambda: batch.loss(Model(lambda x: x), {"x": x})) == "", "no output of transformers"
+    assert fault_of(lambda: Model(lambda x: x @ x)(x)) == ""
+    assert fault_of(lambda: scenario.next_token_loss(x, {})) == ""
     observed = Model(fails)
     Observer(observed)
-    assert own(lambda: observed(x)) == ""
+    assert fault_of(lambda: observed(x)) == ""
 
 
 def test_what_is_raised_by_intent_or_meets_anybody_is_no_fault():
@@ -71,8 +73,8 @@ def test_what_is_raised_by_intent_or_meets_anybody_is_no_fault():
     def ends(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert own(refuses) == ""
-    assert own(lambda: compare.copy({"w": type("Late", (), {"detach": ends})()})) == ""
+    assert fault_of(refuses) == ""
+    assert fault_of(lambda: compare.copy({"w": type("Late", (), {"detach": ends})()})) == ""
 
 
 def test_the_kind_of_an_error_is_not_read_from_its_name():
@@ -87,10 +89,10 @@ def test_the_kind_of_an_error_is_not_read_from_its_name():
         return report.error_report(raised.value)
 
     assert reported(Impossible("no")).kind == reported(ValueError("no")).kind == "error"
-    found = reported(errors.Impossible("lacks it"), ImportError("it"))
-    assert (found.kind, found.message, found.own) == ("impossible", "lacks it", "")
-    assert [(each.kind, each.text, each.follows) for each in found.chain] == [
+    results = reported(errors.Impossible("lacks it"), ImportError("it"))
+    assert (results.kind, results.message, results.own) == ("impossible", "lacks it", "")
+    assert [(each.kind, each.text, each.follows) for each in results.chain] == [
         ("error", "ImportError: it\n", False),
         ("impossible", "faultline.base.errors.Impossible: lacks it\n", True),
     ]
-    assert found.chain[-1].frames[-1].name == "reported" and found.line == "raise error from cause"
+    assert results.chain[-1].frames[-1].name == "reported" and results.line == "raise error from cause"

@@ -72,9 +72,9 @@ print(json.dumps({f"{name} {seed}": bits(make(seed=seed)) for name, make in MODE
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_in_another_process():
-    found = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    there = json.loads(found.stdout.splitlines()[-1])
+    results = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert results.returncode == 0, results.stderr
+    there = json.loads(results.stdout.splitlines()[-1])
     here = {f"{name} {seed}": bits(make(seed=seed)) for name, make in MODELS.items() for seed in (0, 7)}
     assert here == there, "reference and ranks would start from different weights"
 
@@ -241,5 +241,5 @@ def test_law_calls_are_the_vision_towers_and_change_no_logits(rows, slices, toke
         each = model(ids, pixels, rows * slices)
     assert logits[1][1] == 1 and logits[calls][1] == calls, "the tower runs another number of times than is said"
     assert each.shape == (rows, tokens, VOCAB_SIZE)
-    for found, _ in logits.values():
-        torch.testing.assert_close(found, each, rtol=1e-4, atol=1e-5)
+    for results, _ in logits.values():
+        torch.testing.assert_close(results, each, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ from faultline.base.packages import TODAY
 from faultline.base.text import matches
 from faultline.catalogue import Claim, Failure, History, Variant
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import AXES, CHECKPOINTING, Cell
 from faultline.cells.claims import swapped, verdict
 from faultline.cells.selection import Selection, select
@@ -41,9 +41,9 @@ PRESENT, FAILS, TRAINS, SHOWS = (Claim(f"it {kind}", kind=kind) for kind in ("pr
 KINDS = (HELPS, PRESENT, DETECTS, CHANGES, FAILS, TRAINS, SHOWS)
 UPGRADE = Claim("the next release", swap={"stack": "next"})
 
-OK, TORN, CHECK, WRONG = ("trains", ""), ("raises", "torn"), ("raises", "check"), ("diverges", "differs")
-HUNG, CRASHED, NONE = ("hangs", "no-progress"), ("crashes", "SIGABRT"), ("impossible", "")
-INVALID = ("invalid", "evidence")
+OK, TORN, CHECK, WRONG = Did("trains"), Did("raises", "torn"), Did("raises", "check"), Did("diverges", "differs")
+HUNG, CRASHED, NONE = Did("hangs", "no-progress"), Did("crashes", "SIGABRT"), Did("impossible")
+INVALID = Did("invalid", "evidence")
 
 CELL = Cell("example", "broken", "zero2")
 
@@ -60,7 +60,7 @@ CELL = Cell("example", "broken", "zero2")
         (HELPS, TORN, INVALID, "untested"),
         (HELPS, INVALID, OK, "untested"),
         (HELPS, NONE, OK, "untested"),
-        (HELPS, ("raises", "other"), OK, "untested"),
+        (HELPS, Did("raises", "other"), OK, "untested"),
         (HELPS, TORN, NONE, "untested"),
         (DETECTS, TORN, CHECK, "verified"),
         (DETECTS, WRONG, CHECK, "verified"),
@@ -182,7 +182,7 @@ CELLS = st.builds(
 )
 OUTCOMES = st.dictionaries(
     CELLS,
-    st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"])),
+    st.builds(Did, st.sampled_from([outcome.value for outcome in Outcome]), st.sampled_from(["", "torn", "check"])),
     max_size=30,
 )
 CLAIMS = st.sampled_from(KINDS)
@@ -213,8 +213,8 @@ def test_law_a_cell_counts_once_and_only_with_proof(claim, outcomes):
 def test_law_order_and_other_failures_change_nothing(claim, outcomes, random):
     mixed = list(outcomes.items())
     random.shuffle(mixed)
-    own = {cell: told for cell, told in mixed if cell.failure == FAILURE.name}
-    first, second = verdict(FAILURE, claim, outcomes), verdict(FAILURE, claim, own)
+    relevant = {cell: answer for cell, answer in mixed if cell.failure == FAILURE.name}
+    first, second = verdict(FAILURE, claim, outcomes), verdict(FAILURE, claim, relevant)
     assert set(first.supporting) == set(second.supporting) and set(first.against) == set(second.against)
 
 
@@ -286,6 +286,6 @@ def test_an_upgrade_is_held_against_the_stack_before_it(name, key):
     claim = failure.claims[key]
     assert claim.kind == "helps" and claim.swap["stack"] in requests.named()
     assert verdicts.stack(failure, claim) == failure.reported.stack != claim.swap["stack"]
-    told = verdicts.known(failure, claim)
-    only_there = "remedy" in claim.swap and told.against  # a remedy may be claimed to help there, and not do so
-    assert told.supporting or only_there, "the older stack fails nowhere, or the newer as well"
+    answer = verdicts.known(failure, claim)
+    only_there = "remedy" in claim.swap and answer.against  # a remedy may be claimed to help there, and not do so
+    assert answer.supporting or only_there, "the older stack fails nowhere, or the newer as well"

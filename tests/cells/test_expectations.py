@@ -63,16 +63,6 @@ RULES = st.lists(
 )
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text):
-        file = tmp_path / "expected.toml"
-        file.write_text(text, encoding="utf-8")
-        return file
-
-    return write
-
-
 def test_a_missing_and_an_empty_file_expect_every_cell_to_train(tmp_path, write):
     assert load(tmp_path / "no.toml") == load(write("")) == load(write(HEADER)) == ()
     assert expect((), CELLS[0], STACK) == Expectation("trains", (), "")
@@ -173,12 +163,12 @@ FOUND = st.tuples(st.sampled_from([outcome.value for outcome in Outcome]), st.sa
 
 
 @given(FOUND, some("a", "b"), FOUND)
-def test_law_the_verdict_is_strict_both_ways(expected, signatures, found):
+def test_law_the_verdict_is_strict_both_ways(expected, signatures, results):
     expectation = Expectation(expected[0], signatures)
-    same = found[0] == expected[0] and (not signatures or found[1] in signatures)
-    result = verdict(expectation, *found)
+    same = results[0] == expected[0] and (not signatures or results[1] in signatures)
+    result = verdict(expectation, *results)
     assert (result == "expected") == same, "something else than was expected passes, or what was expected fails"
-    if not same and found[0] == "trains" and expected[0] != "trains":
+    if not same and results[0] == "trains" and expected[0] != "trains":
         assert result == "unexpected pass"
     elif not same:
         assert result == ("unexpected failure" if expected[0] == "trains" else "changed")
@@ -232,7 +222,7 @@ def test_a_mistake_in_the_file_is_named_in_one_line(write, text, message):
 def test_a_name_that_does_not_exist_is_refused_with_the_nearest(write, rule, message):
     rules = load(write(f"[[rule]]\n{RAISES}\n\n[[rule]]\n{rule}\n{RAISES}\n"))
     with pytest.raises(UsageError) as error:
-        check(FAILURE, rules, CELLS, STACK)
+        check(FAILURE, rules)
     assert f"rule 2: {message}" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -244,7 +234,7 @@ def test_hidden_rules_other_versions_and_other_devices_are_no_mistake():
         Rule(versions=(("trl", ">=99"),), outcome="diverges", signature=("unmoved",)),
         Rule(device=("cuda",), outcome="raises", signature=("other",)),
     )
-    check(FAILURE, rules, CELLS, STACK)
+    check(FAILURE, rules)
 
 
 def test_torch_is_not_imported():

@@ -18,7 +18,7 @@ from faultline.base import markdown
 from faultline.base.errors import UsageError
 from faultline.base.paths import REPROS
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Signature
+from faultline.catalogue.outcomes import Did, Signature
 from faultline.catalogue.records import KINDS
 from faultline.cells import claims
 from faultline.cells.cell import (
@@ -105,8 +105,8 @@ def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
         if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
         and any(fnmatchcase(mode, pattern) for pattern in variant.checkpointing)
     }
-    found = {cell for cell in DEFAULT if cell.precision == "fp32" and cell.world_size == default_world(cell)}
-    assert found == wanted, "a combination is missing from every run, and nobody would see it"
+    results = {cell for cell in DEFAULT if cell.precision == "fp32" and cell.world_size == default_world(cell)}
+    assert results == wanted, "a combination is missing from every run, and nobody would see it"
 
 
 def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
@@ -165,10 +165,10 @@ def test_what_is_left_out_and_what_is_selected_are_the_whole():
 def test_what_is_left_out_is_told_of_what_was_named():
     """Breaks when `list --left-out` narrows otherwise than `run`, or takes what is asked for as no longer left out."""
     asked = Selection(failure=("zero3_dummy_loss",), precision=("bf16",), world_size=(4,))
-    told = dict(left_out(FAILURES, asked))
+    answer = dict(left_out(FAILURES, asked))
     whole = dict(left_out(FAILURES, Selection()))
     here = {c for c in whole if (c.failure, c.precision, c.world_size) == ("zero3_dummy_loss", "bf16", 4)}
-    assert told == {cell: whole[cell] for cell in here} and here
+    assert answer == {cell: whole[cell] for cell in here} and here
     (cell, *_) = here
     assert dict(left_out(FAILURES, Selection(cells=(cell.id,)))) == {cell: whole[cell]}
 
@@ -218,15 +218,15 @@ def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked
 @settings(deadline=None, max_examples=10)
 @pytest.mark.slow
 def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, worlds):
-    found = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
-    assert found <= POSSIBLE
+    results = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
+    assert results <= POSSIBLE
     for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
         if cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
-            assert cell not in found, f"{cell.id} was not asked for"
+            assert cell not in results, f"{cell.id} was not asked for"
         elif not asked.checkpointing and cell not in DEFAULT_MODES:
-            assert cell not in found, f"{cell.id} is of a mode that was not asked for"
+            assert cell not in results, f"{cell.id} is of a mode that was not asked for"
         elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
-            assert cell in found, f"{cell.id} was asked for and is left out"
+            assert cell in results, f"{cell.id} was asked for and is left out"
 
 
 def test_naming_every_precision_and_world_size_gives_every_possible_cell():
@@ -317,9 +317,9 @@ def test_what_is_another_failures_has_its_words_unless_it_has_its_own(tmp_path):
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "failure.py").write_text(head.format(signatures=signatures, elsewhere=elsewhere))
-    found = failures(tmp_path)
-    assert found["owner"].errors == {"a": "one", "b": "two"}
-    assert found["borrower"].errors == {"a": "one", "b": "three"}
+    results = failures(tmp_path)
+    assert results["owner"].errors == {"a": "one", "b": "two"}
+    assert results["borrower"].errors == {"a": "one", "b": "three"}
 
 
 @pytest.mark.parametrize(("failure", "claim"), CLAIMS)
@@ -333,7 +333,7 @@ def test_a_claim_can_be_put_to_the_test(failure, claim):
     swapped = [claims.swapped(failure, claim, cell) for cell in about] if claim.swap else []
     others = [other for cell, other in zip(about, swapped, strict=False) if other != cell or "stack" in claim.swap]
     assert not claim.swap or any(other in DEFAULT for other in others), "`swap` leads to no cell that is ever run"
-    failing = dict.fromkeys(DEFAULT, ("raises", "check"))
+    failing = dict.fromkeys(DEFAULT, Did("raises", "check"))
     every = claims.verdict(failure, claim, failing, dict(failing))
     assert every.word != "untested", "no run can ever say what became of the claim"
 

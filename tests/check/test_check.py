@@ -49,7 +49,7 @@ def entry(outcome="trains", cell="check/model/ddp/off/fp32/w2/cpu", **changes):
     """The result of a check's cell; `changes` are of the result, or of what only a check has."""
     only = {each.name for each in fields(Checked)}
     checked = Checked(**{"facts": FACTS} | {name: changes.pop(name) for name in only if name in changes})
-    usual = {"ranks": (RankResult(0),), "stack": "", "checked": checked}
+    usual = {"ranks": (RankResult(0),), "stack": {}, "checked": checked}
     return entries.entry(Cell.parse(cell), outcome, **(usual | changes))
 
 
@@ -102,11 +102,11 @@ def test_an_adapter_is_read_as_it_is_written():
 def test_no_adapter_is_read_from_anything_else(text):
     """Whatever is typed ends in a LoRA config or in one line."""
     try:
-        found = target.adapter(text)
+        matches = target.adapter(text)
     except UsageError as error:
         assert "--lora" in str(error) and "\n" not in str(error)  # noqa: PT017 - most texts are refused, not all
     else:
-        assert not text or found["r"] >= 1
+        assert not text or matches["r"] >= 1
 
 
 ME = Path("/home/me")
@@ -121,9 +121,9 @@ def raised(text, *frames, kind="error", follows=False):
     return Raised(kind, text.partition(": ")[2], f"{text}\n", frames, follows)
 
 
-def problem(*chain, own=""):
+def problem(*chain, fault_at=""):
     """An error as a rank reports it."""
-    return ErrorReport("E", chain[-1].message, "", own, chain[-1].kind, chain=chain)
+    return ErrorReport("E", chain[-1].message, "", fault_at, chain[-1].kind, chain=chain)
 
 
 def test_a_message_of_several_lines_is_told_by_its_first():
@@ -194,8 +194,8 @@ def test_an_error_in_ones_own_code_is_told_with_its_lines():
     at = checking.raised_at(end, judged, ME)
     assert at == ("train.py:3 in build: return helper(None)", "train.py:7 in helper: x.shape")
     cells = [f"check/model/{name}/off/fp32/w2/cpu" for name in ("zero2", "fsdp2")]
-    told = shown([entry("raises", cell, detail=f"ValueError: {cell}", at=at) for cell in cells])
-    assert told.count(at[-1]) == 1
+    answer = shown([entry("raises", cell, detail=f"ValueError: {cell}", at=at) for cell in cells])
+    assert answer.count(at[-1]) == 1
     assert not checking.raised_at(end, judged, Path("/home/you"))
 
 
@@ -221,7 +221,7 @@ def test_a_refusal_from_nowhere_has_no_traceback():
 
 
 def test_a_fault_of_this_suite_is_not_told_as_the_models():
-    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), own="compare.py:95 in digest")
+    fault = problem(raised("KeyError: 'w'", SUITE, BUILD, SUITE), fault_at="compare.py:95 in digest")
     message, traceback = checking.explained(fault, ME)
     assert message.startswith("a fault of Faultline, not of the model: compare.py:95 in digest: E: 'w'")
     assert traceback.endswith("return helper(None)\n")
@@ -241,8 +241,8 @@ ORDER = ["", "embed", "layers.0", "layers.1", "head"]
 )
 def test_the_first_difference_is_the_first_in_time(steps, phase, module, step):
     """Forward pass before backward pass, in which the last module comes first: a later one only follows."""
-    found = checking.first(ended(*steps), ORDER)
-    assert (found.phase, found.module, found.step, found.rank) == (phase, module, step, 0)
+    matches = checking.first(ended(*steps), ORDER)
+    assert (matches.phase, matches.module, matches.step, matches.rank) == (phase, module, step, 0)
 
 
 def test_where_nothing_differs_there_is_no_first_difference():
@@ -273,12 +273,12 @@ def test_words_that_only_a_remedy_leads_to_name_no_failure():
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
-    found = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
-    match, _ = findings.recognised(of(found, TWICE))
+    matches = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
+    match, _ = findings.recognised(of(matches, TWICE))
     assert (match.failure.name, match.signature, match.sure) == ("zero_double_reduction", "differs", "likely")
     elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
     assert findings.recognised(of(elsewhere, TWICE))[0] is None, "no cell was ever measured to diverge there"
-    assert findings.recognised(found)[0] is None, "nothing in this model runs twice"
+    assert findings.recognised(matches)[0] is None, "nothing in this model runs twice"
 
 
 def test_one_failure_is_told_once_whatever_its_forms():
@@ -287,11 +287,11 @@ def test_one_failure_is_told_once_whatever_its_forms():
         "zero2": "AssertionError: The parameter tower.w has already been reduced",
         "ddp": 'File "torch/utils/checkpoint.py"\nExpected to mark a variable ready only once',
     }
-    found = [
+    matches = [
         entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail=text, ranks=(error(text),), facts=TWICE)
         for name, text in words.items()
     ]
-    groups = findings.groups([*found, entry()])
+    groups = findings.groups([*matches, entry()])
     assert len(groups) == 1 and len(groups[0].forms) == 2
     fates = {fate.key: fate for fate in groups[0].fates}
     helps = fates["non-reentrant"]
@@ -306,30 +306,30 @@ def test_both_commands_give_one_answer_to_one_error():
     """Breaks when a model without an adapter or a tower is told by `check` that it is LoRA, by `diagnose` a tower."""
     words = READY[READY.index("RuntimeError: ") :]
     cell = "check/model/ddp-find-unused/reentrant/fp32/w2/cpu"
-    told = entry("raises", cell, detail=words, ranks=(error(READY),))
-    match, either = findings.recognised(told)
+    answer = entry("raises", cell, detail=words, ranks=(error(READY),))
+    match, either = findings.recognised(answer)
     other = diagnosis.diagnose(lambda wanted: lines.lines("log", io.BytesIO(READY.encode()), wanted))
     assert matching.name_of(match, either) == matching.name_of(other.match, other.either)
     assert match.mechanism == other.match.mechanism != "" and (match.sure, other.match.sure) == ("likely", "likely")
-    text = shown([told])
+    text = shown([answer])
     assert f"likely: {matching.name_of(match, either)}  the same mechanism: {match.mechanism}" in text
     assert all(f"{m.failure.name} if there is {m.distinguished_by}" in text for m in (match, *either))
     assert match.failure.title not in text, "this model has no adapter"
     adapter = READY.replace("model.layers.1.mlp", "base_model.model.model.layers.1.mlp.down_proj.lora_B.default")
-    told = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=(error(adapter),))
-    match, either = findings.recognised(told)
+    answer = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=(error(adapter),))
+    match, either = findings.recognised(answer)
     assert (match.failure.name, match.mechanism, either) == ("ddp_peft_reentrant_ready_twice", "", ())
 
 
 def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
     """Breaks when a model of text is told to change what its vision tower does."""
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-    found = entry("raises", "check/model/ddp/off/fp32/w2/cpu", detail=words, ranks=(error(words),))
-    found = of(found, replace(FACTS, no_gradient=("experts.3.weight",)))
-    text = shown([found])
+    matches = entry("raises", "check/model/ddp/off/fp32/w2/cpu", detail=words, ranks=(error(words),))
+    matches = of(matches, replace(FACTS, no_gradient=("experts.3.weight",)))
+    text = shown([matches])
     assert "ddp_unused_vision_tower  the same mechanism: " in text and "every parameter always takes part" in text
     assert "tower and projector" not in text
-    claims = view.as_json([found])["problems"][0]["claims"]
+    claims = view.as_json([matches])["problems"][0]["claims"]
     assert claims and not [claim for claim in claims if "tower and projector" in claim["claim"]]
 
 
@@ -346,11 +346,11 @@ def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_w
     """Breaks when a guess is forced, when the same fault is told twice, or what the model is like decides before."""
     halved = {"signature": "differs", "shows": ("over_ranks",)}
     places = ("ddp", "zero2", "fsdp2")
-    found = [entry("diverges", f"check/model/{name}/off/fp32/w2/cpu", **halved) for name in places]
-    [group] = findings.groups(found)
+    matches = [entry("diverges", f"check/model/{name}/off/fp32/w2/cpu", **halved) for name in places]
+    [group] = findings.groups(matches)
     assert group.failure.name == "global_count_without_world_size" and len(group.forms[0].results) == 3
     assert [other.failure.name for other in group.either] == ["distillation_loss_over_ranks"]
-    text = shown(found)
+    text = shown(matches)
     assert (
         "distillation_loss_over_ranks if there is a loss of TRL's" in text and "divided by the number of ranks" in text
     )
@@ -388,13 +388,13 @@ WAITS = "RuntimeError: Expected to have finished reduction in the prior iteratio
 def test_cells_that_agree_hide_nothing_that_one_process_does_already():
     """Breaks when a model of which half never trains is told to do what it should."""
     places = ("ddp-find-unused", "fsdp2")
-    found = [entry(cell=f"check/model/{name}/off/fp32/w2/cpu", facts=CUT_OFF) for name in places]
-    text = shown(found)
+    matches = [entry(cell=f"check/model/{name}/off/fp32/w2/cpu", facts=CUT_OFF) for name in places]
+    text = shown(matches)
     assert "bs.0: get no gradient: no input of a reentrant checkpoint requires a gradient" in text
     assert "✓ trains (unmoved)  " in text
     assert "likely: reentrant_frozen_embeddings_adapters" in text and "verified     `use_reentrant=False`" in text
-    assert "But bs.0.w never move, not even in a single process." in view.verdict(found)
-    [problem] = view.as_json(found)["problems"]
+    assert "But bs.0.w never move, not even in a single process." in view.verdict(matches)
+    [problem] = view.as_json(matches)["problems"]
     assert problem["forms"][0]["outcome"] == "trains" and len(problem["forms"][0]["cells"]) == 2
     for other in ({"frozen_input": ()}, {"checkpointing": "off"}, {"no_gradient": ()}, {"no_gradient": ("bs.01.w",)}):
         quiet = [entry(cell="check/model/fsdp2/off/fp32/w2/cpu", facts=replace(CUT_OFF, **other))]
@@ -403,15 +403,15 @@ def test_cells_that_agree_hide_nothing_that_one_process_does_already():
 
 def test_a_parameter_that_is_cut_off_is_not_called_unused():
     """Breaks when DDP's own advice, which only silences it, is told to be verified."""
-    found = entry("raises", detail=WAITS, ranks=(error(WAITS),))
-    [group] = findings.groups([of(found, CUT_OFF)])
+    matches = entry("raises", detail=WAITS, ranks=(error(WAITS),))
+    [group] = findings.groups([of(matches, CUT_OFF)])
     assert (group.failure.name, group.either) == ("reentrant_frozen_embeddings_adapters", ())
-    told = {fate.claim.text: fate.word for fate in group.fates}
-    assert told["`find_unused_parameters=True`"] == "refuted" and told["`use_reentrant=False`"] == "verified"
-    [group] = findings.groups([of(found, replace(CUT_OFF, no_gradient=("bs.0.w", "spare.w")))])
+    answer = {fate.claim.text: fate.word for fate in group.fates}
+    assert answer["`find_unused_parameters=True`"] == "refuted" and answer["`use_reentrant=False`"] == "verified"
+    [group] = findings.groups([of(matches, replace(CUT_OFF, no_gradient=("bs.0.w", "spare.w")))])
     assert [match.failure.name for match in group.either] == ["reentrant_frozen_embeddings_adapters"]
     assert {"`use_reentrant=False`, against reentrant_frozen_embeddings_adapters"} < {f.claim.text for f in group.fates}
-    [group] = findings.groups([of(found, replace(FACTS, frozen_input=("a",), no_gradient=("a.w",)))])
+    [group] = findings.groups([of(matches, replace(FACTS, frozen_input=("a",), no_gradient=("a.w",)))])
     assert (group.failure.name, group.either) == ("ddp_unused_vision_tower", ()), "no checkpoint was there"
 
 
@@ -464,10 +464,10 @@ def test_why_a_cell_is_impossible_is_told_once():
     """Breaks when a user is left with a dash in a table, or reads one reason for each of thirty cells."""
     cells = [f"check/model/{name}/{mode}/fp32/w2/cpu" for name in ("ddp", "zero2") for mode in ("off", "reentrant")]
     lacks = "the model has no gradient_checkpointing_enable"
-    found = [entry("impossible" if "reentrant" in cell else "trains", cell, detail=lacks) for cell in cells]
+    matches = [entry("impossible" if "reentrant" in cell else "trains", cell, detail=lacks) for cell in cells]
     alone = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail="no part of the model can be a unit")
-    told = [line for line in shown([*found, alone]).splitlines() if "impossible  " in line and ": " in line]
-    assert told[-2:] == [
+    answer = [line for line in shown([*matches, alone]).splitlines() if "impossible  " in line and ": " in line]
+    assert answer[-2:] == [
         f"– impossible  ddp, zero2 (reentrant): {lacks}",  # noqa: RUF001
         "– impossible  fsdp2 (off): no part of the model can be a unit",  # noqa: RUF001
     ]
@@ -482,22 +482,22 @@ def test_of_an_error_its_module_is_told_and_no_difference():
     )
     raised = oracle.Judgement(outcomes.Outcome.RAISES, "", "E: no", 1)
     assert checking.raised_in(died, raised) == "a"
-    told = shown([entry("raises", detail="E: no", raised_in=checking.raised_in(died, raised))])
-    assert "  raised in: a\n" in told and "first differs" not in told
+    answer = shown([entry("raises", detail="E: no", raised_in=checking.raised_in(died, raised))])
+    assert "  raised in: a\n" in answer and "first differs" not in answer
     assert "raised in: the model itself\n" in shown([entry("raises", raised_in="")])
     assert "raised in" not in shown([entry("raises")]), "an error of the optimizer's is in no module"
 
 
 def test_what_could_not_be_proven_is_not_told_as_a_difference():
-    told = view.verdict([entry(), entry("invalid")])
-    assert told == "1 invalid, as nothing proves which strategy and mode ran."
+    answer = view.verdict([entry(), entry("invalid")])
+    assert answer == "1 invalid, as nothing proves which strategy and mode ran."
 
 
 def test_the_command_repeats_the_very_cell():
     """Whatever a target is called: the words go through a shell."""
-    told = view.command("my file.py:build", ["--lora", "r=8"], entry(cell="check/model/zero2/off/bf16/w4/cpu"))
-    assert told.removeprefix("bin/").startswith("faultline check 'my file.py:build' --lora r=8 --strategy zero2")
-    assert told.endswith("--checkpointing off --precision bf16 --world 4")
+    answer = view.command("my file.py:build", ["--lora", "r=8"], entry(cell="check/model/zero2/off/bf16/w4/cpu"))
+    assert answer.removeprefix("bin/").startswith("faultline check 'my file.py:build' --lora r=8 --strategy zero2")
+    assert answer.endswith("--checkpointing off --precision bf16 --world 4")
 
 
 def test_facts_are_those_of_the_most_ranks():
@@ -521,27 +521,27 @@ def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path
     """Breaks when a check of an hour ends in a KeyError because the memory ran out twice at its start."""
     (tmp_path / "train.py").write_text("")
     checked = target.parse(f"{tmp_path}/train.py:build", "")
-    found = checking.run(checked, Dying(), runner.References(tmp_path), Cell.parse("check/model/ddp/off/fp32/w2/cpu"))
-    assert (found.outcome, found.signature) == ("invalid", "server")
-    assert "the rank server ended: Killed" in shown([found])
-    assert view.as_json([found])["model"] == {}
-    assert findings.facts_of([found, entry()]) == FACTS, "what another cell saw is lost"
+    matches = checking.run(checked, Dying(), runner.References(tmp_path), Cell.parse("check/model/ddp/off/fp32/w2/cpu"))
+    assert (matches.outcome, matches.signature) == ("invalid", "server")
+    assert "the rank server ended: Killed" in shown([matches])
+    assert view.as_json([matches])["model"] == {}
+    assert findings.facts_of([matches, entry()]) == FACTS, "what another cell saw is lost"
 
 
 def test_words_of_the_matrix_are_not_told_of_ones_own_model():
     """Nothing is expected of a model that nobody ran before: a cell is held against one process."""
-    told = shown([entry(), entry("diverges", signature="differs", verdict="unexpected failure")])
-    assert "1 not as in one process" in told and "marks what is not as in one process" in told
-    assert "expected" not in told
+    answer = shown([entry(), entry("diverges", signature="differs", verdict="unexpected failure")])
+    assert "1 not as in one process" in answer and "marks what is not as in one process" in answer
+    assert "expected" not in answer
 
 
 def test_another_environment_is_told_and_asked_for_again():
     """Breaks when the command that is shown runs the model on other versions than those that failed."""
     options = ["--stack", "trl==1.12.0 peft<0.19"]
     wrong = entry("diverges", signature="differs", stack={"peft": "0.18.1", "trl": "1.12.0"})
-    told = shown([wrong], options=options)
-    assert "  on peft 0.18.1, trl 1.12.0\n" in told
-    assert "check train.py:build --stack 'trl==1.12.0 peft<0.19' --strategy ddp" in told
+    answer = shown([wrong], options=options)
+    assert "  on peft 0.18.1, trl 1.12.0\n" in answer
+    assert "check train.py:build --stack 'trl==1.12.0 peft<0.19' --strategy ddp" in answer
 
 
 def test_a_stack_and_an_interpreter_exclude_each_other(asked, tmp_path):
@@ -563,10 +563,10 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monk
             done(entry(cell=cell.id))
 
     monkeypatch.setattr(folders.runner, "run_all", run_all)
-    code, told, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
+    code, answer, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
     assert [*used] == ["/made/for/trl==1.12.0"]
-    assert "All 3 cells that can be run train like a single process" in told
+    assert "All 3 cells that can be run train like a single process" in answer
 
 
 def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):

@@ -37,8 +37,8 @@ def run(server, tmp_path_factory):
         folder = tmp_path_factory.mktemp("references")
         if isinstance(what, dict):
             (folder / "config.json").write_text(json.dumps(what))
-        own = what if ":" in what else f"{OWN}:{what}"
-        model = target.parse(str(folder) if isinstance(what, dict) else own, lora)
+        relevant = what if ":" in what else f"{OWN}:{what}"
+        model = target.parse(str(folder) if isinstance(what, dict) else relevant, lora)
         cell = Cell("check", "model", strategy, mode, precision, world)
         return checking.run(model, server, References(folder), cell)
 
@@ -49,8 +49,8 @@ def run(server, tmp_path_factory):
 @pytest.mark.parametrize("model", ["healthy", "nested_lists", "nested_sequences", "one_number"])
 def test_a_healthy_model_trains(run, model, strategy):
     """A tool that finds faults where there are none is soon ignored."""
-    found = run(model, strategy)
-    assert (found.outcome, found.checked.first) == ("trains", None), found.detail
+    results = run(model, strategy)
+    assert (results.outcome, results.checked.first) == ("trains", None), results.detail
 
 
 @pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
@@ -59,18 +59,18 @@ def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precisio
 
 
 def test_a_model_that_checkpoints_by_itself_is_taken_as_it_is(run):
-    found = run("checkpoints_by_itself")
-    assert found.outcome == "trains" and found.checked.facts.checkpointing == "non-reentrant"
+    results = run("checkpoints_by_itself")
+    assert results.outcome == "trains" and results.checked.facts.checkpointing == "non-reentrant"
     assert run("checkpoints_by_itself", mode="reentrant").outcome == "impossible"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp2"])
 def test_the_module_that_differs_first_is_named(run, strategy):
     """Everything behind it is off as well: a list of all parameters says nothing."""
-    found = run("doubled", strategy)
-    assert found.outcome == "diverges"
-    assert (found.checked.first.step, found.checked.first.phase) == (1, "forward")
-    assert found.checked.first.module.startswith("layers.1"), "the second layer is at fault"
+    results = run("doubled", strategy)
+    assert results.outcome == "diverges"
+    assert (results.checked.first.step, results.checked.first.phase) == (1, "forward")
+    assert results.checked.first.module.startswith("layers.1"), "the second layer is at fault"
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
@@ -84,49 +84,49 @@ def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
 def test_a_model_of_half_precision_is_trained_as_the_cell_says(run, strategy):
     """Breaks when ZeRO's copies in fp32 are called a difference to weights in bf16."""
-    found = run("in_bf16", strategy)
-    assert found.outcome == "trains", found.detail
-    assert found.checked.facts.cast == ("bfloat16",) and "bfloat16" in view.remarks(found.checked.facts)[-1]
+    results = run("in_bf16", strategy)
+    assert results.outcome == "trains", results.detail
+    assert results.checked.facts.cast == ("bfloat16",) and "bfloat16" in view.remarks(results.checked.facts)[-1]
 
 
 def test_an_error_whose_class_is_called_as_one_of_the_suites_is_no_agreement(run):
     """Breaks when a model that raises its own `Impossible` is told to do what one process does."""
-    found = run("impossible")
-    assert (found.outcome, found.detail) == ("raises", "Impossible: such shapes")
-    assert not findings.agrees([found])
+    results = run("impossible")
+    assert (results.outcome, results.detail) == ("raises", "Impossible: such shapes")
+    assert not findings.agrees([results])
 
 
 @pytest.mark.parametrize(("strategy", "module"), [("ddp", "layers.1"), ("fsdp2", "layers.1"), ("zero3", "layers.1")])
 def test_the_module_of_an_error_is_named(run, strategy, module):
     """Breaks when an error of a strategy's own is told without its place, or with a difference that only follows."""
-    found = run("fails_on_ranks", strategy)
-    assert found.outcome == "raises" and "only for one" in found.detail
-    assert (found.checked.raised_in, found.checked.first) == (module, None)
-    assert found.checked.at[-1].startswith("own_models.py:") and "raise" in found.checked.at[-1]
+    results = run("fails_on_ranks", strategy)
+    assert results.outcome == "raises" and "only for one" in results.detail
+    assert (results.checked.raised_in, results.checked.first) == (module, None)
+    assert results.checked.at[-1].startswith("own_models.py:") and "raise" in results.checked.at[-1]
 
 
 @pytest.mark.parametrize("strategy", [name for name in strategies.names() if name != "single"])
 def test_tied_weights_that_stay_together_train(run, strategy):
     """The near miss: breaks when a strategy is given a tied module of its own, and its error is called the model's."""
-    found = run("tied_blocks", strategy)
-    assert (found.outcome, found.checked.first, found.checked.apart) == ("trains", None, ()), found.detail
-    assert found.checked.facts.tied == (("embed.weight", "head.weight"),)
+    results = run("tied_blocks", strategy)
+    assert (results.outcome, results.checked.first, results.checked.apart) == ("trains", None, ()), results.detail
+    assert results.checked.facts.tied == (("embed.weight", "head.weight"),)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2"])
 def test_tied_weights_that_come_apart_are_named(run, strategy):
     """The seeded fault: the model itself unties them, once there are several ranks."""
-    found = run("tied", strategy)
-    assert found.outcome != "trains" and found.checked.apart == (("layers.0.0.weight", "head.weight"),)
+    results = run("tied", strategy)
+    assert results.outcome != "trains" and results.checked.apart == (("layers.0.0.weight", "head.weight"),)
 
 
 def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
-    found = run("unused")
-    assert found.checked.facts.no_gradient == (
+    results = run("unused")
+    assert results.checked.facts.no_gradient == (
         "spare.weight",
         "spare.bias",
     )
-    match, _ = findings.recognised(found)
+    match, _ = findings.recognised(results)
     assert (match.failure.name, match.signature, match.sure) == (
         "ddp_unused_vision_tower",
         "unfinished-reduction",
@@ -137,12 +137,12 @@ def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
 def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
     """ZeRO-2 and FSDP2 put the gradients of different parameters together without a word; FSDP1 and DDP that asks for
     unused parameters cope."""
-    found = run("experts", "zero2")
-    assert found.checked.facts.unequal == (
+    results = run("experts", "zero2")
+    assert results.checked.facts.unequal == (
         "left",
         "right",
     )
-    assert (found.outcome, found.checked.first.phase) == ("diverges", "backward")
+    assert (results.outcome, results.checked.first.phase) == ("diverges", "backward")
     assert run("experts", "ddp-find-unused").outcome == "trains"
     died = run("experts", "ddp")
     assert findings.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
@@ -150,10 +150,10 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
 
 def test_a_silent_failure_is_found_placed_and_recognised(run):
     """A tower that runs once per image, under ZeRO-3 with small buckets: no error, and wrong gradients."""
-    found = run("per_image", "zero3-small", "reentrant")
-    assert (found.outcome, found.checked.first.phase) == ("diverges", "backward")
-    assert found.checked.first.module.startswith("vpm.")
-    assert findings.recognised(found)[0].failure.name == "zero_double_reduction"
+    results = run("per_image", "zero3-small", "reentrant")
+    assert (results.outcome, results.checked.first.phase) == ("diverges", "backward")
+    assert results.checked.first.module.startswith("vpm.")
+    assert findings.recognised(results)[0].failure.name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant").outcome == "trains"
 
 
@@ -213,40 +213,41 @@ def test_a_loss_that_goes_wrong_over_ranks_is_named_by_what_it_does(run, tmp_pat
     """Breaks when a silent fault has no name, or another one has its name; an empty one means that it trains."""
     file = tmp_path / "train.py"
     file.write_text(WRITTEN.replace("BEFORE", before or "pass").replace("LOSS", loss))
-    found = run(f"{file}:build", strategy)
-    match, _ = findings.recognised(found)
-    assert (found.outcome == "trains") == (named == ""), found.detail
+    results = run(f"{file}:build", strategy)
+    match, _ = findings.recognised(results)
+    assert (results.outcome == "trains") == (named == ""), results.detail
     assert (match and match.failure.name) == (named or None) or named == ""
 
 
 def test_a_config_with_an_adapter_is_checked(run):
-    found = run(QWEN2, "zero3", "non-reentrant", lora="r=4,target=all-linear")
-    assert found.outcome == "trains", found.detail
+    results = run(QWEN2, "zero3", "non-reentrant", lora="r=4,target=all-linear")
+    assert results.outcome == "trains", results.detail
     assert (
-        found.checked.facts.model == "PeftModel" and 0 < found.checked.facts.trainable < found.checked.facts.parameters
+        results.checked.facts.model == "PeftModel"
+        and 0 < results.checked.facts.trainable < results.checked.facts.parameters
     )
 
 
 def test_an_adapter_that_never_moves_is_named(run):
     """Adapters on Gemma3's vision tower, trained on text: ZeRO-2 trains without a word, and they are what they were."""
-    found = run("adapters_of_an_unused_tower", "zero2")
-    assert found.outcome == "trains"
+    results = run("adapters_of_an_unused_tower", "zero2")
+    assert results.outcome == "trains"
     tower = "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj"
-    assert found.checked.facts.no_gradient == (
+    assert results.checked.facts.no_gradient == (
         f"{tower}.lora_A.default.weight",
         f"{tower}.lora_B.default.weight",
     )
-    assert view.remarks(found.checked.facts)[0].endswith("these adapters never move, not even in a single process")
+    assert view.remarks(results.checked.facts)[0].endswith("these adapters never move, not even in a single process")
     assert findings.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].failure.name == "ddp_unused_vision_tower"
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "fsdp2"])
 def test_an_adapter_that_reentrant_checkpointing_cuts_off_is_named(run, strategy):
     """Embeddings that were made beforehand have no graph: nothing is raised, because the head's adapter has one."""
-    found = run("adapters_behind_inputs_without_a_graph", strategy, "reentrant")
-    assert found.checked.facts.frozen_input == ("base_model.model.model.layers.0",)
-    assert (found.outcome, found.signature, found.checked.first.phase) == ("diverges", "unmoved", "backward")
-    never = found.detail.partition("never moved: ")[2].split(", ")
+    results = run("adapters_behind_inputs_without_a_graph", strategy, "reentrant")
+    assert results.checked.facts.frozen_input == ("base_model.model.model.layers.0",)
+    assert (results.outcome, results.signature, results.checked.first.phase) == ("diverges", "unmoved", "backward")
+    never = results.detail.partition("never moved: ")[2].split(", ")
     projection = "base_model.model.model.layers.0.self_attn.q_proj"
     assert never == [f"{projection}.lora_A.default.weight", f"{projection}.lora_B.default.weight"]
     assert run("adapters_behind_inputs_without_a_graph", strategy, "non-reentrant").outcome == "trains"
@@ -256,17 +257,17 @@ def test_an_adapter_that_reentrant_checkpointing_cuts_off_is_named(run, strategy
 def test_blocks_that_the_models_own_checkpoints_cut_off_are_named(run, strategy):
     """Breaks when a model that checkpoints by hand behind a frozen embedding is told to train as it should: it does as
     in one process, where half of it never moves, and DDP that looks for unused parameters only says nothing."""
-    found = run("cut_off", strategy)
-    assert found.checked.facts.frozen_input == (
+    results = run("cut_off", strategy)
+    assert results.checked.facts.frozen_input == (
         "blocks.0",
         "blocks.1",
     )
-    assert found.outcome == ("raises" if strategy == "ddp" else "trains"), found.detail
-    [group] = findings.groups([found])
+    assert results.outcome == ("raises" if strategy == "ddp" else "trains"), results.detail
+    [group] = findings.groups([results])
     assert (group.failure.name, group.either) == ("reentrant_frozen_embeddings_adapters", ())
-    told = {fate.claim.text: fate.word for fate in group.fates}
-    assert told["`use_reentrant=False`"] == "verified"
-    assert told.get("`find_unused_parameters=True`") == ("refuted" if strategy == "ddp" else None)
+    answer = {fate.claim.text: fate.word for fate in group.fates}
+    assert answer["`use_reentrant=False`"] == "verified"
+    assert answer.get("`find_unused_parameters=True`") == ("refuted" if strategy == "ddp" else None)
 
 
 def test_an_unused_part_beside_blocks_that_are_cut_off_is_told_as_well(run):
@@ -274,19 +275,19 @@ def test_an_unused_part_beside_blocks_that_are_cut_off_is_told_as_well(run):
     [group] = findings.groups([run("cut_off_and_unused", "ddp")])
     names = ["ddp_unused_vision_tower", "reentrant_frozen_embeddings_adapters"]
     assert [group.failure.name, *(match.failure.name for match in group.either)] == names
-    told = {fate.claim.text: fate.word for fate in group.fates}
-    assert told["`find_unused_parameters=True`"] == "refuted", "against both, in reentrant checkpoints"
-    assert told[f"`use_reentrant=False`, against {names[1]}"] == "verified"
-    assert told[f"freeze the unused parameters (`requires_grad=False`), against {names[0]}"] == "verified"
+    answer = {fate.claim.text: fate.word for fate in group.fates}
+    assert answer["`find_unused_parameters=True`"] == "refuted", "against both, in reentrant checkpoints"
+    assert answer[f"`use_reentrant=False`, against {names[1]}"] == "verified"
+    assert answer[f"freeze the unused parameters (`requires_grad=False`), against {names[0]}"] == "verified"
 
 
 @pytest.mark.parametrize("model", ["not_reentrant", "trained_embedding", "frozen_blocks"])
 def test_checkpoints_that_cut_nothing_off_are_quiet(run, model):
     """The near misses: a graph that comes through, and blocks that are frozen on purpose."""
-    found = run(model, "fsdp2")
-    assert (found.outcome, found.checked.facts.frozen_input) == ("trains", ()), found.detail
-    assert found.checked.facts.checkpointing == ("non-reentrant" if model == "not_reentrant" else "reentrant")
-    assert not findings.groups([found])
+    results = run(model, "fsdp2")
+    assert (results.outcome, results.checked.facts.frozen_input) == ("trains", ()), results.detail
+    assert results.checked.facts.checkpointing == ("non-reentrant" if model == "not_reentrant" else "reentrant")
+    assert not findings.groups([results])
 
 
 def test_an_adapter_that_fits_nothing_is_refused(run):
@@ -295,7 +296,7 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
 
 
 @pytest.mark.parametrize(
-    ("what", "told", "line"),
+    ("what", "answer", "line"),
     [
         ("without_a_loss", r"return \(model, loss, batch\)", ""),
         ("no_model", r"own_models.py:no_model gives an int: return a model, or \(model, loss, batch\)", ""),
@@ -317,8 +318,8 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
         ("nothing", "no function nothing; it has ", ""),
     ],
 )
-def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, told, line):
-    with pytest.raises(TargetFailed, match=told) as failed:
+def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, answer, line):
+    with pytest.raises(TargetFailed, match=answer) as failed:
         run(what)
     assert "\n" not in str(failed.value)
     assert (line in failed.value.traceback) if line else not failed.value.traceback

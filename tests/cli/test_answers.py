@@ -72,15 +72,15 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, failure):
     code, out, errors = asked("show", failure)
     assert code == 0 and not errors
     record = FAILURES[failure]
-    told = "".join(out.split())
+    answer = "".join(out.split())
     for word in (*record.records, *(v.name for v in record.variants), *(c.source for c in record.claims.values())):
-        assert word in told, f"{word} is missing"
-    told = " ".join(out.split())
-    assert f"Verdicts from the committed record, measured with {packages.stack_name(pinned())}." in told
-    assert f"`make test-matrix FAILURE={failure}` measures them here." in told
+        assert word in answer, f"{word} is missing"
+    answer = " ".join(out.split())
+    assert f"Verdicts from the committed record, measured with {packages.stack_name(pinned())}." in answer
+    assert f"`make test-matrix FAILURE={failure}` measures them here." in answer
     for claim in record.claims.values():
         word = verdicts.known(record, claim).word
-        assert word in told, f"without a run, {claim.text!r} has no verdict"
+        assert word in answer, f"without a run, {claim.text!r} has no verdict"
 
 
 def test_env_is_json_for_machines_and_text_for_people(asked):

@@ -269,10 +269,10 @@ def collected(project):
 
     def collect(*options):
         words = [sys.executable, "-m", "pytest", "repros", "--collect-only", "-p", "no:cacheprovider", *options]
-        told = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
-        text = told.stdout + told.stderr
+        answer = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
+        text = answer.stdout + answer.stderr
         assert "Traceback" not in text and "conftest.py:" not in text, f"a mistake is shown as a defect:\n{text}"
-        return told.returncode, text.splitlines()
+        return answer.returncode, text.splitlines()
 
     return collect
 
@@ -303,11 +303,11 @@ def test_pytest_names_a_mistake_in_expected_toml(project, collected):
 def test_a_broken_deepspeed_config_is_one_line(project):
     file = project / "ds_configs" / "zero2.json"
     file.write_text('{\n  "zero_optimization": {\n    "stage": 2,\n  }\n}\n')
-    told = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-m", "faultline", "list"], cwd=project, capture_output=True, text=True, check=False
     )
-    assert told.returncode == EXIT_USAGE and not told.stdout
-    [line] = told.stderr.splitlines()
+    assert answer.returncode == EXIT_USAGE and not answer.stdout
+    [line] = answer.stderr.splitlines()
     assert line.startswith("faultline: zero2.json: not a usable DeepSpeed config") and "line " in line
 
 

@@ -70,8 +70,8 @@ def clone(tmp_path_factory):
         pytest.skip("this is no git checkout, so there is nothing to clone")
     made = tmp_path_factory.mktemp("some where") / "faultline"
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    told = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, told.split("\0")):
+    answer = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, answer.split("\0")):
         if (ROOT / name).is_file():
             (made / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, made / name)
@@ -102,12 +102,12 @@ def python(*words):
 
 def test_it_is_called_by_its_path_or_a_link_from_any_folder(call, clone, tmp_path):
     """Breaks when only who stands in the clone can ask anything."""
-    code, told, errors = call("list", "--failure", "zero3_dummy_loss", "--ids")
-    assert (code, errors) == (0, "") and told.startswith("zero3_dummy_loss/")
+    code, answer, errors = call("list", "--failure", "zero3_dummy_loss", "--ids")
+    assert (code, errors) == (0, "") and answer.startswith("zero3_dummy_loss/")
     (tmp_path / "faultline").symlink_to(clone / "bin" / "faultline")
-    assert call("list", "--failure", "zero3_dummy_loss", "--ids", program=tmp_path / "faultline")[1] == told
-    code, told, _ = call("show", "--help")
-    assert told.startswith("Usage: faultline show")
+    assert call("list", "--failure", "zero3_dummy_loss", "--ids", program=tmp_path / "faultline")[1] == answer
+    code, answer, _ = call("show", "--help")
+    assert answer.startswith("Usage: faultline show")
 
 
 def test_modules_of_ones_own_are_not_taken_for_the_suites(call, tmp_path):
@@ -128,8 +128,8 @@ def test_without_an_environment_it_says_how_to_get_one(call, tmp_path):
 
 
 def test_a_file_that_is_not_there_is_one_line(call):
-    code, told, errors = call("diagnose", "train.log")
-    assert (code, told) == (2, "") and errors.count("\n") == 1 and "train.log" in errors
+    code, answer, errors = call("diagnose", "train.log")
+    assert (code, answer) == (2, "") and errors.count("\n") == 1 and "train.log" in errors
 
 
 @pytest.mark.slow
@@ -138,16 +138,16 @@ def test_the_log_of_a_run_that_died_is_diagnosed(call, clone, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     log = python("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
     (tmp_path / "train.log").write_text(log)
-    code, told, errors = call("diagnose", "train.log")
-    assert code == 0, log + told + errors
-    assert told.startswith("ddp_unused_vision_tower") and "only followed: " in told
+    code, answer, errors = call("diagnose", "train.log")
+    assert code == 0, log + answer + errors
+    assert answer.startswith("ddp_unused_vision_tower") and "only followed: " in answer
     # The net is no Gemma3: what it has in common with it is all that may be said.
-    assert "the same mechanism: parameters that got no gradient" in told and "\nlikely  " in told
+    assert "the same mechanism: parameters that got no gradient" in answer and "\nlikely  " in answer
     # What is told to be typed can be typed here.
-    [more] = re.findall(r"^ *Details +(.*)$", told, re.MULTILINE)
+    [more] = re.findall(r"^ *Details +(.*)$", answer, re.MULTILINE)
     assert more == f"'{clone}/bin/faultline' show ddp_unused_vision_tower"
     assert subprocess.run(more, shell=True, capture_output=True, check=False).returncode == 0
-    [again] = re.findall(r"^ *Reproduce +(make .* test-matrix .*)$", told, re.MULTILINE)
+    [again] = re.findall(r"^ *Reproduce +(make .* test-matrix .*)$", answer, re.MULTILINE)
     dry = subprocess.run(f"{again} --dry-run", shell=True, capture_output=True, text=True, check=False)
     assert dry.returncode == 0 and "ddp_unused_vision_tower/broken" in dry.stdout
 
@@ -157,16 +157,16 @@ def test_a_script_and_a_public_models_config_are_checked(call, clone, tmp_path):
     """The script trains where it is run by itself, which nobody asked for here."""
     (tmp_path / "train.py").write_text(TRAIN)
     options = ("--strategy", "ddp", "--checkpointing", "off", "--workers", "1")
-    code, told, errors = call("check", "train.py:build", *options)
-    assert code == 1, told + errors
-    assert "vision.weight, vision.bias: never get a gradient" in told
-    [results] = re.findall(r"results: (.*)", told)
+    code, answer, errors = call("check", "train.py:build", *options)
+    assert code == 1, answer + errors
+    assert "vision.weight, vision.bias: never get a gradient" in answer
+    [results] = re.findall(r"results: (.*)", answer)
     assert Path(results).is_file() and clone / "results" in Path(results).parents
     assert {file.name for file in tmp_path.iterdir()} <= {"train.py", "__pycache__"}, "it left something behind"
     python("-c", CONFIG)
-    code, told, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *options)
-    assert code == 0, told + errors
-    assert json.loads(told)["model"]["class"] == "PeftModel"
+    code, answer, errors = call("check", "model", "--lora", "r=4,target=all-linear", "--json", *options)
+    assert code == 0, answer + errors
+    assert json.loads(answer)["model"]["class"] == "PeftModel"
 
 
 @pytest.mark.slow
@@ -178,19 +178,19 @@ def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
     (site / "beside.pth").write_text(sysconfig.get_path("purelib"))  # the libraries are there once already
     (site / "only_there.py").touch()
     options = ("--strategy", "ddp-find-unused", "--checkpointing", "off", "--workers", "1")
-    code, told, errors = call("check", "train.py:build", *options)
-    assert (code, told) == (2, ""), errors
+    code, answer, errors = call("check", "train.py:build", *options)
+    assert (code, answer) == (2, ""), errors
     assert "train.py:build: No module named 'only_there': if it is your own file, put its folder" in errors
     assert "--stack makes an environment that has it" in errors
-    code, told, errors = call("check", "train.py:build", *options, "--python", "env/bin/python")
-    assert code == 0, told + errors
-    assert "with --python env/bin/python" in told
+    code, answer, errors = call("check", "train.py:build", *options, "--python", "env/bin/python")
+    assert code == 0, answer + errors
+    assert "with --python env/bin/python" in answer
 
 
 @pytest.mark.slow
 def test_a_cell_is_exported_and_its_file_shows_the_failure(call, tmp_path):
-    code, told, errors = call("export", CELL, "-o", "repro.py")
-    assert (code, errors) == (0, "") and told.startswith("repro.py: ")
+    code, answer, errors = call("export", CELL, "-o", "repro.py")
+    assert (code, errors) == (0, "") and answer.startswith("repro.py: ")
     assert "\nREPRODUCED" in python("repro.py")
     assert call("export", CELL, "-o", "repro.py")[0] == 2, "a file of somebody's own is overwritten"
 
@@ -200,11 +200,11 @@ def test_what_libraries_wrote_of_a_project_is_audited(call, tmp_path):
     """The files of accelerate, transformers and pip themselves."""
     python("-c", SETTINGS)
     (tmp_path / "requirements.txt").write_text(python("-m", "pip", "freeze", "--disable-pip-version-check"))
-    code, told, errors = call("audit", ".")
-    assert code == 0, "settings alone do not call a module several times: " + told + errors
+    code, answer, errors = call("audit", ".")
+    assert code == 0, "settings alone do not call a module several times: " + answer + errors
     assert re.search(
         r"possible match.*^ *zero_double_reduction\b", call("audit", ".", "--all")[1], re.MULTILINE | re.DOTALL
     )
-    assert re.search(r"strategy +zero2.*\(accelerate.yaml:\d+ zero_stage: 2\)", told)
-    assert re.search(r"checkpointing +reentrant +\(arguments.json:", told), told
-    assert "ddp_unused_vision_tower" not in told, "ZeRO-2 does not wait for gradients"
+    assert re.search(r"strategy +zero2.*\(accelerate.yaml:\d+ zero_stage: 2\)", answer)
+    assert re.search(r"checkpointing +reentrant +\(arguments.json:", answer), answer
+    assert "ddp_unused_vision_tower" not in answer, "ZeRO-2 does not wait for gradients"

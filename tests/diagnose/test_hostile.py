@@ -123,8 +123,8 @@ def test_long_lines_that_patterns_choke_on_come_to_an_end(name):
 def test_only_the_beginning_of_a_long_line_is_searched(name):
     """Breaks when a whole line is searched for what only its beginning may have; `make bench` says what it costs."""
     json = BREAKS[name].startswith(b"{")
-    found = list(lines.split([BREAKS[name] * 3]))
-    assert found and all(len(line) <= (lines.WIDTH if json else lines.PLAIN) for _, line in found)
+    results = list(lines.split([BREAKS[name] * 3]))
+    assert results and all(len(line) <= (lines.WIDTH if json else lines.PLAIN) for _, line in results)
     code, out, errors = diagnosed(content=repeated(BREAKS[name], 32 * MIB))
     harmless(out, errors)
     assert code == 1

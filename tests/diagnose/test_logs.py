@@ -84,8 +84,8 @@ def test_only_the_last_state_of_a_progress_bar_counts():
 def test_a_torn_gzip_member_gives_what_it_has():
     """Breaks when the log of a full disk can't be read at all."""
     packed = gzip.compress(b"".join(b"line %d of a log\n" % n for n in range(9999)), 1)
-    found = texts(packed[: len(packed) // 2])
-    assert len(found) > 1000 and found[0] == "line 0 of a log"
+    results = texts(packed[: len(packed) // 2])
+    assert len(results) > 1000 and results[0] == "line 0 of a log"
 
 
 def test_a_gzip_bomb_is_not_unpacked_at_once():

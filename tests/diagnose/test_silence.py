@@ -10,8 +10,9 @@ from rich.console import Console
 
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose import view
+from faultline.diagnose.details import details
 from faultline.diagnose.diagnosis import UNKNOWN, diagnose
-from faultline.diagnose.silent import FEWEST, Silence, silent_failures
+from faultline.diagnose.silent import FEWEST, Silence
 
 # A step as trainers log it: transformers 4 and 5, ms-swift, torchtitan and verl.
 FORMS = (
@@ -23,29 +24,29 @@ FORMS = (
 )
 
 
-def told(*lines):
+def diagnosed(*lines):
     content = "".join(f"{line}\n" for line in lines).encode()
     return diagnose(lambda wanted: diagnose_lines.lines("train.log", io.BytesIO(content), wanted))
 
 
 def shown(answer):
     out = io.StringIO()
-    view.show(Console(file=out, width=200), answer)
+    view.show(Console(file=out, width=200), answer, details(answer))
     return out.getvalue()
 
 
 def like(answer):
-    return silent_failures(answer.silence, answer.hints)
+    return answer.silence.failures
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("norm", "said"), [("0.0", "0"), ("0", "0"), ("0.0000", "0"), ("nan", "nan")])
-def test_steps_without_a_gradient_are_told(form, norm, said):
+@pytest.mark.parametrize(("norm", "expected"), [("0.0", "0"), ("0", "0"), ("0.0000", "0"), ("nan", "nan")])
+def test_steps_without_a_gradient_are_told(form, norm, expected):
     """Breaks when somebody whose run learns nothing hears that there is nothing in the log."""
-    answer = told("Loading", *[form.format(norm)] * 5, "done")
-    assert answer.silence == Silence(said, 5, "train.log", 2, 6)
+    answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
+    assert answer.silence == Silence(expected, 5, "train.log", 2, 6, like(answer))
     assert answer.answer == UNKNOWN, "a guess was forced"
-    assert f"grad_norm is {said} in every step that it logs" in shown(answer) and "train.log:2-6" in shown(answer)
+    assert f"grad_norm is {expected} in every step that it logs" in shown(answer) and "train.log:2-6" in shown(answer)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -55,7 +56,7 @@ def test_one_step_with_a_gradient_is_enough(form, norm, at):
     """Breaks when a run is called silent that skipped some steps, or whose gradients are small."""
     steps = [form.format("0.0")] * 6
     steps.insert(at, form.format(norm))
-    assert told(*steps).silence is None and "grad_norm" not in shown(told(*steps))
+    assert diagnosed(*steps).silence is None and "grad_norm" not in shown(diagnosed(*steps))
 
 
 NEAR = {
@@ -71,33 +72,33 @@ NEAR = {
 
 @pytest.mark.parametrize("name", NEAR)
 def test_what_only_looks_like_it_is_not_told(name):
-    assert told(*NEAR[name]).silence is None
+    assert diagnosed(*NEAR[name]).silence is None
 
 
 def test_a_setting_is_no_step():
     """Breaks when the arguments that a trainer prints are taken for a gradient."""
-    assert told("max_grad_norm=1.0,", *[FORMS[0].format("0.0")] * 4).silence.steps == 4
+    assert diagnosed("max_grad_norm=1.0,", *[FORMS[0].format("0.0")] * 4).silence.steps == 4
 
 
 def test_an_error_comes_first():
     """Breaks when a run that died is told to have been silent."""
-    answer = told(*[FORMS[0].format("0.0")] * 9, "RuntimeError: CUDA error: device-side assert triggered")
+    answer = diagnosed(*[FORMS[0].format("0.0")] * 9, "RuntimeError: CUDA error: device-side assert triggered")
     assert answer.cause and answer.silence is None
 
 
 def test_rewards_are_told_apart_from_silence():
     """Rewards that differ and no gradient are silence, also between steps in which they are alike."""
     same, differs = (f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': {std}}}" for std in ("0.0", "0.05"))
-    assert told(*[same, differs] * 4).silence.steps == 4
+    assert diagnosed(*[same, differs] * 4).silence.steps == 4
 
 
 def test_what_is_known_narrows_which_failures_do_so():
     """Breaks when a failure is named under a strategy where it was never seen to be silent."""
     steps = [FORMS[0].format("0.0")] * 4
-    assert like(told(*steps))["zero_double_reduction"] == ["fsdp1-full", "fsdp2", "fsdp2-no-reshard"]
-    assert like(told("fsdp_version: 2", *steps))["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"]
-    assert "zero_double_reduction" not in like(told("DistributedType.DEEPSPEED", *steps))
-    assert "fsdp_reference_model" in like(told(*[FORMS[0].format("nan")] * 4))
+    assert like(diagnosed(*steps))["zero_double_reduction"] == ["fsdp1-full", "fsdp2", "fsdp2-no-reshard"]
+    assert like(diagnosed("fsdp_version: 2", *steps))["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"]
+    assert "zero_double_reduction" not in like(diagnosed("DistributedType.DEEPSPEED", *steps))
+    assert "fsdp_reference_model" in like(diagnosed(*[FORMS[0].format("nan")] * 4))
 
 
 WARNING = (
@@ -108,7 +109,7 @@ WARNING = (
 @pytest.mark.parametrize("norm", ["0.0", "0.5", None])
 def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
     """Breaks when a run that trains its head alone, and says so, is told that its log has nothing."""
-    answer = told("Loading", WARNING, "  warnings.warn(", *[FORMS[0].format(norm)] * 4 * bool(norm))
+    answer = diagnosed("Loading", WARNING, "  warnings.warn(", *[FORMS[0].format(norm)] * 4 * bool(norm))
     [warned] = answer.warned
     assert (warned.failure, warned.line) == ("reentrant_frozen_embeddings_adapters", 2)
     assert answer.answer == UNKNOWN, "the warning alone is harmless where the part is frozen on purpose"
@@ -118,9 +119,9 @@ def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
 
 def test_a_warning_is_not_named_beside_an_error_or_where_it_never_was_all():
     """Breaks when a warning outranks an error, or is taken for another warning or strategy."""
-    assert not told(WARNING, "RuntimeError: CUDA error: device-side assert triggered").warned
-    assert not told("UserWarning: None of the inputs have names", "requires_grad=True").warned
-    plain = told("distributed_type: MULTI_GPU", WARNING)
+    assert not diagnosed(WARNING, "RuntimeError: CUDA error: device-side assert triggered").warned
+    assert not diagnosed("UserWarning: None of the inputs have names", "requires_grad=True").warned
+    plain = diagnosed("distributed_type: MULTI_GPU", WARNING)
     assert plain.warned and "under ddp-*." in shown(plain)
 
 

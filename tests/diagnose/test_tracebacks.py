@@ -20,12 +20,12 @@ def read(lines):
     return reader.events()
 
 
-def found(text):
+def events_of(text):
     return read(diagnose_lines.lines("log", io.BytesIO(text.encode())))
 
 
 def cause(text):
-    event = found(text).cause()
+    event = events_of(text).cause()
     return event and (event.text, event.rank)
 
 
@@ -48,10 +48,10 @@ FOLLOWS = [
 @pytest.mark.parametrize("victim", FOLLOWS)
 def test_what_only_follows_is_never_the_cause(victim):
     """Breaks when somebody is told of a broken connection where another rank's error broke it."""
-    own = "ValueError: the cause"
-    for text in (traceback(victim, 0) + traceback(own, 1), traceback(own, 1) + traceback(victim, 0)):
-        assert cause(text) == (own, 1)
-    alone = found(traceback(victim, 0))
+    relevant = "ValueError: the cause"
+    for text in (traceback(victim, 0) + traceback(relevant, 1), traceback(relevant, 1) + traceback(victim, 0)):
+        assert cause(text) == (relevant, 1)
+    alone = events_of(traceback(victim, 0))
     assert alone.cause().follows, "a log of victims alone has no cause to show"
 
 
@@ -91,7 +91,7 @@ def test_an_error_that_was_survived_is_not_the_cause():
     text = traceback("ImportError: optional") + "{'loss': 0.1, 'epoch': 1}\n" + traceback("ValueError: the end")
     assert cause(text) == ("ValueError: the end", None)
     other = traceback("ValueError: of rank 1", 1) + "[rank0]: {'loss': 0.1}\n"
-    assert cause(other) == ("ValueError: of rank 1", 1) and not found(other).events[0].survived
+    assert cause(other) == ("ValueError: of rank 1", 1) and not events_of(other).events[0].survived
 
 
 def test_files_are_read_apart():
@@ -188,13 +188,13 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_errors_are_found_in_whichever_shape(shape):
     text, expected = SHAPES[shape]
-    told, _ = cause(text)
-    assert told == expected or (told.startswith(f"{expected}: ") and expected.startswith("SIG")), told
+    answer, _ = cause(text)
+    assert answer == expected or (answer.startswith(f"{expected}: ") and expected.startswith("SIG")), answer
 
 
 def test_a_watchdogs_timeout_follows_and_knows_its_rank():
     text = "[rank3]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout:\n"
-    [event] = found(text).events
+    [event] = events_of(text).events
     assert event.follows and event.rank == 3
 
 
@@ -211,15 +211,15 @@ def test_a_watchdogs_timeout_follows_and_knows_its_rank():
     ],
 )
 def test_what_is_no_error_is_none(text):
-    assert not found(text).events
+    assert not events_of(text).events
 
 
 @pytest.mark.slow
 def test_a_log_of_errors_alone_ends():
     """Breaks when each of a million errors is kept, or looked at for ever."""
     text = "".join(f"[rank{n % 9}]: ValueError: number {'x' * n}\n" for n in range(2000))
-    told = found(text)
-    assert len(told.events) == diagnose_reader.MOST and told.more > 1000
+    answer = events_of(text)
+    assert len(answer.events) == diagnose_reader.MOST and answer.more > 1000
     reader = diagnose_reader.Reader()
     for number in range(diagnose_reader.ENOUGH):
         reader.take(diagnose_lines.Line("log", number, "ValueError: x"))
@@ -241,9 +241,9 @@ def survived(count):
 
 def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
     """Breaks when a run that survived hundreds of errors is told of the first of them."""
-    told = found(survived(diagnose_reader.MOST + 50) + traceback("KeyError: 'the end'"))
-    assert told.cause().text == "KeyError: 'the end'" and len(told.events) == diagnose_reader.MOST
-    assert told.more == 51 and told.events[0].text == "ValueError: survived 51", "the oldest make room"
+    answer = events_of(survived(diagnose_reader.MOST + 50) + traceback("KeyError: 'the end'"))
+    assert answer.cause().text == "KeyError: 'the end'" and len(answer.events) == diagnose_reader.MOST
+    assert answer.more == 51 and answer.events[0].text == "ValueError: survived 51", "the oldest make room"
     noise = "".join(
         f"[rank{n}]: RuntimeError: Connection closed by peer {n}\n" for n in range(diagnose_reader.MOST + 50)
     )
@@ -254,8 +254,8 @@ def test_the_error_that_ends_the_run_is_kept_however_many_were_survived():
 
 def test_an_error_that_comes_again_after_it_was_survived_is_the_end():
     text = traceback("ValueError: one") + "{'loss': 0.1}\n" + traceback("KeyError: 'two'") + "{'loss': 0.1}\n"
-    told = found(text + traceback("KeyError: 'two'")).cause()
-    assert told.text == "KeyError: 'two'" and not told.survived and told.number == 11
+    answer = events_of(text + traceback("KeyError: 'two'")).cause()
+    assert answer.text == "KeyError: 'two'" and not answer.survived and answer.number == 11
 
 
 CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -266,14 +266,18 @@ CHAINED = "\nDuring handling of the above exception, another exception occurred:
 )
 def test_chained_exceptions_know_of_each_other(link):
     text = traceback("KeyError: 'x'") + link + traceback("ValueError: y") + link + traceback("RuntimeError: z")
-    told = found(text + "\n" + traceback("OSError: of another"))
-    assert [event.text for event in told.chain(told.cause())] == ["KeyError: 'x'", "ValueError: y", "RuntimeError: z"]
-    assert [event.text for event in told.chain(told.events[-1])] == ["OSError: of another"]
+    answer = events_of(text + "\n" + traceback("OSError: of another"))
+    assert [event.text for event in answer.chain(answer.cause())] == [
+        "KeyError: 'x'",
+        "ValueError: y",
+        "RuntimeError: z",
+    ]
+    assert [event.text for event in answer.chain(answer.events[-1])] == ["OSError: of another"]
 
 
 def test_what_is_raised_while_a_consequence_is_handled_is_one():
-    own, peer = traceback("ValueError: the cause", 1), "RuntimeError: Connection reset by peer"
-    text = traceback(peer, 0) + f"[rank0]: {CHAINED.strip()}\n" + traceback("OSError: could not clean up", 0) + own
+    relevant, peer = traceback("ValueError: the cause", 1), "RuntimeError: Connection reset by peer"
+    text = traceback(peer, 0) + f"[rank0]: {CHAINED.strip()}\n" + traceback("OSError: could not clean up", 0) + relevant
     assert cause(text) == ("ValueError: the cause", 1)
     pool = 'multiprocessing.pool.RemoteTraceback: \n"""\n' + traceback("KeyError: 'x'") + '"""\n' + CHAINED
     assert cause(pool + traceback("KeyError: 'x'")) == ("KeyError: 'x'", None)
@@ -290,7 +294,7 @@ WATCHDOG = (
 
 def test_an_abort_after_the_watchdog_is_no_cause():
     """Breaks when SIGABRT, with which NCCL's watchdog ends a rank that waited in vain, is told as what went wrong."""
-    assert all(event.follows for event in found(WATCHDOG).events)
+    assert all(event.follows for event in events_of(WATCHDOG).events)
     assert cause(WATCHDOG + traceback("ValueError: the cause", 1)) == ("ValueError: the cause", 1)
     assert cause("Fatal Python error: Aborted\n") == ("SIGABRT: Fatal Python error: Aborted", None)
 

@@ -97,7 +97,7 @@ def test_a_file_needs_nothing_of_this_repository(cell):
     pinned = {pin.partition("==")[0] for pin in header["dependencies"]}
     outside = {emit.DISTRIBUTIONS.get(name, name) for name in roots - sys.stdlib_module_names}
     assert outside <= pinned, "it imports what its header doesn't pin"
-    assert all(measured.everything_pinned()[pin.partition("==")[0]] in pin for pin in header["dependencies"])
+    assert all(cells.place(Cell.parse(cell)).pins[pin.partition("==")[0]] in pin for pin in header["dependencies"])
     shared = ["--isolated", "--line-length", "120", "-"]
     dead = [find_ruff_bin(), "check", "--select", "F,B018,SIM22", *shared]
     unused = subprocess.run(dead, input=text, capture_output=True, text=True)
@@ -143,11 +143,11 @@ def test_the_error_is_told_in_whole_sentences():
     """Breaks when a file or an issue quotes an error that ends in the middle of a word or a sentence."""
     for cell in (RAISES, ONE_RAISES, "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"):
         where = cells.place(Cell.parse(cell))
-        told = " ".join(ast.get_docstring(ast.parse(exported(cell))).split())
-        said = re.search(r"Instead: (.*?) Records:", told)[1]
+        answer = " ".join(ast.get_docstring(ast.parse(exported(cell))).split())
+        expected = re.search(r"Instead: (.*?) Records:", answer)[1]
         whole = " ".join(where.error.split()).replace('"', "'")
-        kept = said.removesuffix(" ...")
-        assert whole.startswith(kept) and (said == whole or kept[-1] in ".?!")
+        remaining = expected.removesuffix(" ...")
+        assert whole.startswith(remaining) and (expected == whole or remaining[-1] in ".?!")
         assert where.error.strip() in issue.write_issue(where)
 
 
@@ -217,10 +217,10 @@ def test_an_error_is_told_and_no_rank_is_left(cell, launcher, tmp_path):
         command = [sys.executable, *launcher, "repro.py"]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, stdout=output, stderr=output, check=False)
     left = [pid for pid in os.listdir("/proc") if pid.isdigit() and f"TMPDIR={tmp_path}" in started_with(pid)]
-    told = (tmp_path / "output").read_text()
-    assert ended.returncode == 0, told
-    assert "REPRODUCED: the error above" in told and "NOT REPRODUCED" not in told
-    assert re.search(signature_of(cell), told), "the error is not shown"
+    answer = (tmp_path / "output").read_text()
+    assert ended.returncode == 0, answer
+    assert "REPRODUCED: the error above" in answer and "NOT REPRODUCED" not in answer
+    assert re.search(signature_of(cell), answer), "the error is not shown"
     assert left == []
 
 
@@ -408,13 +408,13 @@ def test_the_issue_has_the_file_and_the_outcomes():
     assert "| yes |\n" in tried and "| no |\n" in tried, "a reader wants to know what helps"
     rows = re.findall(r"^\| (`.*) \| (.*) \|$", across, re.MULTILINE)
     outcomes = measured.outcomes(where.failure)
-    assert len({told for _, told in rows}) == len(rows) < 15, "strategies that do the same are in one row"
-    each = [(strategy, told) for group, told in rows for strategy in re.findall(r"`([\w-]+)`", group)]
+    assert len({answer for _, answer in rows}) == len(rows) < 15, "strategies that do the same are in one row"
+    each = [(strategy, answer) for group, answer in rows for strategy in re.findall(r"`([\w-]+)`", group)]
     above = text.partition("| strategies")[0].splitlines()[-2]
     assert len(each) > 15 and f"torch {measured.pinned()['torch']}" in above
-    for strategy, told in each:
-        found = [o for c, (o, _) in outcomes.items() if c.strategy == strategy and c.variant == where.cell.variant]
-        assert ("diverges" if told.startswith("no error, and other") else told.partition(" ")[0]) in found
+    for strategy, answer in each:
+        results = [o for c, (o, _) in outcomes.items() if c.strategy == strategy and c.variant == where.cell.variant]
+        assert ("diverges" if answer.startswith("no error, and other") else answer.partition(" ")[0]) in results
     for record in where.failure.records:
         assert record in text
 
@@ -445,12 +445,12 @@ def test_a_report_shows_what_its_failure_names():
         if cell:
             renamed = dataclasses.replace(cell, failure="x")
             assert fnmatch.fnmatchcase(renamed.name, failure.report or "*")
-    told = reports.shown(loading.failures()["ddp_static_graph_no_sync"])
-    assert told and told.name == "broken/ddp-static-graph/off/fp32/w2/cpu"
+    answer = reports.shown(loading.failures()["ddp_static_graph_no_sync"])
+    assert answer and answer.name == "broken/ddp-static-graph/off/fp32/w2/cpu"
 
 
 @pytest.mark.parametrize(
-    ("cell", "said", "patched"),
+    ("cell", "expected", "patched"),
     [
         (RUN[3], "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
         (HANGS, "`deepspeed_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
@@ -459,12 +459,12 @@ def test_a_report_shows_what_its_failure_names():
         (WRAPPED, "", "AcceleratorState"),
     ],
 )
-def test_the_issue_says_what_the_file_changes_in_a_library(cell, said, patched):
+def test_the_issue_says_what_the_file_changes_in_a_library(cell, expected, patched):
     """Breaks when a maintainer has to find out by reading that a file doesn't run their library as it is."""
     text = issue.write_issue(cells.place(Cell.parse(cell)))
     prose = text.partition("<details>")[0]
-    assert (patched in exported(cell)) == bool(said) and said in prose
-    assert all(told not in prose for code, told in issue.CHANGED.items() if code not in text)
+    assert (patched in exported(cell)) == bool(expected) and expected in prose
+    assert all(answer not in prose for code, answer in issue.CHANGED.items() if code not in text)
 
 
 @given(st.text(alphabet="`~a\n#|<", max_size=40))
@@ -491,7 +491,7 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "expected"),
     [
         (("zero_double_reduction/broken/zero2/reentrant/fp32/w3/cpu",), "did you mean zero_double_reduction/broken"),
         (("nonsense",), "not a cell"),
@@ -501,10 +501,10 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_one_clear_line(asked, argv, said):
+def test_mistakes_are_one_clear_line(asked, argv, expected):
     code, out, errors = asked("export", *argv)
     assert code == 2 and not out and len(errors) == 1
-    assert said in errors[0]
+    assert expected in errors[0]
 
 
 def function(text):
@@ -561,7 +561,7 @@ def test_a_comprehension_over_known_names_is_written_out():
 
 
 @pytest.mark.parametrize(
-    ("test", "kept"),
+    ("test", "remaining"),
     [
         ('"lora_" in name and False', ()),
         ("name and False and name", ()),
@@ -570,11 +570,11 @@ def test_a_comprehension_over_known_names_is_written_out():
         ("name and True", ("yes", "if name:")),
     ],
 )
-def test_a_condition_that_one_side_decides_is_decided(test, kept):
+def test_a_condition_that_one_side_decides_is_decided(test, remaining):
     """Breaks when a branch that nothing can reach is exported, or a call with an effect is lost."""
     node = cst.parse_statement(f"def f(name):\n    if {test}:\n        print('yes')\n    return name\n")
     folded = names.code(fold.fold(node, {}, {}))
-    assert all(each in folded for each in kept) and ("yes" in folded) == ("yes" in kept)
+    assert all(each in folded for each in remaining) and ("yes" in folded) == ("yes" in remaining)
 
 
 def test_nothing_is_computed_in_vain():
@@ -613,9 +613,9 @@ def test_what_changes_is_left_alone():
         name = "a"
         for name in others:
             g(name)
-        many = []
-        many.append(2)
-        return others, name, many
+        items = []
+        items.append(2)
+        return others, name, items
     """
     node = function(text)
     assert names.code(fold.fold(node, {"remedy": "x"}, {})).strip() == textwrap.dedent(text).strip()
@@ -651,14 +651,14 @@ def trainer():
 def test_a_local_name_never_takes_the_place_of_one_from_around():
     """Breaks when a function's own variable, put where it is called, hides what the code there means by that name."""
     function = cst.parse_statement(
-        "def prepare(model):\n    kept = model.prepare()\n    kept.eval()\n    return kept\n"
+        "def prepare(model):\n    ready = model.prepare()\n    ready.eval()\n    return ready\n"
     )
-    caller = cst.parse_statement("def second(model):\n    kept['second'] = prepare(model)\n    return kept\n")
+    caller = cst.parse_statement("def second(model):\n    ready['second'] = prepare(model)\n    return ready\n")
     change = inline.Inline(function)
     assert names.code(caller.visit(change)) == names.code(caller) and not change.done
     plain = cst.parse_statement("def second(model):\n    other = prepare(model)\n    return other\n")
     assert names.code(plain.visit(inline.Inline(function))) == (
-        "def second(model):\n    kept = model.prepare()\n    kept.eval()\n    other = kept\n    return other\n"
+        "def second(model):\n    ready = model.prepare()\n    ready.eval()\n    other = ready\n    return other\n"
     )
 
 

@@ -47,11 +47,11 @@ def test_there_is_a_valid_one_for_each_failure_and_the_check_can_fail(tmp_path, 
 @pytest.mark.parametrize("name", FAILURES)
 def test_versions_were_run_and_ranges_are_in_order(name):
     """Breaks when an advisory claims a release that no run had, or a range that is upside down."""
-    told = advisories.advisory(FAILURES[name])
+    answer = advisories.advisory(FAILURES[name])
     runs = [stack.versions for stack in store.stacks().values()]
-    assert told["affected"], "no package is affected"
-    assert not {"severity"} & told.keys()
-    for entry in told["affected"]:
+    assert answer["affected"], "no package is affected"
+    assert not {"severity"} & answer.keys()
+    for entry in answer["affected"]:
         package = entry["package"]["name"]
         ran = {run.get(package) for run in (*runs, measured.pinned())}
         reported = FAILURES[name].reported

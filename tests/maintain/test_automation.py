@@ -135,18 +135,18 @@ import json, pathlib, subprocess, sys
 words = sys.argv[1:]
 with open("calls", "a") as calls:
     print(*words, file=calls)
-said = json.loads(pathlib.Path("github.json").read_text())
+content = json.loads(pathlib.Path("github.json").read_text())
 head = next((word.removeprefix("head=") for word in words if word.startswith("head=")), "")
 if words[:2] == ["issue", "list"]:
-    print(*said["issues"])
+    print(*content["issues"])
 elif head:
-    told = [each for each in said["pulls"] if each["head"] == head and each["state"] == "open"]
+    listed = [each for each in content["pulls"] if each["head"] == head and each["state"] == "open"]
 elif "--jq" in words:
-    told = said["comments"]
+    listed = content["comments"]
 elif "body=@-" in words or "--body-file" in words:
     pathlib.Path("body").write_bytes(sys.stdin.buffer.read())
 if "--jq" in words and words[0] == "api":
-    subprocess.run(["jq", "-r", words[words.index("--jq") + 1]], input=json.dumps(told), text=True, check=True)
+    subprocess.run(["jq", "-r", words[words.index("--jq") + 1]], input=json.dumps(listed), text=True, check=True)
 """
 PULLS = [
     {"number": 6, "head": "us:123", "state": "closed"},
@@ -169,8 +169,8 @@ def post(tmp_path):
     def run(*argv, summary=None, identical=False, issues=(), comments=()):
         (tmp_path / "calls").write_text("")
         (tmp_path / "body").write_bytes(b"")
-        said = [{"id": 40 + i, "user": {"login": login}, "body": body} for i, (login, body) in enumerate(comments)]
-        (tmp_path / "github.json").write_text(json.dumps({"issues": issues, "pulls": PULLS, "comments": said}))
+        posted = [{"id": 40 + i, "user": {"login": login}, "body": body} for i, (login, body) in enumerate(comments)]
+        (tmp_path / "github.json").write_text(json.dumps({"issues": issues, "pulls": PULLS, "comments": posted}))
         if summary is not None:
             folder = tmp_path / "results" / "is-safe" / "is-safe-2026-11-21T10-00-00"
             folder.mkdir(parents=True, exist_ok=True)
@@ -210,9 +210,9 @@ def test_a_pull_request_keeps_one_comment(post):
 @needs_jq
 def test_a_bump_that_was_taken_back_is_no_longer_called_unsafe(post):
     """Breaks when an old verdict stays, or every pull request is told that it changes no pin."""
-    told = b"## Nothing to compare\n"
-    *_, call = post("comment", "us:123", "u", summary=told, identical=True, comments=[(BOT, f"{MARK}\nNOT SAFE")])
-    assert "PATCH" in call and post.body().endswith(told)
+    answer = b"## Nothing to compare\n"
+    *_, call = post("comment", "us:123", "u", summary=answer, identical=True, comments=[(BOT, f"{MARK}\nNOT SAFE")])
+    assert "PATCH" in call and post.body().endswith(answer)
     post("comment", "us:123", "u")
     assert not post.body()
 

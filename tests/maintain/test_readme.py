@@ -141,7 +141,7 @@ def test_the_glossary_has_every_term():
 
 def test_the_table_of_keys_is_a_results():
     entry = result(
-        Cell("f", "v", "s"), Judgement(Outcome.TRAINS), Ended([RankEnd(Report())]), "", Expectation(), "expected"
+        Cell("f", "v", "s"), Judgement(Outcome.TRAINS), Ended([RankEnd(Report())]), {}, Expectation(), "expected"
     ).as_json()
     table = rows(section("docs/formats.md", "cells.jsonl"))
     assert [key for keys, _ in table for key in code(keys)] == [*entry], "whoever reads cells.jsonl is misled"

@@ -43,20 +43,12 @@ def run():
     for strategy in strategies.names():
         for mode in CHECKPOINTING:
             torn = strategy in ZERO3 and mode == "reentrant"
-            told = ("raises", "torn") if torn else ("trains", "")
-            results.append(result("broken", strategy, mode, *told))
-            results.append(result("mended", strategy, mode, *(told if strategy == "zero3-offload" else ("trains", ""))))
+            answer = ("raises", "torn") if torn else ("trains", "")
+            results.append(result("broken", strategy, mode, *answer))
+            results.append(
+                result("mended", strategy, mode, *(answer if strategy == "zero3-offload" else ("trains", "")))
+            )
     return results
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text):
-        file = tmp_path / "README.md"
-        file.write_text(text, encoding="utf-8")
-        return file
-
-    return write
 
 
 def rewrite(file, results):
@@ -79,10 +71,10 @@ def test_only_what_stands_between_the_markers_changes(write):
 
 def test_a_text_may_speak_of_the_markers(write):
     """Breaks when a README that explains its lines can't be rewritten."""
-    said = f"Write `{markdown.BEGIN}` and `{markdown.END}`.\n\n"
-    file = write(said + PAGE)
+    expected = f"Write `{markdown.BEGIN}` and `{markdown.END}`.\n\n"
+    file = write(expected + PAGE)
     assert rewrite(file, run()).endswith("rewritten")
-    assert file.read_text(encoding="utf-8").startswith(said) and "old" not in file.read_text(encoding="utf-8")
+    assert file.read_text(encoding="utf-8").startswith(expected) and "old" not in file.read_text(encoding="utf-8")
 
 
 def test_the_order_of_results_changes_nothing(write):

@@ -45,13 +45,13 @@ def merged(before, *results):
 
 def stacks_of(observations, error):
     """The versions of each stack on which cells ended with an error, in one line, with the cells."""
-    found = {}
+    matches = {}
     for cell, rows in observations.rows.items():
         for row in rows:
             if row.error == error.id:
                 line = packages.stack_name(observations.stacks[row.stack].versions)
-                found.setdefault(line, []).append(cell.id)
-    return found
+                matches.setdefault(line, []).append(cell.id)
+    return matches
 
 
 def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
@@ -62,12 +62,12 @@ def test_recorded_errors_are_one_for_each_text_and_name_no_machine():
     ]
     other = entry("zero_double_reduction", "zero2", "/home/me/x is gone")
     trains = entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)
-    found = merged(NOTHING, *same, other, trains)
-    reduced, gone = sorted(found.errors.values(), key=lambda error: error.signature, reverse=True)
-    assert (gone.signature, reduced.signature) == ("other", "reduced-twice")
-    assert stacks_of(found, reduced) == {"trl 1": [same[0].cell.id], "trl 2": [same[1].cell.id]}
-    assert merged(found, *same, other) == found
-    assert "/home" not in repr(found)
+    matches = merged(NOTHING, *same, other, trains)
+    reduced, missing = sorted(matches.errors.values(), key=lambda error: error.signature, reverse=True)
+    assert (missing.signature, reduced.signature) == ("other", "reduced-twice")
+    assert stacks_of(matches, reduced) == {"trl 1": [same[0].cell.id], "trl 2": [same[1].cell.id]}
+    assert merged(matches, *same, other) == matches
+    assert "/home" not in repr(matches)
     committed = (store.FOLDER / store.ERRORS).read_text()
     assert "/home/" not in committed and "/root/" not in committed
 
@@ -228,9 +228,9 @@ def test_every_stack_has_its_errors_recorded(name):
     """
     pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in requests.read(name).requirements if "==" in pin}
     versions = measured.pinned() if name == packages.TODAY else {p: v for p, v in pins.items() if p in STACK}
-    found = recorded_on(versions)
+    matches = recorded_on(versions)
     differs = [package for package, version in versions.items() if measured.pinned()[package] != version]
-    assert len(differs) == 1 or {cell.precision for *_, cell in found} == {"fp32", "bf16"}
+    assert len(differs) == 1 or {cell.precision for *_, cell in matches} == {"fp32", "bf16"}
     takes_part = PARTS.get(" ".join(differs), lambda cell: True)
     raised = {
         (cell.failure, signature)
@@ -247,4 +247,4 @@ def test_every_stack_has_its_errors_recorded(name):
             row = rows[month]
             if row and row.outcome == "raises" and cell.broken and row.signature in failure.errors:
                 raised.add((failure.name, row.signature))
-    assert raised <= {(failure, signature) for failure, signature, _ in found}
+    assert raised <= {(failure, signature) for failure, signature, _ in matches}

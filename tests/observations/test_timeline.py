@@ -50,13 +50,13 @@ def test_months_are_their_first_days(first, last):
 
 
 @given(timelines())
-def test_a_timeline_is_written_as_json(tmp_path_factory, told):
+def test_a_timeline_is_written_as_json(tmp_path_factory, answer):
     """Breaks when the file of a run lacks an outcome, or its signature."""
     file = tmp_path_factory.mktemp("timeline") / "timeline.json"
-    timeline.write(file, told)
+    timeline.write(file, answer)
     written = json.loads(file.read_text())
-    assert [stack["versions"] for stack in written["stacks"]] == [stack.versions for stack in told.stacks]
-    assert written["cells"] == {cell.id: [[*did] for did in outcomes] for cell, outcomes in told.cells.items()}
+    assert [stack["versions"] for stack in written["stacks"]] == [stack.versions for stack in answer.stacks]
+    assert written["cells"] == {cell.id: [[*did] for did in outcomes] for cell, outcomes in answer.cells.items()}
 
 
 def measured(name, outcome="trains", unusable=""):
@@ -66,34 +66,34 @@ def measured(name, outcome="trains", unusable=""):
 
 def test_what_can_not_be_installed_is_said_and_no_gap():
     """Breaks when a month without a stack vanishes from the line of time, or looks like one in which all is well."""
-    told = releases_timeline.gather(
+    answer = releases_timeline.gather(
         [measured("2025-03-01", "raises"), measured("2025-04-01", unusable="no wheel")], [CELL]
     )
-    assert told.cells[CELL] == [Did("raises"), UNINSTALLABLE]
-    assert told.stacks[0].versions == {"trl": "1.0"} and told.stacks[1].unusable == "no wheel"
+    assert answer.cells[CELL] == [Did("raises"), UNINSTALLABLE]
+    assert answer.stacks[0].versions == {"trl": "1.0"} and answer.stacks[1].unusable == "no wheel"
 
 
 @given(timelines())
-def test_every_cell_is_in_the_row_of_its_variant(told):
+def test_every_cell_is_in_the_row_of_its_variant(answer):
     """Breaks when a square shows fewer cells than it stands for."""
-    (row,) = timeline.series(told)
+    (row,) = timeline.series(answer)
     assert (row.failure, row.variant) == ("grpo_lora_no_grad", "grpo-broken")
-    assert [point.total() for point in row.points] == [2] * len(told.stacks)
+    assert [point.total() for point in row.points] == [2] * len(answer.stacks)
 
 
 def test_no_text_gets_into_a_picture_or_page_as_it_is(tmp_path):
     """Breaks when a version or a resolver's words can close an element of the page."""
-    told = Timeline([Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)], {CELL: [TRAINS]})
+    answer = Timeline([Stack(HOSTILE, {"trl": HOSTILE}, HOSTILE, HOSTILE)], {CELL: [TRAINS]})
     file = tmp_path / "timeline.html"
-    timeline_view.page(file, told)
-    for text in (timeline_view.picture(told), file.read_text()):
+    timeline_view.page(file, answer)
+    for text in (timeline_view.picture(answer), file.read_text()):
         assert "<script" not in text and "\x1b" not in text and "alert(" in text
 
 
 def test_a_square_is_filled_by_what_its_cells_did():
     """Breaks when one bad cell of many can't be seen."""
-    told = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [TRAINS], OTHER: [DIFFERS]})
-    picture = timeline_view.picture(told)
+    answer = Timeline([Stack("2025-03-01", {}, "2025-03-01")], {CELL: [TRAINS], OTHER: [DIFFERS]})
+    picture = timeline_view.picture(answer)
     assert picture.count("<rect") == 2 + 2, "the legend doesn't have just the outcomes that there are"
     assert "trains 1, diverges 1" in picture
 
@@ -112,9 +112,9 @@ def test_a_square_is_filled_by_what_its_cells_did():
 def test_the_terminal_shows_what_does_not_train(outcomes, mark):
     """Breaks when a silent failure looks like an uneventful month."""
     out = io.StringIO()
-    told = Timeline(
+    answer = Timeline(
         [Stack("2025-03-01", {}, "2025-03-01")], dict(zip((CELL, OTHER), ([each] for each in outcomes), strict=True))
     )
-    timeline_view.terminal(Console(file=out, width=100), told)
+    timeline_view.terminal(Console(file=out, width=100), answer)
     line = next(line for line in out.getvalue().splitlines() if "grpo-broken" in line)
     assert line.split()[-1] == mark

@@ -74,9 +74,9 @@ def test_what_differs_from_run_to_run_makes_no_difference(values, text):
 )
 def test_words_to_search_for_stand_in_the_message(error, words):
     """Breaks when somebody is told to search for signs in place of numbers and names, which no page has."""
-    found = searchable(error)
-    assert found.startswith(words)
-    assert all(stretch in error for stretch in re.findall('"([^"]+)"', found))
+    results = searchable(error)
+    assert results.startswith(words)
+    assert all(stretch in error for stretch in re.findall('"([^"]+)"', results))
 
 
 @settings(deadline=None)

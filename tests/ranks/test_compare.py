@@ -58,7 +58,7 @@ def noisy(run, seed, size):
     return run
 
 
-def found(key, *args):
+def results_of(key, *args):
     """What `compare` lists under a key, as (kind or "", name, step)."""
     steps = compare.compare(*args)
     return {(*entry.rpartition(":")[::2], number) for number, step in enumerate(steps) for entry in getattr(step, key)}
@@ -81,7 +81,7 @@ def test_law_one_scaled_tensor_is_found_and_nothing_else(seed, place, sign, prec
     """Breaks when a step, a kind or a parameter is left out, or when only what is too large counts."""
     run = a_run(seed)
     bad = changed(run, place, lambda value: value * (1 + sign * 10 * TOLERANCE[precision]))
-    assert found("bad", bad, run, run, precision) == {place}
+    assert results_of("bad", bad, run, run, precision) == {place}
     kind, name, step = place
     steps = compare.compare(bad, run, run, precision)
     assert steps[step].errors(kind)[name] == pytest.approx(10 * TOLERANCE[precision], rel=0.05)
@@ -93,7 +93,7 @@ def test_law_what_is_below_the_tolerance_passes_with_its_error(seed, place, part
     """Breaks when runs without measured noise have to agree to the bit, or when small errors are not reported."""
     run = a_run(seed)
     near = changed(run, place, lambda value: value * (1 + part * TOLERANCE[precision]))
-    assert not found("bad", near, run, run, precision)
+    assert not results_of("bad", near, run, run, precision)
     kind, name, step = place
     reported = compare.compare(near, run, run, precision)[step].errors(kind)[name]
     assert reported == pytest.approx(0.5 * TOLERANCE[precision], rel=0.05)
@@ -106,15 +106,15 @@ def test_law_noise_explains_its_margin_and_no_more(seed, other, place, times, pr
     run, size = a_run(seed), 2 * TOLERANCE[precision]
     noise = noisy(run, other, size)
     near = changed(run, place, lambda value: value * (1 + times * MARGIN[precision] * size))
-    assert found("bad", near, run, noise, precision) == ({place} if times > 1 else set())
+    assert results_of("bad", near, run, noise, precision) == ({place} if times > 1 else set())
     kind, name, step = place
-    told = compare.compare(near, run, noise, precision)[step]
-    assert told.errors(kind)[name] > TOLERANCE[precision], "an error that rounding explains is not told"
+    answer = compare.compare(near, run, noise, precision)[step]
+    assert answer.errors(kind)[name] > TOLERANCE[precision], "an error that rounding explains is not told"
     excused = {} if times > 1 else {f"{kind}:{name}": pytest.approx(times * MARGIN[precision], rel=0.05)}
-    assert told.rounding == excused
+    assert answer.rounding == excused
     only_here = changed(run, place, lambda value: value * (1 + size))
     others = {(kind, name, step) for kind in KINDS for name in NAMES for step in range(STEPS)} - {place}
-    assert found("bad", noisy(run, seed, size), run, only_here, precision) == others
+    assert results_of("bad", noisy(run, seed, size), run, only_here, precision) == others
 
 
 @pytest.mark.parametrize(("precision", "noise"), [("fp32", 1e-4), ("bf16", 0.03)])
@@ -124,7 +124,9 @@ def test_a_lost_rank_of_four_is_found_in_a_noisy_model(precision, noise, seed):
     """Breaks when the margin grows so large that noise, as it was measured, would hide a whole rank's rows."""
     run = a_run(seed)
     lost = noisy(changed(run, ("gradients", "a.weight", STEPS - 1), lambda value: value * 0.75), seed, noise)
-    assert found("bad", lost, run, noisy(run, seed + 1, noise), precision) == {("gradients", "a.weight", STEPS - 1)}
+    assert results_of("bad", lost, run, noisy(run, seed + 1, noise), precision) == {
+        ("gradients", "a.weight", STEPS - 1)
+    }
 
 
 @given(seeds, st.sampled_from(NAMES), precisions)
@@ -135,11 +137,11 @@ def test_a_weight_that_stays_where_it_was_is_named(seed, name, precision):
     frozen = changed(run, ("weights", name, STEPS - 1), torch.zeros_like)
     astray = changed(run, ("weights", name, STEPS - 1), torch.neg)
     no_gradient = changed(run, ("gradients", name, STEPS - 1), torch.zeros_like)
-    assert found("unmoved", frozen, run, run, precision) == {("", name, STEPS - 1)}
-    assert found("bad", frozen, run, run, precision) == {("weights", name, STEPS - 1)}
-    assert found("bad", no_gradient, run, run, precision) == {("gradients", name, STEPS - 1)}
-    assert not found("unmoved", astray, run, run, precision)
-    assert not found("unmoved", no_gradient, run, run, precision)
+    assert results_of("unmoved", frozen, run, run, precision) == {("", name, STEPS - 1)}
+    assert results_of("bad", frozen, run, run, precision) == {("weights", name, STEPS - 1)}
+    assert results_of("bad", no_gradient, run, run, precision) == {("gradients", name, STEPS - 1)}
+    assert not results_of("unmoved", astray, run, run, precision)
+    assert not results_of("unmoved", no_gradient, run, run, precision)
 
 
 def test_a_weight_that_is_all_noise_is_not_called_frozen():
@@ -148,8 +150,8 @@ def test_a_weight_that_is_all_noise_is_not_called_frozen():
     run = changed(a_run(1), place, lambda value: torch.full_like(value, 1e-4))
     noise = changed(run, place, lambda value: value * 1.25)
     shaken = changed(run, place, lambda value: -value)
-    assert found("bad", shaken, run, noise, "bf16") == {place}
-    assert not found("unmoved", shaken, run, noise, "bf16")
+    assert results_of("bad", shaken, run, noise, "bf16") == {place}
+    assert not results_of("unmoved", shaken, run, noise, "bf16")
 
 
 @given(seeds, places.filter(lambda place: "weight" in place[1]))  # one number's noise can be zero by chance
@@ -162,13 +164,13 @@ def test_a_parameter_whose_true_gradient_is_zero_may_be_any_rounding_noise(seed,
         direction = torch.randn(value.shape, generator=generator)
         return 1e-6 * direction / direction.norm()
 
-    run, rounding, mine = (changed(a_run(seed), place, noise) for _ in range(3))
+    run, rounding, measured = (changed(a_run(seed), place, noise) for _ in range(3))
     kind, name, step = place
-    assert not found("bad", mine, run, rounding, "fp32")
-    told = compare.compare(mine, run, rounding, "fp32")[step]
-    assert told.errors(kind)[name] > TOLERANCE["fp32"] and [*told.rounding] == [f"{kind}:{name}"]
+    assert not results_of("bad", measured, run, rounding, "fp32")
+    answer = compare.compare(measured, run, rounding, "fp32")[step]
+    assert answer.errors(kind)[name] > TOLERANCE["fp32"] and [*answer.rounding] == [f"{kind}:{name}"]
     moved = changed(a_run(seed), place, lambda value: 1e-3 * value / value.norm())
-    assert found("bad", moved, run, rounding, "fp32") == {place}
+    assert results_of("bad", moved, run, rounding, "fp32") == {place}
 
 
 def test_a_movement_below_the_last_place_of_a_weight_is_rounding():
@@ -176,9 +178,9 @@ def test_a_movement_below_the_last_place_of_a_weight_is_rounding():
     place = ("weights", "a.weight", 1)
     still = changed(a_run(1), place, torch.zeros_like)
     shaken = changed(still, place, lambda value: torch.full_like(value, 6e-8))
-    assert not found("bad", shaken, still, still, "fp32")
+    assert not results_of("bad", shaken, still, still, "fp32")
     moved = changed(still, place, lambda value: torch.full_like(value, 6e-6))
-    assert found("bad", moved, still, still, "fp32") == {place}
+    assert results_of("bad", moved, still, still, "fp32") == {place}
 
 
 def test_no_gradient_is_a_gradient_of_zeros():
@@ -189,21 +191,21 @@ def test_no_gradient_is_a_gradient_of_zeros():
     for gradients, weights in zip(zeros.gradients, zeros.weights, strict=True):
         nothing.add({name: value if value.any() else None for name, value in gradients.items()}, weights)
     assert "a.bias" not in nothing.gradients[1]
-    for mine, theirs in ((zeros, nothing), (nothing, zeros), (nothing, nothing)):
-        assert not found("bad", mine, theirs, theirs, "fp32")
-    assert found("bad", nothing, a_run(1), a_run(1), "fp32") == {place}
-    assert found("bad", a_run(1), nothing, nothing, "fp32") == {place}
+    for measured, peers in ((zeros, nothing), (nothing, zeros), (nothing, nothing)):
+        assert not results_of("bad", measured, peers, peers, "fp32")
+    assert results_of("bad", nothing, a_run(1), a_run(1), "fp32") == {place}
+    assert results_of("bad", a_run(1), nothing, nothing, "fp32") == {place}
 
 
 def test_an_engine_that_leaves_no_gradients_is_judged_by_its_weights():
     """Breaks when such a run has no gradients to compare and so all are bad, or its weights pass with them."""
     run = a_run(1)
-    mine = Trace(run.initial, [], [])
+    measured = Trace(run.initial, [], [])
     for weights in run.weights:
-        mine.add(None, weights)
-    assert not found("bad", mine, run, run, "fp32")
+        measured.add(None, weights)
+    assert not results_of("bad", measured, run, run, "fp32")
     place = ("weights", "b.weight", STEPS - 1)
-    assert found("bad", changed(mine, place, torch.neg), run, run, "fp32") == {place}
+    assert results_of("bad", changed(measured, place, torch.neg), run, run, "fp32") == {place}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -216,8 +218,8 @@ def test_what_is_not_a_number_is_found_wherever_it_is(value, place, precision):
         run, place, lambda tensor: tensor.reshape(-1).index_fill(0, torch.tensor([0]), value).view_as(tensor)
     )
     for args in ((spoilt, run, run), (run, spoilt, run), (run, run, spoilt), (spoilt, spoilt, spoilt)):
-        assert found("nan", *args, precision) == {place}
-        assert not found("bad", *args, precision)
+        assert results_of("nan", *args, precision) == {place}
+        assert not results_of("bad", *args, precision)
 
 
 def test_weights_that_one_run_lacks_differ():
@@ -226,7 +228,7 @@ def test_weights_that_one_run_lacks_differ():
     less = Trace(*([{k: v for k, v in part.items() if k != "a.bias"} for part in parts] for parts in parts_of(run)))
     less = dataclasses.replace(less, initial=less.initial[0])
     wanted = {(kind, "a.bias", step) for kind in KINDS for step in range(STEPS)}
-    assert found("bad", less, run, run, "fp32") == found("bad", run, less, less, "fp32") == wanted
+    assert results_of("bad", less, run, run, "fp32") == results_of("bad", run, less, less, "fp32") == wanted
 
 
 def parts_of(run):
@@ -253,8 +255,8 @@ def test_law_a_saved_run_comes_back_bit_by_bit(tmp_path_factory, seed, gradients
     """Breaks when a reference on disk is not the run that was recorded."""
     run = a_run(seed)
     if gradients != "full":
-        kept = () if gradients == "no gradients" else NAMES[1:2]
-        run = dataclasses.replace(run, gradients=[{name: part[name] for name in kept} for part in run.gradients])
+        remaining = () if gradients == "no gradients" else NAMES[1:2]
+        run = dataclasses.replace(run, gradients=[{name: part[name] for name in remaining} for part in run.gradients])
     run.weights[0]["a.bias"][:2] = torch.tensor([-0.0, float("nan")])
     file = tmp_path_factory.mktemp("saved") / "reference.pt"
     compare.write([run, a_run(seed + 1)], file)
@@ -270,10 +272,10 @@ def test_law_a_saved_run_comes_back_bit_by_bit(tmp_path_factory, seed, gradients
 
 def test_a_run_that_is_a_multiple_of_its_reference_says_of_what():
     """Breaks when half of every gradient is told as any error of a half, or one that is no multiple as one."""
-    theirs = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[-3.0]])}
+    peers = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[-3.0]])}
 
-    def of(**mine):
-        return compare.factor({name: torch.tensor(values) for name, values in mine.items()}, theirs, 1e-3)
+    def of(**measured):
+        return compare.factor({name: torch.tensor(values) for name, values in measured.items()}, peers, 1e-3)
 
     assert of(a=[0.5, 1.0], b=[[-1.5]]) == pytest.approx(0.5)
     assert of(a=[-2.0, -4.0], b=[[6.0]]) == pytest.approx(-2)

@@ -72,8 +72,8 @@ def one_of(scenarios, strategy):
     """The first of several scenarios that is known to train under a strategy; raises LookupError without one."""
     for scenario in scenarios:
         failure, asked = loading.failures()[scenario[0]], cell(scenario, strategy)
-        told = expected.expect(expected.rules(failure), asked, measured.pinned())
-        if rules.possible(asked, failure.variant(asked.variant)) and told.outcome == "trains":
+        answer = expected.expect(expected.rules(failure), asked, measured.pinned())
+        if rules.possible(asked, failure.variant(asked.variant)) and answer.outcome == "trains":
             return scenario
     raise LookupError(f"none of {scenarios} trains under {strategy}: add one that does, or exclude it with a reason")
 
@@ -279,4 +279,4 @@ REPEATED = [
 @pytest.mark.parametrize(("scenario", "strategy"), REPEATED, ids=readable)
 def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
     """Breaks when a run of the same cell fails now and then."""
-    assert [told for _ in range(30) if (told := alarm(run(cell(scenario, strategy))))] == []
+    assert [answer for _ in range(30) if (answer := alarm(run(cell(scenario, strategy))))] == []

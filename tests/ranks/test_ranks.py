@@ -14,7 +14,7 @@ from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.runs import hangs, runner
 from faultline.runs.supervisor import RankServer
-from tests.support.light import gone, survivors
+from tests.support.light import have_ended, survivors
 
 pytestmark = pytest.mark.slow
 
@@ -68,10 +68,10 @@ def test_a_healthy_cell_trains_on_a_server_that_is_safe_to_fork(run):
 
 
 def test_ranks_find_the_servers_settings(run):
-    found = json.loads(run("SHOWS").detail.removeprefix("AssertionError: "))
-    assert found["OMP_NUM_THREADS"] == "1" and found["torch_threads"] == 1, "ranks share the cores with themselves"
-    assert found["shm"] is False, "DeepSpeed would compile its shared memory collectives inside a cell"
-    assert found["TMPDIR"] == found["folder"], "what a rank writes to the temporary folder stays there for ever"
+    results = json.loads(run("SHOWS").detail.removeprefix("AssertionError: "))
+    assert results["OMP_NUM_THREADS"] == "1" and results["torch_threads"] == 1, "ranks share the cores with themselves"
+    assert results["shm"] is False, "DeepSpeed would compile its shared memory collectives inside a cell"
+    assert results["TMPDIR"] == results["folder"], "what a rank writes to the temporary folder stays there for ever"
 
 
 def test_an_exception_on_one_rank_is_the_cause(run):
@@ -128,7 +128,7 @@ def test_a_cell_whose_server_is_killed_runs_again(run, rank_server):
     entry = run("KILLS_THE_SERVER")
     assert entry.outcome == "trains", "the death of the server counts as the cell's"
     assert rank_server._process.pid != first
-    assert gone([int((rank_server.folder / "killed").read_text())]), "a rank outlives its server"
+    assert have_ended([int((rank_server.folder / "killed").read_text())]), "a rank outlives its server"
 
 
 SUPERVISOR = """
@@ -173,6 +173,6 @@ def test_a_supervisor_that_is_ended_leaves_nothing_but_results(tmp_path, how):
         process.send_signal(how)
         process.wait(DEADLINE)
         rest = process.stdout.read()
-    assert gone([server.pid, *(rank.pid for rank in ranks)]), f"the server or its ranks outlive {how!r}"
+    assert have_ended([server.pid, *(rank.pid for rank in ranks)]), f"the server or its ranks outlive {how!r}"
     assert not list(tmp_path.glob("faultline-*")), f"the server's folder outlives {how!r}"
     assert rest == ("interrupted\n" if how == signal.SIGINT else ""), "the interruption is not told, or not at once"

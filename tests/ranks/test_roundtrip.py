@@ -18,13 +18,13 @@ WEIGHTS = st.dictionaries(st.text("abc.", min_size=1, max_size=6), SHAPES, min_s
 )
 
 
-def told(live, found, tied=(), precision="fp32"):
-    return oracle._checkpoint_faults(saved.held_against(live, found, tied, precision))
+def answer_to(live, results, tied=(), precision="fp32"):
+    return oracle._checkpoint_faults(saved.held_against(live, results, tied, precision))
 
 
 @given(WEIGHTS)
 def test_law_a_whole_checkpoint_has_no_fault(live):
-    assert told(live, {name: tensor.clone() for name, tensor in live.items()}) == ("", "")
+    assert answer_to(live, {name: tensor.clone() for name, tensor in live.items()}) == ("", "")
 
 
 @given(WEIGHTS, st.data())
@@ -38,29 +38,29 @@ def test_law_what_is_spoilt_is_named(live, data):
         "off": live[name] * (1 + 1e-5),
     }
     how = data.draw(st.sampled_from(sorted(spoil)))
-    found = {key: tensor for key, tensor in {**live, name: spoil[how]}.items() if tensor is not None}
-    signature, detail = told(live, found)
+    results = {key: tensor for key, tensor in {**live, name: spoil[how]}.items() if tensor is not None}
+    signature, detail = answer_to(live, results)
     assert signature == ("checkpoint-differs" if how == "off" else "checkpoint-lacks")
     assert how in detail and name in detail
 
 
 def test_what_is_not_a_number_is_not_equal():
     live = {"a": torch.ones(2)}
-    assert told(live, {"a": torch.tensor([1.0, float("nan")])})[0] == "checkpoint-differs"
+    assert answer_to(live, {"a": torch.tensor([1.0, float("nan")])})[0] == "checkpoint-differs"
 
 
 def test_a_checkpoint_in_bf16_is_the_rounding_of_its_weights():
     live = {"a": torch.rand(64) + 1}
-    assert told(live, {"a": live["a"].bfloat16()}, precision="bf16") == ("", "")
-    assert told(live, {"a": live["a"].bfloat16()})[0] == "checkpoint-differs"
+    assert answer_to(live, {"a": live["a"].bfloat16()}, precision="bf16") == ("", "")
+    assert answer_to(live, {"a": live["a"].bfloat16()})[0] == "checkpoint-differs"
 
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_weights_that_came_apart_are_told(apart):
     """Breaks when a model whose weights were tied is loaded with two of them, and nobody says so."""
     weight = torch.ones(3)
-    found = {"head": weight.clone() if apart else weight, "embed": weight}
-    signature, detail = told({"embed": weight}, found, [["embed", "head"]])
+    results = {"head": weight.clone() if apart else weight, "embed": weight}
+    signature, detail = answer_to({"embed": weight}, results, [["embed", "head"]])
     assert (signature == "checkpoint-untied") == apart
     assert ("head" in detail) == apart
 

@@ -106,9 +106,9 @@ def test_law_shared_dropout_knows_neither_rows_nor_padding(rows, tokens, channel
 def test_shared_dropout_is_dropout():
     x = torch.ones(2, 3, 20_000)
     first, second, none = dropped([torch.nn.Dropout(0.3), torch.nn.Dropout(0.3), torch.nn.Dropout(0.0)], 0)
-    kept = first(x) != 0
-    assert abs(kept.float().mean() - 0.7) < 0.02, "it drops another share than its rate"
-    torch.testing.assert_close(first(x)[kept], torch.full_like(x, 1 / 0.7)[kept])
+    remaining = first(x) != 0
+    assert abs(remaining.float().mean() - 0.7) < 0.02, "it drops another share than its rate"
+    torch.testing.assert_close(first(x)[remaining], torch.full_like(x, 1 / 0.7)[remaining])
     assert not torch.equal(first(x), second(x)), "every module has the same mask"
     assert torch.equal(none(x), x)
     first.eval()
@@ -158,8 +158,8 @@ def test_rows_with_images_put_together_are_the_global_batch(world, images, step)
     whole = data.image_text_batch(step, 0, 1, images)
     parts = [data.image_text_batch(step, rank, world, images) for rank in range(world)]
     for name, tensor in whole["inputs"].items():
-        own = [part["inputs"][name] for part in parts if name in part["inputs"]]
-        assert torch.equal(torch.cat(own), tensor), f"{name} of the ranks isn't that of the global batch"
+        relevant = [part["inputs"][name] for part in parts if name in part["inputs"]]
+        assert torch.equal(torch.cat(relevant), tensor), f"{name} of the ranks isn't that of the global batch"
     assert torch.equal(torch.cat([part["labels"] for part in parts]), whole["labels"])
     for part in parts:
         assert (part["inputs"]["input_ids"] == IMAGE).sum() == 4 * len(part["inputs"].get("pixel_values", ())), (

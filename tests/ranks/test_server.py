@@ -13,7 +13,7 @@ import pytest
 
 from faultline.ranks import preload
 from tests.support import light
-from tests.support.light import gone
+from tests.support.light import have_ended
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def test_two_requests_may_come_in_one_piece(bare):
     pids = event(bare)["pids"]
     assert event(bare)["done"], "the second of three requests in one write went wrong"
     assert len(event(bare)["pids"]) == 4, "the third of three requests in one write was lost"
-    assert gone(pids)
+    assert have_ended(pids)
 
 
 def test_a_cell_ends_the_one_before_it(bare):
     assert event(bare)["ready"]
     request(bare, job(bare, "waits"), job(bare, "waits"))
     first, second = event(bare)["pids"], event(bare)["pids"]
-    assert gone(first), "a cell that nobody ended runs beside the next one"
+    assert have_ended(first), "a cell that nobody ended runs beside the next one"
     assert all(map(psutil.pid_exists, second))
 
 
@@ -81,7 +81,7 @@ def test_ranks_die_with_a_server_that_is_killed(bare):
     request(bare, job(bare, "waits"))
     pids = event(bare)["pids"]
     bare.kill()
-    assert gone(pids), "ranks outlive their server"
+    assert have_ended(pids), "ranks outlive their server"
 
 
 def test_what_is_told_of_the_fork_was_seen_before_it(bare):
@@ -98,7 +98,7 @@ def test_a_supervisor_that_is_gone_leaves_nothing(bare):
     pids = event(bare)["pids"]
     bare.stdin.close()
     assert bare.wait(20) == 0
-    assert gone(pids), "ranks outlive their supervisor"
+    assert have_ended(pids), "ranks outlive their supervisor"
     assert not bare.folder.exists(), "the folder outlives the supervisor, who alone could remove it"
 
 
@@ -106,7 +106,7 @@ def test_a_supervisor_that_says_goodbye_keeps_its_folder(bare):
     assert event(bare)["ready"]
     request(bare, job(bare, "waits"), {"end": True})
     assert bare.wait(20) == 0
-    assert bare.folder.exists(), "the folder of a supervisor that may start another server is gone: references too"
+    assert bare.folder.exists(), "the folder of a supervisor that may start another server is missing: references too"
 
 
 def test_a_supervisor_that_is_gone_before_the_server_is_ready_leaves_nothing(bare):

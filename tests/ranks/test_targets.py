@@ -160,9 +160,9 @@ KINDS = st.lists(st.sampled_from(["full_attention", "sliding_attention", "linear
 def test_every_kind_of_layer_is_kept_in_its_order(kinds):
     """A layer of each kind is enough, and all are needed: a fault may be in one kind alone."""
     small = shrink.shrunk({"layer_types": kinds, "num_hidden_layers": len(kinds)})
-    kept = small["layer_types"]
-    assert set(kept) == set(kinds) and small["num_hidden_layers"] == len(kept) <= max(2, len(set(kinds)))
-    assert list(dict.fromkeys(kept)) == list(dict.fromkeys(kinds))
+    remaining = small["layer_types"]
+    assert set(remaining) == set(kinds) and small["num_hidden_layers"] == len(remaining) <= max(2, len(set(kinds)))
+    assert list(dict.fromkeys(remaining)) == list(dict.fromkeys(kinds))
 
 
 @given(

@@ -26,15 +26,15 @@ def test_law_a_prompts_completions_are_the_same_on_any_number_of_ranks(world, co
 
     def samples(world):
         """{(prompt, copy): its tokens at each step}, for prompts that ranks share in contiguous parts."""
-        share, found = ROWS // world, {}
+        share, results = ROWS // world, {}
         for rank in range(world):
             prompts = range(rank * share, (rank + 1) * share)
             layout = [(p, c) for c in range(copies) for p in prompts] if in_blocks else None
             layout = layout or [(p, c) for p in prompts for c in range(copies)]
             for step in drawn(rank, share * copies, copies if in_blocks else 1):
                 for place, token in zip(layout, step, strict=True):
-                    found.setdefault(place, []).append(token)
-        return found
+                    results.setdefault(place, []).append(token)
+        return results
 
     alone = samples(1)
     assert samples(world) == alone
@@ -43,13 +43,13 @@ def test_law_a_prompts_completions_are_the_same_on_any_number_of_ranks(world, co
 
 def test_a_trainer_without_a_second_model_is_no_evidence():
     """Breaks when a cell about a teacher passes although its trainer has none, or distils from itself."""
-    own, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-    assert trainers.second_model(SimpleNamespace(model=own, teacher_model=other), "teacher_model") is other
-    for teacher in (None, own):
+    relevant, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    assert trainers.second_model(SimpleNamespace(model=relevant, teacher_model=other), "teacher_model") is other
+    for teacher in (None, relevant):
         with pytest.raises(LookupError, match="no model of its own in teacher_model"):
-            trainers.second_model(SimpleNamespace(model=own, teacher_model=teacher), "teacher_model")
+            trainers.second_model(SimpleNamespace(model=relevant, teacher_model=teacher), "teacher_model")
     with pytest.raises(LookupError):
-        trainers.second_model(SimpleNamespace(model=own), "teacher_model")
+        trainers.second_model(SimpleNamespace(model=relevant), "teacher_model")
 
 
 def test_what_trl_lacks_is_an_import_error():

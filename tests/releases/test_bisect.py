@@ -92,24 +92,24 @@ def test_the_first_release_is_found(world, bisected, direction, first, others):
     """Breaks when the wrong release is named, in either direction, or with more environments than promised."""
     sides = (FAILS, TRAINS) if direction == "--fixed" else (TRAINS, FAILS)
     world.does = lambda versions, time: sides[minor(versions) >= first]
-    code, out, told = bisected(direction, "--others", others)
-    assert (code, told["before"]["version"], told["after"]["version"]) == (0, f"0.{first - 1}.0", f"0.{first}.0")
-    assert len(world.made) == told["environments"] <= 7, "a bisect over 40 releases needs at most 7 environments"
+    code, out, answer = bisected(direction, "--others", others)
+    assert (code, answer["before"]["version"], answer["after"]["version"]) == (0, f"0.{first - 1}.0", f"0.{first}.0")
+    assert len(world.made) == answer["environments"] <= 7, "a bisect over 40 releases needs at most 7 environments"
     assert "confidence: 3 of 3 runs on both sides" in out and RELEASES[first - 16].date in out
-    assert told["between"] == told["skipped"] == []
+    assert answer["between"] == answer["skipped"] == []
 
 
 @pytest.mark.parametrize(("sides", "direction"), [((FAILS, TRAINS), "fixed"), ((TRAINS, FAILS), "introduced")])
 def test_without_a_direction_the_newest_release_gives_it(world, bisected, sides, direction):
     """Breaks when bisect FAILURE PACKAGE alone finds nothing where there is something."""
     world.does = lambda versions, time: sides[minor(versions) >= 30]
-    code, _, told = bisected()
-    assert (code, told["direction"], told["after"]["version"]) == (0, direction, "0.30.0")
+    code, _, answer = bisected()
+    assert (code, answer["direction"], answer["after"]["version"]) == (0, direction, "0.30.0")
     assert len(world.made) <= 7
 
 
 @pytest.mark.parametrize(
-    ("judged", "direction", "said"),
+    ("judged", "direction", "expected"),
     [
         (TRAINS, "--fixed", "no change: trl 0.16.0 (2025-04-01), the oldest in the range, doesn't show it"),
         (FAILS, "--introduced", "no change: trl 0.16.0 (2025-04-01), the oldest in the range, shows the failure"),
@@ -117,11 +117,11 @@ def test_without_a_direction_the_newest_release_gives_it(world, bisected, sides,
         (TRAINS, "--introduced", "the newest in the range, doesn't show it; name one that does with --to"),
     ],
 )
-def test_no_change_is_said_to_be_none(world, bisected, judged, direction, said):
+def test_no_change_is_said_to_be_none(world, bisected, judged, direction, expected):
     """Breaks when an end of the range is named as the release that changed something."""
     world.does = lambda versions, time: judged
-    code, out, told = bisected(direction)
-    assert code == 1 and said in out and not (told["before"] and told["after"])
+    code, out, answer = bisected(direction)
+    assert code == 1 and expected in out and not (answer["before"] and answer["after"])
 
 
 def test_what_cant_tell_is_skipped_with_its_reason(world, bisected):
@@ -129,10 +129,10 @@ def test_what_cant_tell_is_skipped_with_its_reason(world, bisected):
     world.unresolvable = {"0.30.0"}
     odd = {31: ANOTHER, 32: Judgement(Outcome.IMPOSSIBLE, "", "this stack lacks it"), 33: NeverReady("no server")}
     world.does = lambda versions, time: odd.get(minor(versions), TRAINS if minor(versions) > 31 else FAILS)
-    code, out, told = bisected("--fixed")
+    code, out, answer = bisected("--fixed")
     assert code == 3, "a range of releases is no pair"
     assert "fixed after trl 0.29.0" in out and "no later than 0.34.0" in out and "4 releases between them" in out
-    reasons = {each["version"]: each["why"] for each in told["skipped"]}
+    reasons = {each["version"]: each["why"] for each in answer["skipped"]}
     assert reasons == {
         "0.30.0": "no wheel",
         "0.31.0": "raises (other): TypeError: something else",
@@ -160,8 +160,8 @@ def test_a_flake_at_the_boundary_is_overruled(world, bisected):
         world.does = lambda versions, time, liar=liar, lies=lies: (
             lies[true(versions)] if minor(versions) == liar and time == 1 else true(versions)
         )
-        code, out, told = bisected("--fixed")
-        assert (code, told["before"]["version"], told["after"]["version"]) == (0, "0.29.0", "0.30.0"), f"0.{liar}.0"
+        code, out, answer = bisected("--fixed")
+        assert (code, answer["before"]["version"], answer["after"]["version"]) == (0, "0.29.0", "0.30.0"), f"0.{liar}.0"
         told_all = "of 3 runs on both sides" in out
         assert told_all or f"4 of 5 runs on 0.{liar}.0" in out, "the run that went wrong is kept from the reader"
 
@@ -172,8 +172,8 @@ def test_other_errors_count_only_if_they_are_named(world, bisected):
     world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else ANOTHER
     assert bisected("--fixed")[0] == 3, "another error is neither the failure nor its absence"
     for words in ("raises:other", "raises", "diverges, raises:other"):
-        code, _, told = bisected("--fixed", "--bad", words)
-        assert (code, told["after"]["version"]) == (0, "0.30.0")
+        code, _, answer = bisected("--fixed", "--bad", words)
+        assert (code, answer["after"]["version"]) == (0, "0.30.0")
     assert bisected("--fixed", "--bad", "raises:no-grad-fn")[0] == 3
 
 
@@ -194,9 +194,9 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
         assert bisected("--fixed")[0] == 130
     before = list(world.ran)
     monkeypatch.setattr(index, "releases", lambda package: pytest.fail("asked the index again"))
-    code, _, told = bisected("--fixed", "--resume")
-    assert (code, told["after"]["version"]) == (0, "0.30.0")
-    assert len({*world.ran}) == told["environments"] <= 7
+    code, _, answer = bisected("--fixed", "--resume")
+    assert (code, answer["after"]["version"]) == (0, "0.30.0")
+    assert len({*world.ran}) == answer["environments"] <= 7
     assert all(world.ran.count(lock) <= 3 for lock in before), "a release was measured again"
     known = len(world.ran)
     assert bisected("--fixed", "--resume")[0] == 0 and len(world.ran) == known, "a finished bisect ran again"
@@ -214,11 +214,11 @@ def test_of_several_packages_the_ones_that_matter_are_named(world, bisected):
     world.does = lambda versions, time: (
         TRAINS if (versions["transformers"], versions["numpy"]) == ("5.1.0", "2.1") else FAILS
     )
-    code, out, told = bisected("--fixed")
-    assert code == 0 and told["blame"] is None and "transformers 5.0.0 -> 5.1.0" in out and "--blame" in out
-    code, out, told = bisected("--fixed", "--resume", "--blame")
-    assert code == 0 and set(told["blame"]["packages"]) == {"transformers", "numpy"}, out
-    assert told["blame"]["minimal"] and len(told["blame"]["trials"]) <= bisection.TRIALS
+    code, out, answer = bisected("--fixed")
+    assert code == 0 and answer["blame"] is None and "transformers 5.0.0 -> 5.1.0" in out and "--blame" in out
+    code, out, answer = bisected("--fixed", "--resume", "--blame")
+    assert code == 0 and set(answer["blame"]["packages"]) == {"transformers", "numpy"}, out
+    assert answer["blame"]["minimal"] and len(answer["blame"]["trials"]) <= bisection.TRIALS
     assert "is enough" in out
 
 
@@ -226,8 +226,8 @@ def test_a_package_that_did_it_alone_takes_one_trial(world, bisected):
     """Breaks when the likeliest culprit isn't tried first."""
     world.others = lambda release: {"transformers": f"5.{release.split('.')[1]}.0", "numpy": release}
     world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
-    _, _, told = bisected("--fixed", "--blame")
-    assert told["blame"]["packages"] == ["trl"] and told["blame"]["minimal"] and len(told["blame"]["trials"]) == 1
+    _, _, answer = bisected("--fixed", "--blame")
+    assert answer["blame"]["packages"] == ["trl"] and answer["blame"]["minimal"] and len(answer["blame"]["trials"]) == 1
 
 
 def test_mixtures_that_cant_be_installed_leave_a_doubt(world, bisected, monkeypatch):
@@ -241,8 +241,8 @@ def test_mixtures_that_cant_be_installed_leave_a_doubt(world, bisected, monkeypa
         return World.ready(world, stack)
 
     monkeypatch.setattr(environments, "ready", ready)
-    _, out, told = bisected("--fixed", "--blame")
-    assert told["blame"]["packages"] == ["trl", "transformers"] and not told["blame"]["minimal"]
+    _, out, answer = bisected("--fixed", "--blame")
+    assert answer["blame"]["packages"] == ["trl", "transformers"] and not answer["blame"]["minimal"]
     assert "not every one could be tried" in out
 
 
@@ -251,9 +251,9 @@ def test_the_command_of_a_side_repeats_it(world, bisected):
     world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
     world.others = lambda release: {"transformers": "4.50.0", "torch": "2.13.0+cpu", "numpy": "2.0"}
     for others, stack in (("fixed", "trl==0.30.0"), ("dated", "trl==0.30.0 transformers==4.50.0")):
-        _, out, told = bisected("--fixed", "--others", others)
-        words = shlex.split(told["after"]["repeat"])
-        assert words == ["make", "test-matrix", f"CELL={CELL}", f"STACK={stack}"] and told["after"]["repeat"] in out
+        _, out, answer = bisected("--fixed", "--others", others)
+        words = shlex.split(answer["after"]["repeat"])
+        assert words == ["make", "test-matrix", f"CELL={CELL}", f"STACK={stack}"] and answer["after"]["repeat"] in out
         assert requests.parse(words[-1].removeprefix("STACK=")).requirements[0] == "trl==0.30.0"
 
 
@@ -267,7 +267,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "expected"),
     [
         (["--package", "trll"], "unknown package 'trll'; did you mean trl"),
         (["--from", "0.161"], "unknown release of trl '0.161'; did you mean 0.16.0"),
@@ -288,10 +288,10 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--cell", f"{CELL},zero3_dummy_loss/broken/ddp/off/fp32/w2/cpu"], "a bisect is about one failure"),
     ],
 )
-def test_a_mistake_is_one_line(world, asked, tmp_path, argv, said):
+def test_a_mistake_is_one_line(world, asked, tmp_path, argv, expected):
     """Breaks when somebody's typo is found out after ten minutes, in a traceback, or leaves a folder."""
     code, out, errors = asked("bisect", "--package", "trl", "--cell", CELL, *argv)
-    assert code == 2 and not out and len(errors) == 1 and said in errors[0], errors
+    assert code == 2 and not out and len(errors) == 1 and expected in errors[0], errors
     assert not list(tmp_path.glob("bisect-*"))
 
 
@@ -322,7 +322,7 @@ def test_an_error_from_a_log_reaches_no_terminal_as_it_is(world, bisected):
 
 def test_the_range_begins_with_the_newest_release_of_the_first_stack():
     """Breaks when releases are tried that the suite was never made for, or the one it was made for is left out."""
-    found = [Release("0.14.0", "2025-01-01"), Release("0.15.2", "2025-02-25"), Release("0.16.0", "2025-03-22")]
-    assert [each.version for each in bisect.within("trl", found, "", "")] == ["0.15.2", "0.16.0"]
-    assert len(bisect.within("trl", found, "0.14", "")) == 3
+    matches = [Release("0.14.0", "2025-01-01"), Release("0.15.2", "2025-02-25"), Release("0.16.0", "2025-03-22")]
+    assert [each.version for each in bisect.within("trl", matches, "", "")] == ["0.15.2", "0.16.0"]
+    assert len(bisect.within("trl", matches, "0.14", "")) == 3
     assert len(bisect.within("x", [Release("1"), Release("2")], "", "")) == 2

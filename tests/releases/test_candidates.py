@@ -39,17 +39,17 @@ def lab(tmp_path, monkeypatch):
 
     def ready(stack, lock=""):
         if any("99" in text for text in stack.requirements):
-            raise Uninstallable("No solution found: there is no trl==99.0")
+            raise Uninstallable("No solution found: there is no trl==99.0")  # codespell:ignore found
         wanted = next((text for text in stack.requirements if text.startswith("trl==")), "trl==1.16.0")
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
     def measure(cells, workers, folder, known=(), python=""):
-        told = does[python]
-        if told is NeverReady:
+        answer = does[python]
+        if answer is NeverReady:
             raise NeverReady("ImportError: no such name")
         done.append((python, len(cells)))
-        judged = told[min(sum(name == python for name, _ in done), len(told)) - 1]
+        judged = answer[min(sum(name == python for name, _ in done), len(answer)) - 1]
         writer = storage.Writer(folder)
         for cell in cells:
             ended = Ended([RankEnd(Report())])
@@ -72,9 +72,13 @@ def test_a_safe_candidate(lab, asked):
     code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
     assert code == 0 and out.startswith("SAFE: trl==1.12.0 on today")
     root, _, done = lab
-    told = answer_in(root)
-    assert told["verdict"] == "SAFE" and told["packages"] == [{"name": "trl", "before": "1.16.0", "after": "1.12.0"}]
-    assert done == [("1.16.0", told["cells"]), ("1.12.0", told["cells"])] and told["compared"] == told["cells"] > 0
+    answer = answer_in(root)
+    assert answer["verdict"] == "SAFE" and answer["packages"] == [
+        {"name": "trl", "before": "1.16.0", "after": "1.12.0"}
+    ]
+    assert (
+        done == [("1.16.0", answer["cells"]), ("1.12.0", answer["cells"])] and answer["compared"] == answer["cells"] > 0
+    )
     assert {file.name for file in root.glob("is-safe-*/*.*")} >= {"summary.md", "verdict.json", "report.html"}
 
 
@@ -84,10 +88,10 @@ def test_a_bad_candidate_is_measured_again(lab, asked):
     does["1.12.0"] = [RAISES]
     code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
     assert code == EXIT_UNEXPECTED and out.startswith("NOT SAFE") and "Output 0 of Split" in out
-    told = answer_in(root)
-    assert done == [(name, count) for count in (told["cells"], 3) for name in ("1.16.0", "1.12.0")]
-    [group] = told["groups"]
-    assert group["kind"] == "regressed" and len(group["cells"]) == told["cells"]
+    answer = answer_in(root)
+    assert done == [(name, count) for count in (answer["cells"], 3) for name in ("1.16.0", "1.12.0")]
+    [group] = answer["groups"]
+    assert group["kind"] == "regressed" and len(group["cells"]) == answer["cells"]
     assert group["repeat"].endswith("STACK='trl==1.12.0'")
 
 
@@ -99,16 +103,16 @@ def test_a_flake_is_unknown(lab, asked):
 
 
 @pytest.mark.parametrize(
-    ("requirements", "trl", "said"),
+    ("requirements", "trl", "expected"),
     [("trl==99.0", None, "there is no trl==99.0"), ("trl==1.12.0", NeverReady, "ImportError: no such name")],
 )
-def test_a_stack_that_cannot_be_had_is_unknown(lab, asked, requirements, trl, said):
+def test_a_stack_that_cannot_be_had_is_unknown(lab, asked, requirements, trl, expected):
     """Breaks when an unknown version is a crash, a mistake in the question, or found out after minutes of cells."""
     root, does, done = lab
     does["1.12.0"] = trl
     code, out, _ = asked("is-safe", requirements, *NARROW)
-    assert code == EXIT_UNDECIDED and said in out and out.startswith("UNKNOWN")
-    assert said in answer_in(root)["unusable"]
+    assert code == EXIT_UNDECIDED and expected in out and out.startswith("UNKNOWN")
+    assert expected in answer_in(root)["unusable"]
     assert trl or not done, "cells ran although there was nothing to compare them with"
 
 
@@ -216,8 +220,8 @@ def test_a_stack_of_several_bumps_is_measured_once(lab, tmp_path, monkeypatch):
     cells = selection.select(failures(), Selection(failure=("grpo_lora_no_grad",), strategy=("zero2",)))
     lab[1]["1.12.0"] = [RAISES]
     for base in ("today", "trl==1.16.0"):
-        found = is_safe.ask(campaign, "trl==1.12.0", requests.parse(base), cells)
-        assert found.comparison.verdict is Safety.NOT_SAFE
+        matches = is_safe.ask(campaign, "trl==1.12.0", requests.parse(base), cells)
+        assert matches.comparison.verdict is Safety.NOT_SAFE
     assert [count for _, count in lab[2]] == [len(cells)] * 2 + [3] * 2
 
 

@@ -22,9 +22,9 @@ FAILURE = failures()["grpo_lora_no_grad"]
 
 @pytest.mark.parametrize("name", [name for name, failure in failures().items() if not failure.reported])
 def test_what_has_no_other_stack_shows_today(name):
-    """Breaks when a failure shows neither today nor on a stack of its own: nobody could see it."""
+    """Breaks when a failure shows neither today nor on a stack of its own, so that nobody could see it."""
     failure = failures()[name]
-    did = {c: told for c, told in measured.outcomes(failure).items() if failure.variant(c.variant).broken}
+    did = {c: answer for c, answer in measured.outcomes(failure).items() if failure.variant(c.variant).broken}
     assert any(outcome not in ("trains", "impossible", "invalid") for outcome, _ in did.values())
 
 

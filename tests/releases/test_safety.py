@@ -74,9 +74,9 @@ OLD = "raises:reduced-twice:AssertionError: The parameter 3 has already been red
 )
 def test_each_kind_of_change_is_known(before, after, kind, verdict):
     """Breaks when a seeded change gets another name or another verdict; a cell beside it trains on both stacks."""
-    found = compared(["trains", before], ["trains", after])
-    assert [(change.kind, change.cell) for change in found.changes] == [(kind, cells(2)[1])]
-    assert found.verdict is verdict
+    results = compared(["trains", before], ["trains", after])
+    assert [(change.kind, change.cell) for change in results.changes] == [(kind, cells(2)[1])]
+    assert results.verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_each_kind_of_change_is_known(before, after, kind, verdict):
 )
 def test_near_misses_are_no_changes(before, after):
     """Breaks when numbers, paths or the rank that was first make a harmless release look different."""
-    found = compared(["trains", before], ["trains", after])
-    assert not found.changes and found.verdict is SAFE
+    results = compared(["trains", before], ["trains", after])
+    assert not results.changes and results.verdict is SAFE
 
 
 def test_without_proof_the_reason_is_told_alone():
@@ -108,8 +108,8 @@ def test_without_proof_the_reason_is_told_alone():
 
 def test_what_proves_nothing_is_not_safe():
     """Breaks when a run in which nothing could be measured passes for a safe one."""
-    for said in ("invalid:server:died", "impossible::needs a GPU"):
-        assert compared([said] * 3, [said] * 3).verdict is UNKNOWN
+    for expected in ("invalid:server:died", "impossible::needs a GPU"):
+        assert compared([expected] * 3, [expected] * 3).verdict is UNKNOWN
     assert Comparison(unusable="no such release").verdict is UNKNOWN
     assert compared([], []).verdict is UNKNOWN
     assert Comparison(identical=True).verdict is SAFE
@@ -129,11 +129,11 @@ def test_exit_codes_tell_the_verdicts_apart():
 
 @settings(deadline=None)
 @given(st.lists(TOLD, min_size=1, max_size=30))
-def test_identical_runs_are_safe(told):
+def test_identical_runs_are_safe(answer):
     """Breaks when a stack differs from itself."""
-    told = [*["trains"] * len(told), *told]
-    found = compared(told, told)
-    assert found.verdict is SAFE and not found.groups
+    answer = [*["trains"] * len(answer), *answer]
+    results = compared(answer, answer)
+    assert results.verdict is SAFE and not results.groups
 
 
 @settings(deadline=None)
@@ -148,11 +148,11 @@ def test_nothing_outweighs_a_regression(runs, broken):
 @given(RUNS)
 def test_every_change_is_in_one_group(runs):
     """Breaks when grouping loses a cell, tells one twice, or puts two kinds together."""
-    found = compared(*zip(*runs, strict=True))
-    grouped = [change.cell for group in found.groups for change in group.changes]
-    assert sorted(cell.id for cell in grouped) == sorted(change.cell.id for change in found.changes)
-    assert all({change.kind for change in group.changes} == {group.kind} for group in found.groups)
-    order = [list(Kind).index(group.kind) for group in found.groups]
+    results = compared(*zip(*runs, strict=True))
+    grouped = [change.cell for group in results.groups for change in group.changes]
+    assert sorted(cell.id for cell in grouped) == sorted(change.cell.id for change in results.changes)
+    assert all({change.kind for change in group.changes} == {group.kind} for group in results.groups)
+    order = [list(Kind).index(group.kind) for group in results.groups]
     assert order == sorted(order), "a grave change is told after a lesser one"
 
 
@@ -187,15 +187,15 @@ BROKEN = "raises:other:E: x"
 def test_a_change_must_repeat(first, again, kind, verdict):
     """Breaks when a flake is told as a change, or a change is excused as a flake."""
     before, after = first
-    found = compared(["trains", before], ["trains", after], [(1, *both) for both in again])
-    assert [change.kind for change in found.changes] == [kind] and found.verdict is verdict
+    results = compared(["trains", before], ["trains", after], [(1, *both) for both in again])
+    assert [change.kind for change in results.changes] == [kind] and results.verdict is verdict
 
 
 def test_what_is_repeated_is_enough_and_not_more():
     """Breaks when sixty cells of one cause run again, or a doubtful cause isn't looked at as a whole."""
     before, after = ["trains"] * 20, [BROKEN] * 20
-    found = compared(before, after)
-    first = changes.pending(found, {})
+    results = compared(before, after)
+    first = changes.pending(results, {})
     assert len(first) == changes.SAMPLE
     once = {cell.id: 1 for cell in first}
     steady = [(number, "trains", BROKEN) for number in range(20) if cells(20)[number] in first]
@@ -212,12 +212,12 @@ def test_what_is_repeated_is_enough_and_not_more():
 def test_what_is_pending_comes_to_an_end(runs):
     """Breaks when some mixture of outcomes is measured for ever."""
     repeated, again = {}, []
-    own = cells(len(runs))
+    relevant = cells(len(runs))
     for _ in range(changes.REPEATS + 2):
-        found = compared(*zip(*runs, strict=True), again)
-        wanted = changes.pending(found, repeated)
-        again += [(own.index(cell), *reversed(runs[own.index(cell)])) for cell in wanted]
-        repeated = {cell.id: repeated.get(cell.id, 0) + (cell in wanted) for cell in own}
+        results = compared(*zip(*runs, strict=True), again)
+        wanted = changes.pending(results, repeated)
+        again += [(relevant.index(cell), *reversed(runs[relevant.index(cell)])) for cell in wanted]
+        repeated = {cell.id: repeated.get(cell.id, 0) + (cell in wanted) for cell in relevant}
     assert not wanted
 
 

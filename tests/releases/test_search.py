@@ -26,11 +26,11 @@ def looked(row):
 def test_every_boundary_is_found_with_few_looks(case):
     """Breaks when a pair of releases is wrong, or a bisect makes more environments than it must."""
     count, old = case
-    found, places = looked([False] * old + [True] * (count - old))
+    results, places = looked([False] * old + [True] * (count - old))
     assert len(places) == len(set(places)) <= 1 + ceil(log2(count)), "more looks than a binary search needs"
-    assert not found.between and not found.skipped
-    assert found.before == (old - 1 if old else None)
-    assert found.after == (old if old < count else None)
+    assert not results.between and not results.skipped
+    assert results.before == (old - 1 if old else None)
+    assert results.after == (old if old < count else None)
 
 
 def test_forty_releases_take_seven_looks():
@@ -44,30 +44,32 @@ def test_what_cant_be_looked_at_never_moves_the_boundary(old, new, hidden):
     """Breaks when a release that can't be installed is blamed, or cleared."""
     row = [False] * old + [True] * new
     masked = [None if place in hidden else value for place, value in enumerate(row)]
-    found, places = looked(masked)
+    results, places = looked(masked)
     assert len(places) == len(set(places))
-    assert found.before is None or found.before < old, "a place of the new side was taken for one of the old"
-    assert found.after is None or found.after >= old, "a place of the old side was taken for one of the new"
-    assert all(masked[place] is None and place in found.skipped for place in found.between), "not all was tried"
-    assert found.both == (True in masked and False in masked)
+    assert results.before is None or results.before < old, "a place of the new side was taken for one of the old"
+    assert results.after is None or results.after >= old, "a place of the old side was taken for one of the new"
+    assert all(masked[place] is None and place in results.skipped for place in results.between), "not all was tried"
+    assert results.both == (True in masked and False in masked)
 
 
 @settings(deadline=None)
 @given(ROWS)
 def test_a_pair_always_differs_even_where_the_row_changes_more_than_once(row):
     """Breaks when a pair is named whose two sides do the same."""
-    found, places = looked(row)
-    assert set(found.skipped) == {place for place in places if row[place] is None}
-    if found.both:
-        assert row[found.before] is False and row[found.after] is True and found.before < found.after
-    assert all(row[place] is None for place in found.between)
-    told = [value for value in row if value is not None]
-    if not told:
-        assert found.before is found.after is None
-    elif not told[-1]:
-        assert found.after is None and row[found.before] is False, "the newest is not of the new side: nothing to find"
-    elif found.before is None:
-        assert row[found.after] is True
+    results, places = looked(row)
+    assert set(results.skipped) == {place for place in places if row[place] is None}
+    if results.both:
+        assert row[results.before] is False and row[results.after] is True and results.before < results.after
+    assert all(row[place] is None for place in results.between)
+    answer = [value for value in row if value is not None]
+    if not answer:
+        assert results.before is results.after is None
+    elif not answer[-1]:
+        assert results.after is None and row[results.before] is False, (
+            "the newest is not of the new side: nothing to find"
+        )
+    elif results.before is None:
+        assert row[results.after] is True
 
 
 def test_a_row_of_skips_is_left_in_strides():
@@ -75,8 +77,8 @@ def test_a_row_of_skips_is_left_in_strides():
     row = [False] * 20 + [None] * 60 + [True] * 20
     _, places = looked([False] * 10 + [None] * 60 + [False] * 10 + [True] * 20)
     assert len(places) < 20
-    found, _ = looked(row)
-    assert (found.before, found.after, len(found.between)) == (19, 80, 60)
+    results, _ = looked(row)
+    assert (results.before, results.after, len(results.between)) == (19, 80, 60)
 
 
 NAMES = [f"package{number}" for number in range(12)]
@@ -87,8 +89,8 @@ SETS = st.sets(st.sampled_from(NAMES), min_size=1)
 @given(SETS, st.sets(st.integers(1, 12)))
 def test_the_smallest_set_of_a_cause_is_that_cause(cause, first):
     """Breaks when an innocent package is blamed, or half of a pair that acts together is."""
-    found = search.smallest(NAMES, lambda items: cause <= set(items), sorted(first))
-    assert set(found.items) == cause and found.minimal
+    results = search.smallest(NAMES, lambda items: cause <= set(items), sorted(first))
+    assert set(results.items) == cause and results.minimal
 
 
 @settings(deadline=None)
@@ -112,13 +114,13 @@ def test_a_set_that_is_named_was_seen_to_be_enough(answers, otherwise, limit):
         asked[items] = answers.get(frozenset(items), otherwise)
         return asked[items]
 
-    found = search.smallest(NAMES[:5], holds, [1, 4], limit)
-    assert found.items == tuple(NAMES[:5]) or asked[found.items] is True
-    assert len(asked) == found.tries <= limit
-    assert not (found.minimal and None in asked.values()), "a set that can't be tried leaves a doubt"
+    results = search.smallest(NAMES[:5], holds, [1, 4], limit)
+    assert results.items == tuple(NAMES[:5]) or asked[results.items] is True
+    assert len(asked) == results.tries <= limit
+    assert not (results.minimal and None in asked.values()), "a set that can't be tried leaves a doubt"
 
 
 def test_what_cant_be_tried_leaves_a_doubt():
     """Breaks when a set is called minimal although a smaller one could not be installed."""
-    found = search.smallest(["a", "b"], lambda items: None)
-    assert found.items == ("a", "b") and not found.minimal
+    results = search.smallest(["a", "b"], lambda items: None)
+    assert results.items == ("a", "b") and not results.minimal

@@ -45,8 +45,8 @@ def hostile(text):
 
 def tokens(markdown):
     """The tokens of a Markdown text, those within lines as well."""
-    found = MarkdownIt("commonmark").enable("table").parse(markdown)
-    return [*found, *(child for token in found for child in token.children or ())]
+    results = MarkdownIt("commonmark").enable("table").parse(markdown)
+    return [*results, *(child for token in results for child in token.children or ())]
 
 
 @settings(max_examples=50, deadline=None)
@@ -55,8 +55,8 @@ def tokens(markdown):
 @given(HOSTILE)
 def test_in_the_comment_texts_of_others_are_code(text):
     """Breaks when an error message can mention people, load pictures or write HTML into a pull request."""
-    for told in (hostile(text), answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])):
-        for token in tokens(is_safe_view.markdown(told)):
+    for result in (hostile(text), answer([], [], comparison=Comparison(unusable=text), candidate=text, packages=[])):
+        for token in tokens(is_safe_view.markdown(result)):
             assert token.type not in ("html_inline", "html_block", "link_open", "image", "code_block", "hr")
             if token.type == "text":
                 assert "evil" not in token.content and not {*"@<|`&"} & {*token.content}, token.content
@@ -66,10 +66,10 @@ def test_in_the_comment_texts_of_others_are_code(text):
 @given(HOSTILE)
 def test_the_comments_table_keeps_its_shape(text):
     """Breaks when a text adds rows or columns, in which it could claim anything."""
-    found = [token.type for token in tokens(is_safe_view.markdown(hostile(text)))]
-    assert found.count("table_open") == 1 and found.count("th_open") == 5
-    assert found.count("tr_open") == 1 + 3 and found.count("td_open") == 5 * 3
-    assert found.count("heading_open") == 1
+    results = [token.type for token in tokens(is_safe_view.markdown(hostile(text)))]
+    assert results.count("table_open") == 1 and results.count("th_open") == 5
+    assert results.count("tr_open") == 1 + 3 and results.count("td_open") == 5 * 3
+    assert results.count("heading_open") == 1
 
 
 class Tags(HTMLParser):
@@ -110,25 +110,25 @@ def test_the_page_needs_nothing_else():
 
 def test_the_verdict_comes_first():
     """Breaks when the reader must look for the answer."""
-    told = answer(["trains", "trains"], ["raises:other:RuntimeError: Output 0 of Split", "trains"])
-    text = is_safe_view.markdown(told)
+    result = answer(["trains", "trains"], ["raises:other:RuntimeError: Output 0 of Split", "trains"])
+    text = is_safe_view.markdown(result)
     assert text.startswith("## NOT SAFE: `trl==1.12.0`\n")
     assert "`trl 1.16.0 -> 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
     assert f"make test-matrix CELL={cells(1)[0].id} STACK='trl==1.12.0'" in text
     out = io.StringIO()
-    is_safe_view.terminal(Console(file=out, width=80), told)
+    is_safe_view.terminal(Console(file=out, width=80), result)
     assert out.getvalue().startswith("NOT SAFE: trl==1.12.0 on today\n")
     assert "trl 1.16.0 -> 1.12.0" in out.getvalue() and "RuntimeError: Output 0 of Split" in out.getvalue()
 
 
 def test_a_comment_fits_however_much_changed():
     """Breaks when a comment is refused for its length, or is cut within a block."""
-    many = [f"raises:other:{'E' * number}Error: {'words ' * 500}" for number in range(1, 101)]
-    told = answer(["trains"] * len(many), many, packages=[("p" * 900, "1" * 900, "2" * 900)] * 200)
-    text = is_safe_view.markdown(told)
+    several = [f"raises:other:{'E' * number}Error: {'words ' * 500}" for number in range(1, 101)]
+    result = answer(["trains"] * len(several), several, packages=[("p" * 900, "1" * 900, "2" * 900)] * 200)
+    text = is_safe_view.markdown(result)
     assert len(text) <= is_safe_view.LONGEST
     assert "more, which report.html has" in text and text.count("```") % 2 == 0
-    assert len(json.loads(json.dumps(is_safe_view.data(told)))["groups"]) == len(many), (
+    assert len(json.loads(json.dumps(is_safe_view.data(result)))["groups"]) == len(several), (
         "the JSON lacks what the comment cut"
     )
 
@@ -148,7 +148,7 @@ def test_places_are_told_in_few_words():
 
 def test_the_page_has_the_keys():
     """Breaks when whoever reads verdict.json is misled."""
-    found = is_safe_view.data(answer(["trains"], ["raises:other:E: x"]))
+    results = is_safe_view.data(answer(["trains"], ["raises:other:E: x"]))
     text = (ROOT / "docs" / "releases.md").read_text(encoding="utf-8").split("`verdict.json`")[1]
-    for key in (*found, *found["groups"][0]):
+    for key in (*results, *results["groups"][0]):
         assert f"`{key}`" in text, f"{key} isn't told"

@@ -52,8 +52,8 @@ def example(monkeypatch):
 
 @pytest.fixture
 def written(tmp_path):
-    def write(found, **facts):
-        report_page.write(tmp_path / "report.html", found, RunInfo(**{"finished": True} | facts))
+    def write(matches, **facts):
+        report_page.write(tmp_path / "report.html", matches, RunInfo(**{"finished": True} | facts))
         return tmp_path / "report.html"
 
     return write
@@ -62,7 +62,7 @@ def written(tmp_path):
 @pytest.fixture(scope="module")
 def everything():
     """A result of every cell of the catalogue, as the suite makes them; every 40th of them is not as expected."""
-    found, rules = [], {name: expected.rules(failure) for name, failure in loading.failures().items()}
+    matches, rules = [], {name: expected.rules(failure) for name, failure in loading.failures().items()}
     versions = packages.versions()
     for number, cell in enumerate(selection.select(loading.failures(), selection.Selection())):
         wanted = expected.expect(rules[cell.failure], cell, versions)
@@ -74,9 +74,9 @@ def everything():
         end = reports.end(losses=[1.5], evidence={"wrapper": "Engine", "units": [1, 2]}, error=error)
         ended = Ended([end], seconds=1.0)
         judged = Judgement(outcome, signature, detail=f"detail {number}")
-        said = "expected" if outcome == wanted.outcome else "changed"
-        found.append(results.result(cell, judged, ended, {"torch": "2.13.0"}, wanted, said))
-    return found
+        stated = "expected" if outcome == wanted.outcome else "changed"
+        matches.append(results.result(cell, judged, ended, {"torch": "2.13.0"}, wanted, stated))
+    return matches
 
 
 def visible(page):
@@ -117,11 +117,11 @@ def tab_to(page, selector):
 )
 def test_what_a_page_may_not_do_is_seen(chromium, tmp_path, body, fault):
     """Breaks when the other tests here would pass a page that asks the network or whose script fails."""
-    file, found = tmp_path / "bad.html", []
+    file, matches = tmp_path / "bad.html", []
     file.write_text(f"<!doctype html>{body}")
-    with watched(chromium, file, found) as opened:
+    with watched(chromium, file, matches) as opened:
         opened.wait_for_timeout(200)
-    assert any(each.startswith(fault) for each in found), found
+    assert any(each.startswith(fault) for each in matches), matches
 
 
 def test_a_page_that_does_nothing_wrong_passes(chromium, tmp_path):
@@ -147,8 +147,16 @@ def test_a_text_that_is_hard_to_read_is_seen(chromium, tmp_path):
     )
     with watched(chromium, file) as opened:
         opened.add_style_tag(content="input::placeholder { color: #ccc }")
-        told = unreadable(opened)
-    assert [each.split(": ")[-1] for each in told] == ["worse", "larger", "faint", "black", "drawn", "veiled", "hint"]
+        printed = unreadable(opened)
+    assert [each.split(": ")[-1] for each in printed] == [
+        "worse",
+        "larger",
+        "faint",
+        "black",
+        "drawn",
+        "veiled",
+        "hint",
+    ]
 
 
 def test_where_there_is_no_browser_the_tests_say_so(tmp_path):
@@ -164,8 +172,8 @@ def test_where_there_is_no_browser_the_tests_say_so(tmp_path):
     none = os.environ | {"PATH": str(tmp_path), "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path)}
     done = subprocess.run(words, cwd=paths.ROOT, env=none, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    told = [line for line in done.stdout.splitlines() if "playwright install" in line]
-    assert told == [f"the HTML pages were not tested (1 skipped): {screenshots.HINT}"]
+    printed = [line for line in done.stdout.splitlines() if "playwright install" in line]
+    assert printed == [f"the HTML pages were not tested (1 skipped): {screenshots.HINT}"]
 
 
 # ------------------------------------------------------------------------------------------------ a run of all cells
@@ -247,8 +255,8 @@ def test_everything_can_be_done_with_the_keyboard(chromium, written, everything)
         press("Space")
         tab_to(opened, ".chip[style*=raises]")
         press("Enter")
-        own = [entry for entry in everything if entry.cell.failure == "zero_double_reduction"]
-        assert visible(opened) == sorted(entry.cell.id for entry in own if entry.outcome == "raises")
+        relevant = [entry for entry in everything if entry.cell.failure == "zero_double_reduction"]
+        assert visible(opened) == sorted(entry.cell.id for entry in relevant if entry.outcome == "raises")
         tab_to(opened, "#zero_double_reduction .cell")
         first = opened.evaluate("document.activeElement.dataset.cell")
         press("ArrowRight")
@@ -313,12 +321,12 @@ def test_hostile_text_is_shown_as_text(chromium, tmp_path):
 
 def test_a_script_in_the_data_would_be_seen(chromium, written, tmp_path):
     """Breaks when the hostile texts would do no harm on a page that doesn't escape them."""
-    file, found = tmp_path / "open.html", []
+    file, matches = tmp_path / "open.html", []
     file.write_text(f"<!doctype html><meta charset=utf-8><script type=application/json>{plain(EVIL)}</script>")
-    with watched(chromium, file, found) as opened:
+    with watched(chromium, file, matches) as opened:
         opened.wait_for_timeout(200)
         assert opened.evaluate("window.pwned") == 1 and opened.locator("img").count()
-    assert any(each.startswith("request") for each in found)
+    assert any(each.startswith("request") for each in matches)
 
 
 # ------------------------------------------------------------------------------------------------------ light and dark

@@ -79,9 +79,9 @@ def test_law_a_text_is_cut_at_a_word_and_says_so(text, most):
     assert len(shown) <= most
     if shown == " ".join(line):
         return
-    kept = shown.removesuffix("…").split()
+    remaining = shown.removesuffix("…").split()
     assert shown.endswith("…") and " ".join(line).startswith(shown[:-1])
-    assert kept == line[: len(kept)] or len(line[len(kept) - 1]) >= most // 2
+    assert remaining == line[: len(remaining)] or len(line[len(remaining) - 1]) >= most // 2
 
 
 def test_an_escape_sequence_without_end_takes_no_more_than_its_line():
@@ -141,7 +141,7 @@ def test_devices_are_named_only_where_there_are_several():
 # Claims in words
 
 
-def told(results, key="a"):
+def exceptions_of(results, key="a"):
     return verdicts.where(FAILURE, claims.verdicts(FAILURE, results)[key], runs_results.outcomes(results))
 
 
@@ -151,16 +151,18 @@ def test_where_a_claim_does_not_hold_is_told_by_outcome_strategy_and_mode():
     results += [result(strategy="ddp", checkpointing=c, **mended) for c in ("off", "reentrant")]
     results += [result(strategy="zero2", **mended)]
     results += [result(strategy="zero2", checkpointing="reentrant", outcome="diverges", signature="nan", **mended)]
-    assert told(results) == ["diverges (nan) under zero2 (reentrant)"]
-    assert told([broken(), broken(variant="mended")]) == ["raises (torn)"], "the place is said though it is everywhere"
-    assert told([broken(), result(variant="mended")]) == []
+    assert exceptions_of(results) == ["diverges (nan) under zero2 (reentrant)"]
+    assert exceptions_of([broken(), broken(variant="mended")]) == ["raises (torn)"], (
+        "the place is said though it is everywhere"
+    )
+    assert exceptions_of([broken(), result(variant="mended")]) == []
 
 
 def test_another_world_size_is_named_only_for_what_the_default_does_not_show():
     same = [entry(variant=v, world_size=w) for w in (2, 4) for entry, v in ((broken, "broken"), (broken, "mended"))]
     differs = [broken(strategy="zero2", world_size=w) for w in (2, 4)]
     differs += [result(variant="mended", strategy="zero2"), broken(variant="mended", strategy="zero2", world_size=4)]
-    assert told(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
+    assert exceptions_of(same + differs) == ["raises (torn) under ddp, zero2 (w4)"]
 
 
 def test_results_of_variants_that_are_gone_do_not_stop_the_verdicts():
@@ -216,8 +218,8 @@ def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
 
 
 def test_the_list_of_what_was_not_expected_ends_with_a_count():
-    many = [broken(variant=f"v{i}") for i in range(45)]
-    text = shown(report_terminal.unexpected, many)
+    several = [broken(variant=f"v{i}") for i in range(45)]
+    text = shown(report_terminal.unexpected, several)
     assert text.count("make test-matrix") == 40 and "and 5 more" in text
 
 

@@ -74,7 +74,7 @@ ENDS = {"raises": (raised, "torn"), "crashes": (crashed, "SIGABRT"), "hangs": (h
 every_end = pytest.mark.parametrize("outcome", ENDS)
 
 
-def told(ended, cell=CELL):
+def outcome_of(ended, cell=CELL):
     judged = judge(cell, FAILURE, ended)
     return str(judged.outcome), judged.signature
 
@@ -83,8 +83,10 @@ def told(ended, cell=CELL):
 def test_a_bad_end_is_named_once_its_ranks_have_shown_what_they_ran(outcome):
     """Breaks when a documented failure is called invalid although everything is proven."""
     make, signature = ENDS[outcome]
-    assert told(make()) == (outcome, signature)
-    assert told(make({**SEEN, "checkpointing_set": "off"})) == (outcome, signature), "what was seen is proof enough"
+    assert outcome_of(make()) == (outcome, signature)
+    assert outcome_of(make({**SEEN, "checkpointing_set": "off"})) == (outcome, signature), (
+        "what was seen is proof enough"
+    )
 
 
 @every_end
@@ -92,30 +94,30 @@ def test_a_bad_end_is_named_once_its_ranks_have_shown_what_they_ran(outcome):
 def test_a_bad_end_of_something_else_is_invalid(outcome, wrong):
     """Breaks when a failure of plain DDP, of one rank or of another mode counts as that of the cell."""
     change = {**WRONG, **MODES}[wrong]
-    assert told(ENDS[outcome][0]({**SHOWN, **change})) == ("invalid", "evidence")
+    assert outcome_of(ENDS[outcome][0]({**SHOWN, **change})) == ("invalid", "evidence")
 
 
 @every_end
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_peer_that_runs_something_else_makes_it_invalid(outcome, wrong):
     """Breaks when the strategy is proven on the rank that failed alone."""
-    assert told(ENDS[outcome][0](peer={**SHOWN, **WRONG[wrong]})) == ("invalid", "evidence")
+    assert outcome_of(ENDS[outcome][0](peer={**SHOWN, **WRONG[wrong]})) == ("invalid", "evidence")
 
 
 @every_end
 def test_a_rank_that_fails_before_its_strategy_is_in_force_proves_nothing(outcome):
     """Breaks when a rank that is killed while it sets up passes for the failure that a rule expects."""
     make, _ = ENDS[outcome]
-    assert told(make(EARLY)) == told(make({})) == ("invalid", "evidence")
+    assert outcome_of(make(EARLY)) == outcome_of(make({})) == ("invalid", "evidence")
     # A peer may have been cut short by the end of the other; in a hang every rank is at fault.
-    assert told(make(peer=EARLY))[0] == ("invalid" if outcome == "hangs" else outcome)
+    assert outcome_of(make(peer=EARLY))[0] == ("invalid" if outcome == "hangs" else outcome)
 
 
 def test_an_engine_that_refuses_a_model_was_its_strategys():
     refused = {**EARLY, "wrapping": CELL.strategy}
-    assert told(raised(refused, EARLY)) == ("raises", "torn")
+    assert outcome_of(raised(refused, EARLY)) == ("raises", "torn")
     for wrong in ({"wrapping": "zero2"}, {"checkpointing_set": "off"}, {"world_size": 1}):
-        assert told(raised({**refused, **wrong}, EARLY)) == ("invalid", "evidence"), wrong
+        assert outcome_of(raised({**refused, **wrong}, EARLY)) == ("invalid", "evidence"), wrong
 
 
 def test_an_error_that_nobody_knows_may_come_early():
@@ -133,27 +135,27 @@ def test_a_death_is_named_by_its_signal_and_its_last_words():
     ended = Ended([RankEnd(shown=SHOWN), RankEnd(exit=-6, shown=SHOWN, log=log)])
     judged = judge(CELL, FAILURE, ended)
     assert judged.detail == "rank 1 was killed by SIGABRT: what():  [enforce fail at pair.cc:456] 14 vs 10"
-    assert told(Ended([RankEnd(shown=SHOWN), RankEnd(exit=-9, shown=SHOWN)])) == ("crashes", "SIGKILL")
-    assert told(Ended([RankEnd(shown=SHOWN), RankEnd(exit=7, shown=SHOWN)])) == ("crashes", "silent-exit")
+    assert outcome_of(Ended([RankEnd(shown=SHOWN), RankEnd(exit=-9, shown=SHOWN)])) == ("crashes", "SIGKILL")
+    assert outcome_of(Ended([RankEnd(shown=SHOWN), RankEnd(exit=7, shown=SHOWN)])) == ("crashes", "silent-exit")
     assert traces.signal_name(signal.SIGRTMIN + 1) == f"signal {signal.SIGRTMIN + 1}", "it has no name"
     assert traces.last_words("loading\nwarnings.warn(\n") == ""
 
 
 def test_a_cell_that_trained_has_to_prove_all_of_it():
     """Breaks when a run passes without the evidence, the steps or the comparison that its name asks for."""
-    assert told(trained()) == ("trains", "")
+    assert outcome_of(trained()) == ("trains", "")
     for change in WRONG.values():
-        assert told(trained(evidence={**SEEN, **change})) == ("invalid", "evidence")
+        assert outcome_of(trained(evidence={**SEEN, **change})) == ("invalid", "evidence")
     for mode in ("off", "non-reentrant"):
-        assert told(trained(evidence={**SEEN, "checkpointing_seen": mode})) == ("invalid", "evidence")
-    assert told(trained(steps=report(1).steps[1:])) == ("invalid", "evidence")
+        assert outcome_of(trained(evidence={**SEEN, "checkpointing_seen": mode})) == ("invalid", "evidence")
+    assert outcome_of(trained(steps=report(1).steps[1:])) == ("invalid", "evidence")
 
 
 def test_gradients_that_were_there_have_to_be_compared():
     """Breaks when gradients are quietly left out; an engine that leaves none is judged by its weights."""
-    assert told(trained(compared=["weights"])) == ("invalid", "evidence")
-    assert told(trained(compared=["weights"], evidence={**SEEN, "gradients_remain": False})) == ("trains", "")
-    assert told(trained(compared=[], evidence={**SEEN, "gradients_remain": False})) == ("invalid", "evidence")
+    assert outcome_of(trained(compared=["weights"])) == ("invalid", "evidence")
+    assert outcome_of(trained(compared=["weights"], evidence={**SEEN, "gradients_remain": False})) == ("trains", "")
+    assert outcome_of(trained(compared=[], evidence={**SEEN, "gradients_remain": False})) == ("invalid", "evidence")
 
 
 def test_an_error_that_rounding_explains_is_not_the_worst():
@@ -170,16 +172,16 @@ def test_losses_that_are_no_number_say_nothing_of_the_rows():
     """Breaks when a model that trains into NaN on every rank is taken for two ranks with the same rows."""
     step = {"gradients": {}, "weights": {}, "bad": ["w"], "unmoved": [], "nan": ["w"], "rounding": {}}
     ranks = [RankEnd(report(rank, losses=[math.nan] * STEPS, steps=[step] * STEPS)) for rank in (0, 1)]
-    assert told(Ended(ranks)) == ("diverges", "nan")
+    assert outcome_of(Ended(ranks)) == ("diverges", "nan")
     same = [RankEnd(report(rank, losses=[1.0] * STEPS)) for rank in (0, 1)]
-    assert told(Ended(same)) == ("invalid", "evidence")
+    assert outcome_of(Ended(same)) == ("invalid", "evidence")
 
 
 def test_equal_losses_of_different_rows_are_a_mean_over_the_ranks():
     """Breaks when a loss that is reduced before backward is taken for ranks with the same rows."""
     for other, outcome in (("b", "trains"), ("a", "invalid")):
         ranks = [RankEnd(report(n, {**SEEN, "rows": r}, losses=[1.0] * STEPS)) for n, r in enumerate(("a", other))]
-        assert told(Ended(ranks))[0] == outcome
+        assert outcome_of(Ended(ranks))[0] == outcome
 
 
 WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cpu"], "training": False}
@@ -197,7 +199,7 @@ def test_a_second_model_must_be_placed_as_the_trained_one_is(second, device, fau
     """Breaks when a teacher that is whole or on another device passes, or one that is sharded doesn't."""
     shown = SEEN | {"second": second, "device": device, "bytes_held": 2}
     faults = oracle.placement_faults([report(0, shown)])
-    assert len(faults) == bool(fault) and all(fault in told for told in faults)
+    assert len(faults) == bool(fault) and all(fault in answer for answer in faults)
     assert not oracle.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), "nothing is sharded"
 
 
@@ -215,7 +217,7 @@ def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
     """Breaks when a crash in the comparison is taken for an error that somebody's model raises."""
     ended = raised()
     failed = ended.ranks[1].report
-    failed.error = replace(failed.error, own="compare.py:95 in digest")
+    failed.error = replace(failed.error, own="compare.py:95 in digest")  # codespell:ignore own
     judged = judge(CELL, FAILURE, ended)
     assert (judged.outcome, judged.signature) == ("invalid", outcomes.Signature.OWN_FAULT)
     assert judged.detail == "a fault of Faultline, not of the model: compare.py:95 in digest: Torn: apart"

@@ -66,9 +66,9 @@ def test_law_a_file_cut_at_any_byte_keeps_its_whole_lines_and_can_be_appended_to
         folder.cells.write_bytes(whole[:cut])
         lines = whole[:cut].count(b"\n")
         # A last line that lacks only its end is whole as well.
-        kept = entries[: lines + (whole[cut : cut + 1] == b"\n")]
-        assert folder.results() == kept, "a torn line hides whole ones, or is taken for one"
-        write(folder, entries[len(kept) :])
+        remaining = entries[: lines + (whole[cut : cut + 1] == b"\n")]
+        assert folder.results() == remaining, "a torn line hides whole ones, or is taken for one"
+        write(folder, entries[len(remaining) :])
         assert folder.results() == entries, "what is written behind a torn line is lost"
 
 
@@ -103,9 +103,9 @@ def test_numbers_that_json_lacks_are_texts(tmp_path):
     entry = replace(fake(CELLS[0]), relative_error=numbers[0], ranks=(RankResult(0, losses=tuple(numbers)),))
     write(folder, [entry])
     (line,) = folder.cells.read_text().splitlines()
-    found = json.loads(line, parse_constant=pytest.fail)
-    losses = found["ranks"][0]["losses"]
-    assert (found["relative_error"], losses) == ("inf", ["inf", "-inf", "nan", 0.5])
+    matches = json.loads(line, parse_constant=pytest.fail)
+    losses = matches["ranks"][0]["losses"]
+    assert (matches["relative_error"], losses) == ("inf", ["inf", "-inf", "nan", 0.5])
     assert [repr(float(text)) for text in losses] == [repr(number) for number in numbers]
     [again] = folder.results()
     assert again == replace(entry, relative_error="inf", ranks=(RankResult(0, losses=("inf", "-inf", "nan", 0.5)),))
@@ -163,8 +163,8 @@ def test_lines_that_are_left_out_are_counted_in_one_line(tmp_path, capsys, count
     folder.describe(cells=(CELLS[0].id,))
     lines(folder, fake(CELLS[0]).as_json(), *[{"id": "foreign"}] * count)
     app.main(["report", str(tmp_path)])
-    [told] = capsys.readouterr().err.splitlines()
-    assert told == f"{tmp_path}/cells.jsonl: {words}, cut short or no result of this version"
+    [answer] = capsys.readouterr().err.splitlines()
+    assert answer == f"{tmp_path}/cells.jsonl: {words}, cut short or no result of this version"
 
 
 @pytest.fixture
@@ -279,8 +279,10 @@ def test_an_interrupted_run_says_so_in_one_line(tmp_path, capsys):
         assert app.main(OPTIONS) == EXIT_INTERRUPTED
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    kept = latest_run(tmp_path).shown
-    assert error.splitlines()[-1] == f"faultline: interrupted; the results so far are in {kept}; --resume continues"
+    remaining = latest_run(tmp_path).shown
+    assert (
+        error.splitlines()[-1] == f"faultline: interrupted; the results so far are in {remaining}; --resume continues"
+    )
 
 
 def test_an_interrupted_run_without_a_result_does_not_promise_one(tmp_path, capsys):
@@ -344,8 +346,8 @@ def test_reliability_is_measured_beside_the_newest_run(tmp_path, monkeypatch, ca
         assert latest_run(tmp_path).path == before
     made = sorted(tmp_path.glob(f"{kind}-*"))
     assert len(made) == folders
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("results: ")]
-    assert told == [f"results: {path}/cells.jsonl" for path in made]
+    answer = [line for line in capsys.readouterr().out.splitlines() if line.startswith("results: ")]
+    assert answer == [f"results: {path}/cells.jsonl" for path in made]
     for path in made:
         assert RunFolder(path).info().kind == kind and RunFolder(path).results()
 
@@ -384,8 +386,8 @@ def test_the_worst_of_each_kind_are_kept():
     }
     rows = worst_errors([reports.report(steps=[step])])
     for kind, size in (("gradients", 1e-6), ("weights", 1)):
-        own = [row[-1] for row in rows if row[1] == kind]
-        assert own == [pytest.approx(n * size) for n in range(49, 49 - results.WORST, -1)]
+        relevant = [row[-1] for row in rows if row[1] == kind]
+        assert relevant == [pytest.approx(n * size) for n in range(49, 49 - results.WORST, -1)]
     assert [row[-1] for row in rows] == sorted((row[-1] for row in rows), reverse=True)
 
 

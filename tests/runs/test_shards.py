@@ -38,10 +38,10 @@ durations = st.dictionaries(st.sampled_from(KINDS), st.floats(min_value=0, max_v
 def test_law_shards_are_disjoint_and_together_all_cells(cells, count, seconds):
     parts = split(cells, count, seconds)
     assert len(parts) == count
-    together = [cell for mine in parts for cell in mine]
+    together = [cell for shard in parts for cell in shard]
     assert sorted(together, key=cells.index) == cells, "a cell is run twice or by no machine"
-    for mine in parts:
-        assert mine == [cell for cell in cells if cell in mine], "a shard has another order than the run"
+    for shard in parts:
+        assert shard == [cell for cell in cells if cell in shard], "a shard has another order than the run"
 
 
 @given(some_cells, counts, durations, st.randoms(use_true_random=False))
@@ -57,7 +57,7 @@ def test_law_the_split_does_not_depend_on_the_order_of_the_cells(cells, count, s
 @settings(deadline=None)
 def test_law_no_shard_is_longer_than_another_by_more_than_one_cell(cells, count, seconds):
     times = {cell: seconds.get(kind(cell), shards.UNKNOWN) for cell in cells}
-    loads = [sum(times[cell] for cell in mine) for mine in split(cells, count, seconds)]
+    loads = [sum(times[cell] for cell in shard) for shard in split(cells, count, seconds)]
     longest = max(times.values(), default=0)
     assert max(loads) - min(loads) <= longest + 1e-6, f"loads {loads} with no cell longer than {longest}"
 
@@ -65,8 +65,8 @@ def test_law_no_shard_is_longer_than_another_by_more_than_one_cell(cells, count,
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 def test_the_default_matrix_is_shared_out_by_name(count):
     parts = [part(CELLS, f"{number}/{count}") for number in range(1, count + 1)]
-    assert sorted(cell.id for mine in parts for cell in mine) == sorted(cell.id for cell in CELLS)
-    assert len({len(mine) for mine in parts}) <= 2 or recorded(), "shards of equal cells differ in number"
+    assert sorted(cell.id for shard in parts for cell in shard) == sorted(cell.id for cell in CELLS)
+    assert len({len(shard) for shard in parts}) <= 2 or recorded(), "shards of equal cells differ in number"
 
 
 def test_a_machine_that_is_not_needed_gets_nothing():

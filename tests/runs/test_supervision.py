@@ -23,7 +23,7 @@ from faultline.ranks.job import Job
 from faultline.runs import hangs, oracle, runner, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
 from tests.support import light
-from tests.support.light import gone, survivors
+from tests.support.light import have_ended, survivors
 
 pytestmark = pytest.mark.slow
 
@@ -59,18 +59,18 @@ def error(end):
 
 
 @pytest.mark.parametrize(
-    ("deed", "said"),
+    ("deed", "expected"),
     [
         ("time.sleep(600)", "slept for 2 s before it was ready"),
         ("while True: pass", "worked for 1 s and was not ready"),
         ("sys.exit('no torch here')", "the rank server ended: no torch here"),
     ],
 )
-def test_a_server_that_never_gets_ready_is_given_up(tmp_path, monkeypatch, deed, said):
+def test_a_server_that_never_gets_ready_is_given_up(tmp_path, monkeypatch, deed, expected):
     """Breaks when a stack that can't start holds a campaign up for ever."""
     monkeypatch.setattr(supervisor, "START_LOOKS", 8)
     monkeypatch.setattr(supervisor, "START_WORK", 1.0)
-    with RankServer(program(tmp_path, deed), DEADLINE) as server, pytest.raises(NeverReady, match=said):
+    with RankServer(program(tmp_path, deed), DEADLINE) as server, pytest.raises(NeverReady, match=expected):
         server.start()
 
 
@@ -97,8 +97,8 @@ def program(folder, deed):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_silent_rank_crashes(server, monkeypatch, world_size):
     monkeypatch.setenv("LIGHT_LAST", str(world_size - 1))
-    found = outcome(run(server, "silent", world_size))
-    assert found == ("crashes", "silent-exit", f"rank {world_size - 1} was left with exit code 0 and no report"), (
+    results = outcome(run(server, "silent", world_size))
+    assert results == ("crashes", "silent-exit", f"rank {world_size - 1} was left with exit code 0 and no report"), (
         "a rank that ends without a word is not noticed, or not named"
     )
 
@@ -146,9 +146,9 @@ def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
 def test_what_came_first_is_the_cause(server, monkeypatch, deed, ended):
     """Breaks when a rank that a failure brought down is named for it, because it died or has the lower number."""
     monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
-    found = run(server, deed)
-    assert outcome(found) == ended
-    assert all(end.exit is not None or end.report.error for end in found.ranks), "the second end was not seen"
+    results = run(server, deed)
+    assert outcome(results) == ended
+    assert all(end.exit is not None or end.report.error for end in results.ranks), "the second end was not seen"
 
 
 def test_a_cause_is_waited_for_as_long_as_its_rank_works(server):
@@ -202,10 +202,10 @@ def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
     """.split()
     for name in [*names, "LIGHT_LAST", "NCCL_DEBUG"]:
         monkeypatch.setenv(name, "1")
-    found = run(server, "environment", 1).ranks[0].report.evidence["found"]
-    assert not found.keys() & {*names}
-    assert found["LIGHT_LAST"] == found["NCCL_DEBUG"] == "1", "what has nothing to do with launchers is lost"
-    assert found["DS_ACCELERATOR"] == "cpu", "the server's own settings are lost"
+    results = run(server, "environment", 1).ranks[0].report.evidence["found"]
+    assert not results.keys() & {*names}
+    assert results["LIGHT_LAST"] == results["NCCL_DEBUG"] == "1", "what has nothing to do with launchers is lost"
+    assert results["DS_ACCELERATOR"] == "cpu", "the server's own settings are lost"
 
 
 def test_another_stack_keeps_its_bytecode(monkeypatch):
@@ -261,7 +261,7 @@ def test_nothing_that_a_rank_started_outlives_the_cell(server, deed):
     assert all(end.report and not end.report.error for end in ended.ranks)
     started = [pid for end in ended.ranks for pid in end.report.evidence["found"] or ()]
     assert len(started) == (6 if deed == "starts_programs" else 0)
-    assert gone([*started, *ended.pids]), "a program that a rank started, or a rank itself, outlives the cell"
+    assert have_ended([*started, *ended.pids]), "a program that a rank started, or a rank itself, outlives the cell"
 
 
 def test_an_exception_in_the_supervisor_ends_the_cell_and_the_next_one_runs(server, monkeypatch):
@@ -324,14 +324,14 @@ def test_what_is_left_is_found(tmp_path, monkeypatch):
         memory = Path("/dev/shm") / Path(folder).name
         memory.touch()
         try:
-            found = reliability.leftovers()
+            results = reliability.leftovers()
         finally:
             psutil.Process(pid).kill()
             memory.unlink()
-    new = {kind: names - before[kind] for kind, names in found.items()}
+    new = {kind: names - before[kind] for kind, names in results.items()}
     assert pid in {int(name.split()[0]) for name in new["processes"]}, "an orphan is not found"
     assert str(port) in new["ports"] and Path(folder).name in new["folders"] & new["shared memory"]
-    assert gone([pid])
+    assert have_ended([pid])
 
 
 SUPERVISOR = """
@@ -362,7 +362,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
         pids = wait_for_ranks(int(pid))
         process.send_signal(how)
         process.wait(20)
-    assert gone([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
+    assert have_ended([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
     assert not Path(folder).exists(), f"its folder outlives a supervisor that was killed by {how!r}"
 
 
@@ -403,7 +403,7 @@ def test_an_interrupted_run_does_not_wait_for_its_cells(tmp_path, moment):
         process.send_signal(signal.SIGINT)
         process.wait(DEADLINE)
         assert process.stdout.read() == "interrupted\n"
-    assert gone([*(server.pid for server in servers), *ranks]), "a server or its ranks outlive the run"
+    assert have_ended([*(server.pid for server in servers), *ranks]), "a server or its ranks outlive the run"
     assert not list(tmp_path.glob("faultline-*")), "a folder outlives the run"
 
 

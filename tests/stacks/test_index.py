@@ -44,8 +44,8 @@ def html():
 
 def as_json():
     def file(name, when, python, yanked):
-        told = {"filename": name, "url": f"../{name}", "hashes": {}, "yanked": yanked}
-        return told | ({"requires-python": python} if python else {}) | ({"upload-time": when} if when else {})
+        result = {"filename": name, "url": f"../{name}", "hashes": {}, "yanked": yanked}
+        return result | ({"requires-python": python} if python else {}) | ({"upload-time": when} if when else {})
 
     return json.dumps({"meta": {"api-version": "1.1"}, "name": "demo", "files": [file(*each) for each in FILES]})
 
@@ -97,7 +97,7 @@ def test_all_indexes_count(served):
 
 
 @pytest.mark.parametrize(
-    ("package", "answer", "said"),
+    ("package", "answer", "expected"),
     [
         ("nowhere", ("404", ""), "the package index has no package 'nowhere'"),
         ("empty", (HTML, "<html></html>"), "the package index has no package 'empty'"),
@@ -109,21 +109,21 @@ def test_all_indexes_count(served):
         ("newer", (JSON, '{"meta": {"api-version": "9.0"}, "files": []}'), "the package index"),
     ],
 )
-def test_an_index_without_an_answer_is_one_line(served, package, answer, said):
+def test_an_index_without_an_answer_is_one_line(served, package, answer, expected):
     """Breaks when an index that is down, or odd, ends in a traceback, or shows the password in its address."""
     served[1][package] = answer
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=expected) as caught:
         index.releases(package)
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "expected"),
     [("http://name:secret@127.0.0.1:9/simple", "can't be reached"), ("file:///srv/simple", "it is a folder")],
 )
-def test_no_index_is_one_line(monkeypatch, place, said):
+def test_no_index_is_one_line(monkeypatch, place, expected):
     """Breaks when a machine without network shows a traceback, or a password."""
     monkeypatch.setattr(environments, "pip_settings", lambda: {"UV_DEFAULT_INDEX": place})
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=expected) as caught:
         index.releases("trl")
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)

@@ -79,7 +79,7 @@ def test_what_is_kept_under_its_content_or_name_is_no_folder(url):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "a stack is a name"),
         ("trl-0.15.3", "did you mean trl-0.15.2"),
@@ -93,9 +93,9 @@ def test_what_is_kept_under_its_content_or_name_is_no_folder(url):
         ("trl@./trl", "is a folder"),
     ],
 )
-def test_a_mistake_is_one_line(text, said):
+def test_a_mistake_is_one_line(text, expected):
     """Breaks when somebody's typo is resolved for a minute, or ends in a traceback."""
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=expected) as caught:
         requests.parse(text)
     assert "\n" not in str(caught.value)
 
@@ -255,7 +255,7 @@ def test_who_made_or_found_an_environment_uses_it(cache):
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "said"),
+    ("words", "kind", "expected"),
     [
         ("error: Failed to fetch: `https://x/simple/trl/`\n  cause: dns error", UsageError, "can't be reached"),
         ("error: failed to write\n  cause: No space left on device (os error 28)", UsageError, "disk is full"),
@@ -266,14 +266,14 @@ def test_who_made_or_found_an_environment_uses_it(cache):
         ),
     ],
 )
-def test_uv_is_quoted_in_a_line(monkeypatch, words, kind, said):
+def test_uv_is_quoted_in_a_line(monkeypatch, words, kind, expected):
     """Breaks when a machine without network calls a release uninstallable, or a reason fills the screen."""
     monkeypatch.setattr(environments, "pip_settings", dict)
     ended = subprocess.CompletedProcess([], 1, stderr=words)
     monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
     with pytest.raises(kind) as caught:
         environments.run_uv(["pip"])
-    assert said in str(caught.value) and "\n" not in str(caught.value) and "\x1b" not in str(caught.value)
+    assert expected in str(caught.value) and "\n" not in str(caught.value) and "\x1b" not in str(caught.value)
 
 
 FETCHING = "error: Request failed after 3 retries in 3.6s\n  cause: Failed to fetch: https://x/simple/trl/\n"
@@ -385,31 +385,33 @@ def test_a_proxy_of_the_shell_stays(pip, monkeypatch):
     assert settings["HTTP_PROXY"] == "http://pips:1" and "HTTPS_PROXY" not in settings
 
 
-@pytest.mark.parametrize(("value", "said"), [("yes", "not found in the provided package locations"), ("no", "reached")])
-def test_no_index_is_asked_where_pip_asks_none(pip, monkeypatch, tmp_path, value, said):
+@pytest.mark.parametrize(
+    ("value", "expected"), [("yes", "not found in the provided package locations"), ("no", "reached")]
+)
+def test_no_index_is_asked_where_pip_asks_none(pip, monkeypatch, tmp_path, value, expected):
     """Breaks when uv fetches what pip was told not to; the index is a port where nobody answers."""
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     pip(f"no-index = {value}", "index-url = http://127.0.0.1:9/simple")
     (tmp_path / "wanted.in").write_text("trl\n")
-    with pytest.raises((Uninstallable, UsageError), match=said):
+    with pytest.raises((Uninstallable, UsageError), match=expected):
         environments.run_uv(["pip", "compile", str(tmp_path / "wanted.in"), "--python", sys.executable])
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "answer"),
     [
         ("", "does not run as Python"),
         ('[[3, 9], ""]', "is Python 3.9; 3.11 to 3.13 can be used"),
         ('[[3, 12], "torch==2.8.0\\n"]', "lacks trl, transformers, peft"),
     ],
 )
-def test_an_interpreter_in_which_no_rank_can_run_is_refused(tmp_path, says, told):
+def test_an_interpreter_in_which_no_rank_can_run_is_refused(tmp_path, says, answer):
     """Breaks when a wrong --python ends in the traceback of a rank server."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
     python.chmod(0o755)
-    with pytest.raises(UsageError, match=re.escape(told)) as refused:
+    with pytest.raises(UsageError, match=re.escape(answer)) as refused:
         environments.existing(str(python))
     assert "\n" not in str(refused.value)
 
@@ -422,18 +424,18 @@ def test_an_interpreter_that_is_not_there_is_refused():
 def test_an_environment_of_somebodys_own_is_used_where_it_stands(monkeypatch):
     """A virtual environment's interpreter is a link: who follows it leaves the environment."""
     monkeypatch.chdir(sys.prefix)
-    found = environments.existing("bin/python")
-    assert found.python == f"{os.path.realpath(sys.prefix)}/bin/python"
-    assert found.versions["trl"] == metadata.version("trl")
+    results = environments.existing("bin/python")
+    assert results.python == f"{os.path.realpath(sys.prefix)}/bin/python"
+    assert results.versions["trl"] == metadata.version("trl")
 
 
 def test_what_a_stack_lacks_makes_a_cell_impossible():
     """Breaks when a release without Gemma3 makes its cells invalid, as if the suite were broken."""
     lacks = reports.error("Impossible", "this stack lacks it: Gemma3", kind="impossible")
-    told = runner.without_reference(lacks)
-    assert (told.outcome, told.detail) == (Outcome.IMPOSSIBLE, "this stack lacks it: Gemma3")
-    told = runner.without_reference(reports.error("ValueError", "x"))
-    assert (told.outcome, told.signature) == (Outcome.INVALID, "reference") and told.detail.startswith(
+    answer = runner.without_reference(lacks)
+    assert (answer.outcome, answer.detail) == (Outcome.IMPOSSIBLE, "this stack lacks it: Gemma3")
+    answer = runner.without_reference(reports.error("ValueError", "x"))
+    assert (answer.outcome, answer.signature) == (Outcome.INVALID, "reference") and answer.detail.startswith(
         "ValueError: x ("
     )
     assert runner.without_reference(reports.error(kind=DIED)).signature == "reference-died", (

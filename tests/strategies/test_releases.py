@@ -44,6 +44,6 @@ def test_fsdp2_is_said_in_both_ways(accelerate, reshard):
     """Breaks when transformers 4, which takes FSDP2 from variables, or 5, from the config, runs FSDP1."""
     accelerate(with_fsdp2)
     assert releases.fsdp_plugin(2).fsdp_version == 2
-    told = fsdp2.arguments(fsdp2.Options(reshard), None)
-    assert told["fsdp_config"]["version"] == 2 and told["fsdp_config"]["reshard_after_forward"] is reshard
+    answer = fsdp2.arguments(fsdp2.Options(reshard), None)
+    assert answer["fsdp_config"]["version"] == 2 and answer["fsdp_config"]["reshard_after_forward"] is reshard
     assert os.environ["FSDP_VERSION"] == "2" and os.environ["FSDP_RESHARD_AFTER_FORWARD"] == str(reshard).lower()

@@ -51,8 +51,8 @@ def test_strategies_go_from_one_process_to_the_most_sharded():
 
 
 def test_every_file_has_what_a_strategy_needs_and_no_name_twice():
-    found = [name for module in strategies.families().values() for name in module.STRATEGIES]
-    assert sorted(found) == sorted(NAMES), "two files name one strategy: one of them would never run"
+    results = [name for module in strategies.families().values() for name in module.STRATEGIES]
+    assert sorted(results) == sorted(NAMES), "two files name one strategy: one of them would never run"
     for module in strategies.families().values():
         assert isinstance(module.ORDER, int) and module.STRATEGIES
         assert all(callable(getattr(module, function, None)) for function in FUNCTIONS), f"{module.__name__} lacks one"
@@ -89,9 +89,9 @@ def test_small_configs_differ_from_plain_ones_in_sizes_alone():
     for file in CONFIGS:
         if "small" in file.stem:
             small, plain = (dict(zero.read_config(file.with_name(f"{n}.json"))) for n in (file.stem, file.stem[:5]))
-            own, other = small.pop("zero_optimization"), plain.pop("zero_optimization")
+            relevant, other = small.pop("zero_optimization"), plain.pop("zero_optimization")
             assert small == plain
-            assert {key: value for key, value in own.items() if not re.search("bucket|max", key)} == other
+            assert {key: value for key, value in relevant.items() if not re.search("bucket|max", key)} == other
 
 
 @every_config
@@ -301,8 +301,8 @@ def test_fsdp1_is_gathered_as_torch_gathers_it(two_ranks, name, monkeypatch):
     both ways take this rank's shard for its."""
     import torch.distributed as dist
 
-    def twice(whole, mine, group=None, **_):
-        whole.copy_(mine.repeat(2))
+    def twice(whole, local, group=None, **_):
+        whole.copy_(local.repeat(2))
 
     monkeypatch.setattr(dist, "all_gather_into_tensor", twice)
     built = qwen2()
@@ -312,11 +312,11 @@ def test_fsdp1_is_gathered_as_torch_gathers_it(two_ranks, name, monkeypatch):
         engine.backward(engine.model(input_ids=TOKENS).logits.sum())
         weights, gradients = family.parameters(engine.model), family.gradients(engine.model)
         wanted = read_by_torch(engine.model)
-        for found, known in zip((weights, gradients), wanted, strict=True):
-            assert found.keys() == known.keys()
+        for results, known in zip((weights, gradients), wanted, strict=True):
+            assert results.keys() == known.keys()
             for one in (name for name, parameter in named(engine.model).items() if parameter.numel()):
-                frozen = found is gradients and "gate_proj" in one  # torch shows a gradient, which no optimizer gets
-                assert found[one] is None if frozen else torch.equal(found[one], known[one]), one
+                frozen = results is gradients and "gate_proj" in one  # torch shows a gradient, which no optimizer gets
+                assert results[one] is None if frozen else torch.equal(results[one], known[one]), one
         engine.step()
 
 
@@ -364,22 +364,22 @@ def test_a_broken_config_is_refused_with_its_name(tmp_path, content, words):
 def good(name):
     """The evidence of a strategy that is in force on two ranks, and each single change that must raise a doubt."""
     options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
-    found = {"world_size": 2, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
+    results = {"world_size": 2, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
     sharded = {"bytes_held": 20_000}, {"bytes_held": 40_000}
     if family == "single":
-        return {**found, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
+        return {**results, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
     if family == "ddp":
-        return {**found, "wrapper": "DistributedDataParallel", **asdict(options)}, {
+        return {**results, "wrapper": "DistributedDataParallel", **asdict(options)}, {
             k: not v for k, v in asdict(options).items()
         }
     if family == "fsdp1":
         shard, whole = sharded if name != "fsdp1-no-shard" else ({}, {})
         kind = {"wrapper": "FullyShardedDataParallel", "sharding": options.sharding, "units": 3}
-        return {**found, **kind, **shard}, {"sharding": "HYBRID_SHARD", "units": 1, **whole}
+        return {**results, **kind, **shard}, {"sharding": "HYBRID_SHARD", "units": 1, **whole}
     if family == "fsdp2":
         kind = {"wrapper": "FSDPModule", "units": 3, **asdict(options)}
         changes = {"units": 1, "reshard_after_forward": not options.reshard_after_forward}
-        return {**found, **kind, **sharded[0]}, {**changes, **sharded[1]}
+        return {**results, **kind, **sharded[0]}, {**changes, **sharded[1]}
     config = options.zero
     stage = config["stage"]
     kind = {
@@ -407,19 +407,19 @@ def good(name):
         "masters_held": 100 if stage else 50,
     }
     shard, whole = sharded if stage == 3 else ({}, {})
-    return {**found, **kind, **shard}, {**changes, **whole}
+    return {**results, **kind, **shard}, {**changes, **whole}
 
 
-def doubts(name, found):
-    return strategies.family(name).doubts(strategies.options(name), found)
+def doubts(name, results):
+    return strategies.family(name).doubts(strategies.options(name), results)
 
 
 @every_strategy
 def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
-    found, changes = good(name)
-    assert doubts(name, found) == []
+    results, changes = good(name)
+    assert doubts(name, results) == []
     for key, value in changes.items():
-        [doubt] = doubts(name, {**found, key: value})
+        [doubt] = doubts(name, {**results, key: value})
         assert "\n" not in doubt
         assert str(value) in doubt or key in ("bytes_held", "masters_held"), (
             f"{doubt!r} doesn't say that {key} is {value}"
@@ -430,9 +430,9 @@ def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
 def test_offload_on_a_gpu_is_seen_from_where_the_weights_are(name):
     """Breaks when a cell on a GPU passes whose optimizer keeps its weights there although it should not, or the
     other way round; on the CPU there is only one place."""
-    found = {**good(name)[0], "device": "cuda:0"}
+    results = {**good(name)[0], "device": "cuda:0"}
     places = ["cpu"], ["cuda"]
-    passed = [place for place in places if not doubts(name, {**found, "masters_on": place})]
+    passed = [place for place in places if not doubts(name, {**results, "masters_on": place})]
     assert passed == [places["offload" not in name]]
 
 
@@ -442,17 +442,17 @@ WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParal
 @every_strategy
 def test_a_model_in_another_wrapper_is_doubted(name):
     """On a machine without a GPU, libraries quietly train with plain DDP when something else was asked for."""
-    found, _ = good(name)
-    for wrapper in {*WRAPPERS[:3], *(WRAPPERS[3:] if name != "single" else ())} - {found["wrapper"]}:
-        assert doubts(name, {"wrapper": wrapper, "world_size": found["world_size"]}), f"{wrapper} passes for {name}"
+    results, _ = good(name)
+    for wrapper in {*WRAPPERS[:3], *(WRAPPERS[3:] if name != "single" else ())} - {results["wrapper"]}:
+        assert doubts(name, {"wrapper": wrapper, "world_size": results["world_size"]}), f"{wrapper} passes for {name}"
 
 
 @every_strategy
 def test_no_strategy_passes_for_another(name):
-    found, _ = good(name)
+    results, _ = good(name)
     for other in NAMES:
-        if other != name and (other, found["wrapper"]) != ("single", "FSDPModule"):
-            assert doubts(other, found), f"what {name} shows would be taken for {other}"
+        if other != name and (other, results["wrapper"]) != ("single", "FSDPModule"):
+            assert doubts(other, results), f"what {name} shows would be taken for {other}"
 
 
 def test_a_model_under_fsdp2_is_not_single():
@@ -461,8 +461,8 @@ def test_a_model_under_fsdp2_is_not_single():
 
 @pytest.mark.parametrize("name", ["zero3", "zero3-small", "fsdp1-full", "fsdp1-grad-op", "fsdp2"])
 def test_one_rank_holds_everything_and_that_is_no_doubt(name):
-    found, _ = good(name)
-    alone = {**found, "world_size": 1, "bytes_held": 40_000, "masters_held": 100}
+    results, _ = good(name)
+    alone = {**results, "world_size": 1, "bytes_held": 40_000, "masters_held": 100}
     if name.startswith("fsdp1"):
         assert doubts(name, alone), "FSDP1 shards nothing on one rank, and says so"
         alone["sharding"] = "NO_SHARD"

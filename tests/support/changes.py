@@ -18,9 +18,9 @@ def cells(count):
     return [Cell(f, "broken", s, mode, *other) for other, f, s, mode in islice(axes, count)]
 
 
-def entry(cell, said):
+def entry(cell, expected):
     """A cell's result; ``invalid:evidence+error`` is one of ranks that raised before they proved anything."""
-    outcome, signature, detail = (*said.split(":", 2), "", "")[:3]
+    outcome, signature, detail = (*expected.split(":", 2), "", "")[:3]
     signature, _, error = signature.partition("+")
     rank = RankResult(0, error=RankError("Error", detail, "") if error or outcome == "raises" else None)
     return entries.entry(cell, outcome, signature, detail=detail, ranks=(rank,))
@@ -31,12 +31,12 @@ def compared(before, after, again=()):
 
     A word of None says that the cell wasn't measured.
     """
-    own = cells(max(len(before), len(after)))
+    relevant = cells(max(len(before), len(after)))
     sides = [
-        [[entry(cell, said) for cell, said in zip(own, side, strict=False) if said is not None]]
+        [[entry(cell, expected) for cell, expected in zip(relevant, side, strict=False) if expected is not None]]
         for side in (before, after)
     ]
     for number, *both in again:
-        for side, said in zip(sides, both, strict=True):
-            side.append([entry(own[number], said)])
-    return changes.compare(own, *sides)
+        for side, expected in zip(sides, both, strict=True):
+            side.append([entry(relevant[number], expected)])
+    return changes.compare(relevant, *sides)

@@ -77,14 +77,14 @@ def unreduced(is_faulty):
     def wrapped(wrapped, setup):
         steps, at_fault = itertools.count(), []
 
-        def own(state, bucket):
-            mine = bucket.buffer().clone()
+        def relevant(state, bucket):
+            local = bucket.buffer().clone()
             summed = torch.distributed.all_reduce(bucket.buffer().div_(setup.world_size), async_op=True).get_future()
-            return summed.then(lambda future: mine if at_fault else future.value()[0])
+            return summed.then(lambda future: local if at_fault else future.value()[0])
 
         ddp = hasattr(wrapped.model, "register_comm_hook") and hasattr(wrapped.model, "reducer")
         if ddp:
-            wrapped.model.register_comm_hook(None, own)
+            wrapped.model.register_comm_hook(None, relevant)
 
         def backward(loss):
             if next(steps) != LAST or not is_faulty(setup.rank):
@@ -105,17 +105,17 @@ def own_results(setup):
 
     def in_place(original):
         def reduce(tensor, *args, **kwargs):
-            mine = tensor.clone()
+            local = tensor.clone()
             finish(original(tensor, *args, **kwargs))
-            tensor.copy_(mine)
+            tensor.copy_(local)
 
         return reduce
 
     def scattered(original):
         def reduce_scatter(output, input, *args, **kwargs):
-            mine = input.clone().view(setup.world_size, *output.shape)[setup.rank]
+            local = input.clone().view(setup.world_size, *output.shape)[setup.rank]
             finish(original(output, input, *args, **kwargs))
-            output.copy_(mine)
+            output.copy_(local)
 
         return reduce_scatter
 

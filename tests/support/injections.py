@@ -20,7 +20,7 @@ STEP = 1
 def fault(act: Callable, *ranks: int) -> Injection:
     """Have ranks (default: rank 1) do something at step 1, just before all of them meet."""
 
-    def wrapped(found, setup):
+    def wrapped(results, setup):
         steps = itertools.count()
 
         def backward(loss):
@@ -28,9 +28,9 @@ def fault(act: Callable, *ranks: int) -> Injection:
                 if setup.rank in (ranks or (1,)):
                     act(setup)
                 dist.all_reduce(torch.zeros(1))
-            found.backward(loss)
+            results.backward(loss)
 
-        return replace(found, backward=backward)
+        return replace(results, backward=backward)
 
     return Injection(wrapped=wrapped)
 

@@ -32,24 +32,24 @@ def survivors(server):
     """Processes that descend from the server, by the TMPDIR that they inherit; a killed one may take a moment."""
     server_pid = server._process.pid if server._process else None
     for _ in range(50):
-        found = []
+        results = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                mine = process.environ().get("TMPDIR", "").startswith(str(server.folder))
-                found += [process] if mine and process.pid != server_pid else []
-        if not found:
+                started_here = process.environ().get("TMPDIR", "").startswith(str(server.folder))
+                results += [process] if started_here and process.pid != server_pid else []
+        if not results:
             break
         time.sleep(0.1)
-    return found
+    return results
 
 
-def gone(pids):
+def have_ended(pids):
     """Whether processes end within the time that a kill may take; a zombie has ended."""
-    found = []
+    results = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    _, alive = psutil.wait_procs(found, timeout=5)
+            results.append(psutil.Process(pid))
+    _, alive = psutil.wait_procs(results, timeout=5)
     return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -99,8 +99,8 @@ def silent(rank):
 def pipe():
     """This rank's end of the pipe to the server: the only one that a rank holds."""
     links = {int(fd.name): os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.exists() or fd.is_symlink()}
-    (found,) = [fd for fd, target in links.items() if target.startswith("pipe:")]
-    return found
+    (results,) = [fd for fd, target in links.items() if target.startswith("pipe:")]
+    return results
 
 
 def closes_its_pipe(rank):

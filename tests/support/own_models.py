@@ -302,11 +302,11 @@ def adapted(model, *targets):
     """A frozen model with an adapter whose B is not zero, so that A has a gradient at once."""
     from peft import LoraConfig, get_peft_model
 
-    found = get_peft_model(model, LoraConfig(r=2, target_modules=list(targets)))
-    for name, parameter in found.named_parameters():
+    results = get_peft_model(model, LoraConfig(r=2, target_modules=list(targets)))
+    for name, parameter in results.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.05)
-    return found
+    return results
 
 
 def adapters_of_an_unused_tower():

@@ -10,21 +10,23 @@ def watched(browser, file, faults=None, **settings):
     `faults` is a list to fill instead, for those who look themselves. No page
     gets anything but itself.
     """
-    found = [] if faults is None else faults
+    results = [] if faults is None else faults
     address = file.resolve().as_uri()
     with browser.new_context(offline=True, **settings) as context:
         page = context.new_page()
         page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: found.append(f"script error: {error}"))
-        page.on("console", lambda message: found.append(f"console {message.type}: {message.text}"))
-        page.on("request", lambda request: found.append(f"request: {request.url}") if request.url != address else None)
-        page.on("popup", lambda other: found.append(f"window: {other.url}"))
-        page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("pageerror", lambda error: results.append(f"script error: {error}"))
+        page.on("console", lambda message: results.append(f"console {message.type}: {message.text}"))
+        page.on(
+            "request", lambda request: results.append(f"request: {request.url}") if request.url != address else None
+        )
+        page.on("popup", lambda other: results.append(f"window: {other.url}"))
+        page.on("dialog", lambda dialog: (results.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.goto(address)
         yield page
         page.wait_for_timeout(50)  # what the last click set off may take a moment
     if faults is None:
-        assert not found, "the page did what no report may do"
+        assert not results, "the page did what no report may do"
 
 
 UNREADABLE = """() => {
@@ -55,7 +57,7 @@ UNREADABLE = """() => {
     const [low, high] = [light(seen), light(ground)].sort((a, b) => a - b)
     return (high + .05) / (low + .05)
   }
-  const found = new Set()
+  const faint = new Set()
   const look = (element, text, colour) => {
     // Dots where no cell is say nothing, and what a filter left out is meant to fade.
     if (!text.trim() || !element.checkVisibility() || element.closest('.none, .out')) return
@@ -63,7 +65,7 @@ UNREADABLE = """() => {
     const large = parseFloat(fontSize) >= 24 || parseFloat(fontSize) >= 18.66 && fontWeight >= 700
     const is = ratio(element, colour)
     const name = `${element.localName}.${element.getAttribute('class') || ''}`
-    if (is < (large ? 3 : 4.5)) found.add(`${is.toFixed(2)}: ${name}: ${text.trim().slice(0, 40)}`)
+    if (is < (large ? 3 : 4.5)) faint.add(`${is.toFixed(2)}: ${name}: ${text.trim().slice(0, 40)}`)
   }
   const walk = document.createTreeWalker(document.body || document.documentElement, NodeFilter.SHOW_TEXT)
   while (walk.nextNode()) {
@@ -75,7 +77,7 @@ UNREADABLE = """() => {
     look(element, 'its value', getComputedStyle(element).color)
     if (element.placeholder) look(element, element.placeholder, getComputedStyle(element, '::placeholder').color)
   }
-  return [...found]
+  return [...faint]
 }"""
 
 

@@ -1,0 +1,71 @@
+"""What recorded runs know of an answer: what helps, where it happens, how to repeat it, and who else saw the error."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from faultline.cells.cell import Cell
+from faultline.diagnose.diagnosis import Diagnosis
+from faultline.observations import matching, measured, nearest, remedies
+from faultline.observations.matching import LIKELY, Hints, Match, Support
+from faultline.observations.remedies import Fate
+from faultline.observations.store import Row, Stack
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is known beside a failure, or where none is named.
+
+    reason    why a failure is no more than likely
+    fates     remedies and what became of them, by cells of this `scope`
+    happens   where the failure ends with this error today
+    near      the measured stack that is nearest to the log's versions, and how many cells had which outcome there
+    commands  that reproduce the failure; `export` is the cell that shows it today
+    seen      recorded runs that ended with the error
+    """
+
+    reason: str = ""
+    fates: Sequence[Fate] = ()
+    scope: str = ""
+    happens: Sequence[str] = ()
+    near: tuple[Stack, Mapping[str, int]] | None = None
+    commands: Sequence[str] = ()
+    export: Cell | None = None
+    seen: Sequence[tuple[Cell, Row]] = ()
+
+
+def details(diagnosis: Diagnosis) -> Details:
+    """What is known of an answer."""
+    match, cause, hints = diagnosis.match, diagnosis.cause, diagnosis.hints
+    seen = measured.seen(cause.text) if cause else ()
+    if not match:
+        return Details(seen=seen)
+    fates, scope = remedies.fates(match.failure, match.signature, match.where, hints.versions)
+    cell, date = measured.cell_for(match.failure, match.signature, match.where)
+    near = nearest.nearest(match.failure, hints.versions)
+    return Details(
+        reason=_why_likely(match, diagnosis.either, hints) if match.sure == LIKELY else "",
+        fates=matching.worded(fates, match.mechanism),
+        scope=scope,
+        happens=matching.happens(match),
+        near=(near[0], nearest.then(near[1], match.where)) if near else None,
+        commands=matching.commands(match),
+        export=None if date else cell,
+        seen=seen,
+    )
+
+
+def _why_likely(match: Match, either: Sequence[Match], hints: Hints) -> str:
+    """Why an answer is no more than likely, and the option that would decide it."""
+    if match.mechanism:
+        rest = "which of these failures it is, if any" if either else "whether it is this failure's model"
+        return f"the error shows the mechanism; the log doesn't show {rest}"
+    if match.later:
+        return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
+    if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):
+        return "our runs ended with this error, but none with your versions or the nearest that were measured"
+    if matching.support(match.failure, match.signature, hints) is Support.OPTIONS:
+        return "only your options point to this failure: other mistakes raise this error too"
+    if hints.modes and hints.modes.isdisjoint(mode for _, mode in match.where):
+        return "nothing excludes it; it was measured in another checkpointing mode, and the mode plays no part here"
+    options = " and ".join(matching.settling(match, hints)) if match.where else ""
+    return f"nothing excludes it; add {options} to decide it" if options else "nothing excludes it"
