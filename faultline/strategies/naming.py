@@ -36,7 +36,7 @@ def switches() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """
     every = frozenset(strategies.names())
     return {
-        key: (every - family.STRATEGIES.keys() | {name}, every - {name})
+        key: (every.difference(family.STRATEGIES) | {name}, every - {name})
         for family in strategies.families().values()
         for key, name in getattr(family, "SWITCHES", {}).items()
     }
