@@ -5,7 +5,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from rich import box
 from rich.console import Console
+from rich.table import Column
+from rich.table import Table as Columns
 from rich.text import Text
 
 from faultline.base.console import write_line
@@ -46,14 +49,25 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
         for line in _table(table, width):
             console.print(line, soft_wrap=True)
         console.print()
-    legend = Text()
-    for outcome, symbol in SYMBOLS.items():
-        legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
-    console.print(legend.append(f"{ABSENT} not run", "dim"))
+    legend(console, f"{ABSENT} not run")
     write_line(
         console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim"
     )
     write_line(console, totals(results, wrong))
+
+
+def legend(console: Console, absent: str) -> None:
+    """The symbols of the outcomes, and what stands where there is none."""
+    text = Text()
+    for outcome, symbol in SYMBOLS.items():
+        text.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
+    write_line(console, text.append(absent, "dim"))
+
+
+def columns(first: str, *others: str | Column) -> Columns:
+    """A table whose first column has names, and the others numbers unless they are columns of another kind."""
+    numbers = (Column(each, justify="right", no_wrap=True) if isinstance(each, str) else each for each in others)
+    return Columns(Column(first, overflow="fold"), *numbers, box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
 
 
 def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
@@ -163,10 +177,6 @@ def unexpected(console: Console, results: Collection[Result], stack: str = "") -
         console.print(Text(f"{cell}  ").append(one_line(result.verdict), "bold red"), soft_wrap=True)
         console.print(Text("  ").append(reason), soft_wrap=True)
         if again := words.command(result.cell.id, stack):
-            indented(console, here(again))
+            write_line(console, f"  {here(again)}", "dim")
     if len(wrong) > LISTED:
         write_line(console, f"and {len(wrong) - LISTED} more: report.html lists them all")
-
-
-def indented(console: Console, text: str) -> None:
-    console.print(Text(f"  {one_line(text)}", style="dim"), soft_wrap=True)
