@@ -36,20 +36,6 @@ def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, i
     console.print(rules)
 
 
-def costs(console: Console, results: Iterable[tuple[str, float]]) -> None:
-    """How many cells each failure has and how long they took: the failure of each cell, and its seconds."""
-    by_failure: dict[str, list[float]] = {}
-    for name, seconds in results:
-        by_failure.setdefault(name, []).append(seconds)
-    table = columns("failure", "cells", "seconds")
-    for name, each in sorted(by_failure.items(), key=lambda entry: -sum(entry[1])):
-        table.add_row(Text(one_line(name)), str(len(each)), f"{sum(each):.0f}")
-    table.add_section()
-    whole = [seconds for each in by_failure.values() for seconds in each]
-    table.add_row("all, one after the other", str(len(whole)), f"{sum(whole):.0f}")
-    console.print(table)
-
-
 def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict], source: str) -> None:
     """What the catalogue says of a failure, and how the claims about it fared in the run that `source` names."""
     write_line(console, failure.title, "bold")
