@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from rich.console import Console
 
 from faultline.base.errors import NotAsExpected, UsageError
 from faultline.base.paths import REPROS
@@ -12,7 +11,6 @@ from faultline.catalogue import loading
 from faultline.cells import expected
 from faultline.cells import selection as selecting
 from faultline.cells.selection import Selection
-from faultline.report.listing import costs
 from faultline.runs import devices, runner
 from faultline.runs.supervisor import RankServer
 
@@ -67,7 +65,7 @@ class CellItem(pytest.Item):
         self.add_marker("trainer" if failure.variant(cell.variant).trainer else "scenario")
 
     def runtest(self):
-        self.user_properties.append((CELL, self.cell.failure))
+        self.user_properties.append(("failure", self.cell.failure))
         server, references = self.config.stash.get(RANKS, None) or start(self.config)
         entry = runner.run_cell(server, references, self.cell)
         self.user_properties += [(key, getattr(entry, key)) for key in ("outcome", "signature", "verdict")]
@@ -90,21 +88,6 @@ class CellItem(pytest.Item):
 
     def reportinfo(self):
         return self.path, None, self.cell.id
-
-
-CELL = "failure"  # of the properties that every cell's report has
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Cells and seconds of each failure."""
-    ran = [each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, ())]
-    cells = [each for each in ran if each.when == "call" and CELL in dict(each.user_properties)]
-    if cells:
-        terminalreporter.section("cells by failure")
-        console = Console(width=100)
-        with console.capture() as printed:
-            costs(console, ((dict(cell.user_properties)[CELL], cell.duration) for cell in cells))
-        terminalreporter.write(printed.get())
 
 
 RANKS = pytest.StashKey()

@@ -3,9 +3,10 @@
 from rich.console import Console
 from rich.text import Text
 
-from faultline.base.text import one_line
+from faultline.base.text import plain
 
 
-def write_line(console: Console, text: str, style: str = "") -> None:
+def write_line(console: Console, text: str | Text = "", style: str = "") -> None:
     """One line as it is: no markup, no wrapping, nothing highlighted."""
-    console.print(Text(one_line(text), style=style), soft_wrap=True)
+    line = Text(plain(text).replace("\n", " "), style) if isinstance(text, str) else text
+    console.print(line, soft_wrap=True)

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from faultline.base.errors import (
     EXIT_AS_EXPECTED,
-    EXIT_INTERRUPTED,
     EXIT_UNEXPECTED,
     EXIT_USAGE,
     TargetFailed,
@@ -63,10 +62,6 @@ def run(request: Request) -> int:
         if failed.traceback:
             print(plain(failed.traceback), end="", file=sys.stderr)
         return EXIT_USAGE
-    except KeyboardInterrupt:
-        had = f"{len(folder.results())} of {len(cells)} cells, which are in {folder.shown}/cells.jsonl"
-        print(f"faultline: interrupted after {had}", file=sys.stderr)
-        return EXIT_INTERRUPTED
     folder.describe(finished=True)
     by_id = {entry.cell.id: entry for entry in folder.results()}
     results = [by_id[cell.id] for cell in cells]

@@ -14,7 +14,8 @@ from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
 from faultline.observations.wording import normalised
-from faultline.ranks.report import Facts
+from faultline.ranks.report import Deviation, Facts
+from faultline.report.remedies import ORDER
 from faultline.runs.results import Result
 
 # What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
@@ -25,7 +26,6 @@ COMPARED = {
 KNOWN_FACTS = {*COMPARED, *(each.name for each in fields(Facts))}
 UNMOVED = Did("diverges", "unmoved")
 CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
-WORDS = ("verified", "conditional", "refuted")
 
 Known = tuple[Match | None, tuple[Match, ...]]
 """The known failure that a cell shows, and those that it may be as well."""
@@ -68,7 +68,7 @@ class Group:
                 if same[text, fate.word] < len(by_failure):
                     text += f", against {name}"
                 listed.setdefault((text, fate.word), replace(fate, claim=replace(fate.claim, text=text)))
-        return sorted(listed.values(), key=lambda fate: WORDS.index(fate.word))
+        return sorted(listed.values(), key=lambda fate: ORDER.index(fate.word))
 
     def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
@@ -84,7 +84,7 @@ def _together(fates: Sequence[Fate]) -> Fate:
     """One remedy's fates against several forms of a failure as one."""
     speak_for, cells = sum(fate.speak_for for fate in fates), sum(fate.cells for fate in fates)
     word = "verified" if speak_for == cells else "conditional" if speak_for else "refuted"
-    return replace(fates[0], word=word, speak_for=speak_for, cells=cells)
+    return replace(fates[0], word=word, speak_for=speak_for, cells=cells, against=())
 
 
 def fine(result: Result) -> bool:
@@ -241,3 +241,19 @@ def check_facts(catalogue: Collection[Failure]) -> None:
 def facts_of(results: Sequence[Result]) -> Facts:
     """What was seen in one process, on the rows of the most ranks, which differ the most; empty if nothing was."""
     return max(results, key=lambda result: (bool(result.checked.facts), result.cell.world_size)).checked.facts
+
+
+def raising(result: Result) -> list[int]:
+    """The ranks that raised a cell's error, where not all of them did."""
+    errors = [normalised(f"{rank.error.type}: {rank.error.message}") if rank.error else "" for rank in result.ranks]
+    first = errors[result.rank] if result.rank is not None else ""
+    ranks = [rank for rank, error in enumerate(errors) if error and error == first]
+    return ranks if len(ranks) < len(errors) else []
+
+
+def worst(result: Result) -> list[Deviation]:
+    """The largest error of each parameter that is worst off."""
+    by_parameter: dict[str, Deviation] = {}
+    for each in result.errors if result.outcome == "diverges" else ():
+        by_parameter.setdefault(each.parameter, each)
+    return list(by_parameter.values())

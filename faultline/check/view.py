@@ -6,15 +6,29 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
 from faultline.cells.words import places
-from faultline.check.findings import COMPARED, CUT_OFF, Form, Group, agrees, cut_off, facts_of, fine, groups, ran
-from faultline.observations import matching
-from faultline.observations.wording import normalised
-from faultline.ranks.report import Deviation, Facts
+from faultline.check.findings import (
+    COMPARED,
+    CUT_OFF,
+    Form,
+    Group,
+    agrees,
+    cut_off,
+    facts_of,
+    fine,
+    groups,
+    raising,
+    ran,
+    worst,
+)
+from faultline.observations import matching, remedies
+from faultline.ranks.report import Facts
+from faultline.report import remedies as listed
 from faultline.report import run, terminal
 from faultline.runs import progress
 from faultline.runs.results import Difference, Result
@@ -32,27 +46,28 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
     `options` are those that the target was given with, such as ``--lora``.
     """
     facts = facts_of(results)
-    console.print()
+    write_line(console)
     about = []
     if facts:
         about.append(f"{facts.model}, {facts.parameters:,} parameters, {facts.trainable:,} of them trainable")
     if options:
         about.append(f"with {shlex.join(map(plain, options))}")
-    _line(console, Text(plain(target), style="bold").append(f"  {', '.join(about)}" if about else "", "not bold dim"))
+    head = Text(plain(target), "bold").append(f"  {', '.join(about)}" if about else "", "not bold dim")
+    write_line(console, head)
     if {"--stack", "--python"} & {*options}:
-        _line(console, f"  on {one_line(stack_name(results[0].stack))}")
+        write_line(console, f"  on {one_line(stack_name(results[0].stack))}")
     for text in remarks(facts):
-        _line(console, f"  {text}")
-    console.print()
+        write_line(console, f"  {text}")
+    write_line(console)
     terminal.tables(console, results, progress.UNLIKE_ALONE)
     for text in impossible(results):
-        _line(console, text, "dim")
+        write_line(console, text, "dim")
     shown = next((result for result in results if result.checked.at), None)  # one error's lines are enough
     for group in groups(results):
-        console.print()
+        write_line(console)
         _group(console, target, options, group, results, shown)
-    console.print()
-    _line(console, verdict(results))
+    write_line(console)
+    write_line(console, verdict(results))
 
 
 def impossible(results: Sequence[Result]) -> list[str]:
@@ -143,7 +158,7 @@ def _group(
     for form in group.forms:
         _form(console, form, results)
         for place in shown.checked.at[-LINES:] if shown and any(result is shown for result in form.results) else ():
-            _line(console, f"    {cut(place, DETAIL)}", "dim")
+            write_line(console, f"    {cut(place, DETAIL)}", "dim")
     if match := group.match:
         title = match.failure.title
         if match.mechanism:  # no more is known of a model that isn't the one that was measured
@@ -151,65 +166,48 @@ def _group(
         elif group.either:
             title = ""
         name = matching.name_of(match, group.either)
-        _line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
+        write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
         for distinction in matching.apart(match, group.either):
-            _line(console, f"    {distinction}")
-        for fate in group.fates:
-            count = f"{fate.speak_for} of {fate.cells} {'cell' if fate.cells == 1 else 'cells'}"
-            _line(console, f"    {fate.word:<11}  {fate.claim.text}  [{count}]")
-        _line(console, "  details: " + here(f"python -m faultline show {match.failure.name}"))
-    _line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
+            write_line(console, f"    {distinction}")
+        for line in listed.lines(group.fates):
+            write_line(console, f"    {line}")
+        write_line(console, "  details: " + here(f"python -m faultline show {match.failure.name}"))
+    write_line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     one = form.results[0]
     symbol, style = run.SYMBOLS[one.outcome], terminal.STYLES[one.outcome]
     head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
-    _line(console, head.append(f"  {_where(form.results, results)}", "default"))
+    write_line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
-        _line(console, f"  as in a single process, where these never move: {_names(cut_off(one.checked.facts))}")
+        write_line(console, f"  as in a single process, where these never move: {_names(cut_off(one.checked.facts))}")
         return
-    _line(console, f"  {cut(one.detail, DETAIL)}")
+    write_line(console, f"  {cut(one.detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
-        _line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
+        write_line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
     for off in worst(one)[:SHOWN]:
         error = f"{off.kind} off by {_number(off.error)} in step {off.step} on rank {off.rank}"
-        _line(console, f"    {one_line(off.parameter)}: {error}")
+        write_line(console, f"    {one_line(off.parameter)}: {error}")
     if one.checked.raised_in is not None:
-        _line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
+        write_line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
     for fact in one.checked.shows:
-        _line(console, f"  {COMPARED[fact]}")
+        write_line(console, f"  {COMPARED[fact]}")
     if difference := one.checked.first:
-        _line(console, f"  first differs: {_place(difference)}")
+        write_line(console, f"  first differs: {_place(difference)}")
     for names in one.checked.apart:
-        _line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
-
-
-def raising(result: Result) -> list[int]:
-    """The ranks that raised a cell's error, where not all of them did."""
-    errors = [normalised(f"{rank.error.type}: {rank.error.message}") if rank.error else "" for rank in result.ranks]
-    first = errors[result.rank] if result.rank is not None else ""
-    ranks = [rank for rank, error in enumerate(errors) if error and error == first]
-    return ranks if len(ranks) < len(errors) else []
+        write_line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
 
 def command(target: str, options: Sequence[str], result: Result) -> str:
     """What checks the target again in one cell."""
     words = ["python", "-m", "faultline", "check", plain(target), *map(plain, options)]
-    words += ["--strategy", result.cell.strategy, "--checkpointing", result.cell.checkpointing]
     cell = result.cell
-    usual = {"precision": "fp32", "world": default_world(cell), "device": "cpu"}
-    for axis, value in {"precision": cell.precision, "world": cell.world_size, "device": cell.device}.items():
-        words += [f"--{axis}", str(value)] if value != usual[axis] else []
+    words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]
+    others = {"precision": (cell.precision, "fp32"), "world": (cell.world_size, default_world(cell))}
+    for axis, (value, usual) in {**others, "device": (cell.device, "cpu")}.items():
+        words += [f"--{axis}", str(value)] if value != usual else []
     return here(shlex.join(words))
-
-
-def worst(result: Result) -> list[Deviation]:
-    """The largest error of each parameter that is worst off."""
-    by_parameter: dict[str, Deviation] = {}
-    for each in result.errors if result.outcome == "diverges" else ():
-        by_parameter.setdefault(each.parameter, each)
-    return list(by_parameter.values())
 
 
 def _place(difference: Difference) -> str:
@@ -255,12 +253,5 @@ def _problem(group: Group) -> dict[str, object]:
             }
             for form, first in forms
         ],
-        "claims": [
-            {"claim": fate.claim.text, "verdict": fate.word, "for": fate.speak_for, "cells": fate.cells}
-            for fate in group.fates
-        ],
+        "claims": [remedies.as_json(fate) for fate in group.fates],
     }
-
-
-def _line(console: Console, text: str | Text, style: str = "") -> None:
-    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)

@@ -77,8 +77,6 @@ def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
     page.write(folder.path / "report.html", judged, folder.info())
     console = Console()
     terminal.tables(console, judged)
-    if len({result.cell.failure for result in judged}) > 1:
-        listing.costs(console, ((result.cell.failure, result.seconds) for result in judged))
     terminal.unexpected(console, judged, folder.info().asked)
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
     return EXIT_AS_EXPECTED if all(map(results.as_expected, judged)) else EXIT_UNEXPECTED

@@ -13,7 +13,7 @@ from faultline.catalogue.loading import failure_named, failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world, listed
 from faultline.cells.selection import Selection
-from faultline.releases import bisect_view
+from faultline.releases import bisect_record, bisect_view
 from faultline.releases.bisection import Bisection, Question
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign
@@ -68,7 +68,7 @@ def run(request: Request) -> int:
         bisection.question = replace(question, introduced=True)  # no direction was given, and the newest shows it
         boundary = bisection.search()
     culprits = bisection.blame(boundary) if request.blame and boundary.both else None
-    record = bisect_view.record(bisection, boundary, culprits)
+    record = bisect_record.record(bisection, boundary, culprits)
     (campaign.folder.path / "bisect.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
     campaign.folder.describe(finished=True)
     for line in bisect_view.lines(record):

@@ -134,6 +134,8 @@ class Bisection:
         changed.sort(key=lambda name: (name != self.question.package, name not in NEEDED))  # the likeliest first
 
         def holds(names: tuple[str, ...]) -> bool | None:
+            if len(self.trials) == TRIALS:
+                return None
             mixed = {name: (new if name in names else old).get(name, "") for name in {**old, **new}}
             number = len(self.trials) + 1
             campaigns.note(f"trial {number}: {', '.join(names)} as in the newer stack, the rest as in the older one")
@@ -141,7 +143,7 @@ class Bisection:
             self.trials.append((names, campaigns.measure(self.campaign, f"trial-{number}", stack, self.question.cells)))
             return self.side(self.trials[-1][1])
 
-        return smallest(changed, holds, (1, sum(name in NEEDED for name in changed)), TRIALS)
+        return smallest(changed, holds, (1, sum(name in NEEDED for name in changed)))
 
     @property
     def environments(self) -> int:

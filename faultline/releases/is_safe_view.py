@@ -2,35 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from faultline import strategies
+from faultline.base.console import write_line
 from faultline.base.text import count, one_line, plain
 from faultline.cells import words
-from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
+from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
 from faultline.cells.words import grouped, ordered
-from faultline.releases.changes import ChangeGroup, Comparison, Kind, Safety
+from faultline.releases.changes import ChangeGroup, Comparison, Safety
 from faultline.report.page import template
 
-LONGEST = 60_000  # characters of the comment; GitHub takes 65536
-PACKAGES = 80  # that the comment names
+PACKAGES, GROUPS = 80, 12  # that the comment has: GitHub takes 65536 characters
 ERROR = 700  # characters of an error that the comment and the terminal show
 STYLES = {Safety.SAFE: "bold green", Safety.NOT_SAFE: "bold red", Safety.UNKNOWN: "bold yellow"}
-COLOURS = {
-    Kind.DIVERGES: "magenta",
-    Kind.REGRESSED: "red",
-    Kind.IMPOSSIBLE: "yellow",
-    Kind.INFRA: "yellow",
-    Kind.FIXED: "green",
-    Kind.POSSIBLE: "green",
-}
 
 
 @dataclass(frozen=True)
@@ -78,20 +68,19 @@ def bumped(answer: Answer) -> list[str]:
     return [one_line(f"{name} {old or 'none'} -> {new or 'none'}") for name, old, new in answer.packages]
 
 
-def places(cells: Iterable[Cell]) -> list[tuple[str, str]]:
-    """Where cells are, axis by axis, in few words."""
-    cells = list(cells)
+def places(group: ChangeGroup) -> list[tuple[str, str]]:
+    """Where a group's cells are, axis by axis, in few words."""
+    cells = [change.cell for change in group.changes]
     names = ordered((cell.strategy for cell in cells), strategies.names())
     modes = ordered((cell.checkpointing for cell in cells), CHECKPOINTING)
-    variants: dict[str, list[str]] = {}
-    for cell in cells:
-        variants.setdefault(cell.failure, [])
-        if cell.variant not in variants[cell.failure]:
-            variants[cell.failure].append(cell.variant)
+    variants = {
+        failure: {cell.variant for cell in cells if cell.failure == failure}
+        for failure in sorted({cell.failure for cell in cells})
+    }
     precisions = ordered((cell.precision for cell in cells), PRECISIONS)
     worlds = sorted({cell.world_size for cell in cells if cell.world_size != default_world(cell)})
     axes = [
-        ("failures", ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in sorted(variants.items()))),
+        ("failures", ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in variants.items())),
         ("strategies", grouped(names, strategies.names())),
         ("checkpointing", "any" if len(modes) == len(CHECKPOINTING) else ", ".join(modes)),
         ("precision", "" if precisions == ["fp32"] else ", ".join(precisions)),
@@ -129,7 +118,7 @@ def data(answer: Answer) -> dict[str, object]:
                 "before": plain(group.before),
                 "after": plain(group.after),
                 "error": plain(group.example.error),
-                "where": dict(places(change.cell for change in group.changes)),
+                "where": dict(places(group)),
                 "repeat": repeat(answer, group),
                 "cells": [change.cell.id for change in group.changes],
             }
@@ -153,39 +142,25 @@ def block(text: str) -> list[str]:
 
 
 def markdown(answer: Answer) -> str:
-    """A comment for a pull request: the verdict, what changed in packages, a table of causes, each cause's error."""
+    """A comment for a pull request: the verdict, what changed in packages, and each cause with its error."""
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
     # What made a stack unusable is said in the words of others; all other reasons are ours.
     reasons = map(code, because(answer)) if answer.comparison.unusable else because(answer)
     lines = [f"## {verdict}: {code(answer.candidate[:500])}", ""]
-    lines += [
-        f"Compared with {code(': '.join(filter(None, (answer.baseline, answer.stack))))}.",
-        "",
-        *(f"- {line}" for line in reasons),
-    ]
+    lines += [f"Compared with {code(': '.join(filter(None, (answer.baseline, answer.stack))))}.", ""]
+    lines += [f"- {line}" for line in reasons]
     if answer.packages:
         more = f" and {len(answer.packages) - PACKAGES} more" if len(answer.packages) > PACKAGES else ""
         lines += ["", f"Packages: {', '.join(code(text[:100]) for text in bumped(answer)[:PACKAGES])}{more}."]
-    if groups:
-        lines += ["", "| change | cells | before | now | strategies |", "| --- | --- | --- | --- | --- |"]
-    size, shown = sum(map(len, lines)), 0
-    table, details = [], []
-    for number, group in enumerate(groups, 1):
-        where = dict(places(change.cell for change in group.changes))
-        row = f"| {number}. {group.kind} | {len(group.changes)} | {code(group.before)} | {code(group.after)} |"
-        row += f" {code(where['strategies'])} |"
-        detail = ["", f"**{number}. {group.kind}**: {count(len(group.changes), 'cell')}", ""]
-        detail += [f"- {axis}: {code(text[:600])}" for axis, text in where.items()]
-        detail += ["", *block(group.example.error[:ERROR])] if group.example.error else []
-        detail += ["", *block(repeat(answer, group))] if repeat(answer, group) else []
-        size += len(row) + sum(len(line) + 1 for line in detail) + 1
-        if size > LONGEST - 1000:
-            break
-        table.append(row)
-        details += detail
-        shown += 1
-    left = [f"And {len(groups) - shown} more, which report.html has."] if shown < len(groups) else []
-    return "\n".join([*lines, *table, *details, "", *left]).rstrip() + "\n"
+    for number, group in enumerate(groups[:GROUPS], 1):
+        cells = count(len(group.changes), "cell")
+        lines += ["", f"**{number}. {group.kind}**: {cells}, {code(group.before)} → {code(group.after)}", ""]
+        lines += [f"- {axis}: {code(text[:300])}" for axis, text in places(group)]
+        for text in filter(None, (group.example.error[:ERROR], repeat(answer, group))):
+            lines += ["", *block(text)]
+    if len(groups) > GROUPS:
+        lines += ["", f"And {len(groups) - GROUPS} more, which report.html has."]
+    return "\n".join(lines) + "\n"
 
 
 def page(answer: Answer) -> str:
@@ -197,36 +172,22 @@ def page(answer: Answer) -> str:
 
 def terminal(console: Console, answer: Answer) -> None:
     """The answer in lines that can be pasted."""
-    for line in _lines(answer):
-        console.print(line, soft_wrap=True)
-        if line.plain.startswith("changed cells"):
-            console.print(_table(answer.comparison.groups))
-
-
-def _lines(answer: Answer) -> Iterator[Text]:
-    comparison = answer.comparison
-    yield Text(headline(answer), STYLES[comparison.verdict])
-    yield from (Text(f"  {line}") for line in because(answer))
+    write_line(console, headline(answer), STYLES[answer.comparison.verdict])
+    for line in because(answer):
+        write_line(console, f"  {line}")
     if answer.stack:
-        yield Text(one_line(f"baseline: {answer.stack}"))
+        write_line(console, f"baseline: {answer.stack}")
     if answer.packages:
-        yield Text(f"packages: {', '.join(bumped(answer))}")
-    if comparison.groups:
-        yield Text("changed cells, by cause:", "bold")
-    for number, group in enumerate(comparison.groups, 1):
-        yield Text(f"{number}. {group.kind}", COLOURS.get(group.kind, "")).append(
-            f"  {count(len(group.changes), 'cell')}: {group.before} -> {group.after}", "not bold"
+        write_line(console, f"packages: {', '.join(bumped(answer))}")
+    if answer.comparison.groups:
+        write_line(console, "changed cells, by cause:", "bold")
+    for number, group in enumerate(answer.comparison.groups, 1):
+        cells = count(len(group.changes), "cell")
+        write_line(
+            console,
+            Text(f"{number}. {group.kind}", "bold").append(f"  {cells}: {group.before} -> {group.after}", "not bold"),
         )
-        yield from (Text(f"  {axis}: {text}") for axis, text in places(change.cell for change in group.changes))
-        if group.example.error:
-            yield Text(f"  {group.example.error[:ERROR]}", "dim")
-        if again := repeat(answer, group):
-            yield Text(f"  {again}", "dim")
-
-
-def _table(groups: list[ChangeGroup]) -> Table:
-    table = Table("", "change", "cells", "before", "now", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, group in enumerate(groups, 1):
-        row = (str(number), group.kind, str(len(group.changes)), group.before, group.after)
-        table.add_row(*(Text(one_line(text)) for text in row))
-    return table
+        for axis, text in places(group):
+            write_line(console, f"  {axis}: {text}")
+        for text in filter(None, (group.example.error[:ERROR], repeat(answer, group))):
+            write_line(console, f"  {text}", "dim")

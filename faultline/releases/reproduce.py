@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
+from faultline.base.console import write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, EXIT_UNEXPECTED, UsageError
 from faultline.base.packages import TODAY, untagged
 from faultline.base.text import cut, one_line, plain
@@ -15,6 +15,7 @@ from faultline.catalogue.history import Reported
 from faultline.catalogue.loading import failure_named
 from faultline.cells import words
 from faultline.cells.cell import Cell
+from faultline.report.terminal import columns
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Measured
 from faultline.runs.results import shows
@@ -60,38 +61,38 @@ def as_reported(failure: Failure, where: Reported, device: str) -> Cell:
 
 def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], note: str) -> None:
     """The outcomes side by side, then the full error of each; all of it can be pasted."""
-    console.print(Text(failure.name, style="bold").append(f"  {failure.title}", style="not bold dim"), soft_wrap=True)
-    console.print(Text(cell.id), soft_wrap=True)
-    table = Table("", *(Column(Text(one_line(each.name))) for each in both), box=box.SIMPLE, pad_edge=False)
+    write_line(console, Text(failure.name, "bold").append(f"  {failure.title}", "not bold dim"))
+    write_line(console, cell.id)
+    table = columns("", *(Column(Text(one_line(each.name))) for each in both))
     versions = [untagged(each.versions) for each in both]
     for package in sorted({name for each in versions for name in each}):
         table.add_row(package, *(Text(each.get(package, "")) for each in versions))
     table.add_section()
     outcomes = [str(each.results[0].did) if each.results else "uninstallable" for each in both]
     details = [each.results[0].detail if each.results else each.unusable for each in both]
-    table.add_row("outcome", *(Text(each, style="bold") for each in outcomes))
+    table.add_row("outcome", *(Text(each, "bold") for each in outcomes))
     table.add_row("detail", *(Text(cut(each, 400)) for each in details))
     console.print(table)
     if note:
-        console.print(Text(f"Note: {note}."), soft_wrap=True)
+        write_line(console, f"Note: {note}.")
     for each in both:
         if error := _error(each):
-            console.print(Text(f"The error on {one_line(each.name)}:", style="bold"))
+            write_line(console, f"The error on {each.name}:", "bold")
             console.print(Text(plain(error)), soft_wrap=True)
     for each in both:
         again = words.command(cell.id, "" if each.name == TODAY else each.name)
-        console.print(Text(f"again on {one_line(each.name)}: {again}"), soft_wrap=True)
+        write_line(console, f"again on {each.name}: {again}")
 
 
 def _error(measured: Measured) -> str:
     """The traceback of the rank that failed first; of ranks that hang, where they wait; the last words of dead ones."""
     if not measured.results:
         return ""
-    ranks = measured.results[0].ranks
-    first = next((r for r in ranks if r.rank == measured.results[0].rank and r.error), None)
-    raised = first or next((r for r in ranks if r.error), None)
-    if raised and raised.error:
-        return f"rank {raised.rank}:\n{raised.error.traceback}"
-    if measured.results[0].outcome not in ("hangs", "crashes"):
+    result = measured.results[0]
+    raised = [rank for rank in result.ranks if rank.error]
+    first = min(raised, key=lambda rank: rank.rank != result.rank, default=None)
+    if first and first.error:
+        return f"rank {first.rank}:\n{first.error.traceback}"
+    if result.outcome not in ("hangs", "crashes"):
         return ""
-    return "\n".join(rank.stack or rank.log for rank in ranks if rank.stack or rank.log)
+    return "\n".join(rank.stack or rank.log for rank in result.ranks if rank.stack or rank.log)

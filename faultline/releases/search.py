@@ -69,18 +69,14 @@ def nearest(left: Sequence[int], middle: int, skips: int) -> int:
 
 @dataclass(frozen=True)
 class Smallest:
-    """Changes that are enough. `minimal` if none of them can be left out; `tries` is how many sets were tried."""
+    """Changes that are enough. `minimal` if none of them can be left out."""
 
     items: tuple[str, ...]
     minimal: bool
-    tries: int
 
 
 def smallest(
-    everything: Sequence[str],
-    holds: Callable[[tuple[str, ...]], bool | None],
-    first: Sequence[int] = (),
-    limit: int = 1_000_000,
+    everything: Sequence[str], holds: Callable[[tuple[str, ...]], bool | None], first: Sequence[int] = ()
 ) -> Smallest:
     """The items that `holds` needs, of which all together are known to be enough, and none to be too few.
 
@@ -89,36 +85,25 @@ def smallest(
     enough, so that k of n items take about k * log2(n) tries where more items
     never do less (Delta debugging would take several times as many). None
     from `holds`, if nothing can be said, counts as false, but then the
-    result isn't called minimal. At most `limit` sets are tried.
+    result isn't called minimal.
     """
     tried: dict[tuple[str, ...], bool | None] = {(): False, tuple(everything): True}
 
-    class Enough(Exception):
-        pass
-
-    def check(items: Sequence[str]) -> bool:
+    def check(*items: str) -> bool:
         key = tuple(item for item in everything if item in items)
         if key not in tried:
-            if len(tried) - 2 >= limit:
-                raise Enough
             tried[key] = holds(key)
         return bool(tried[key])
 
     needed: tuple[str, ...] = ()
-    left = known = tuple(everything)  # `known` is the smallest set yet that is enough
-    certain = True
-    try:
-        while left and not check(needed):
-            low, high = 0, len(left)
-            while high - low > 1:
-                middle = next((size for size in first if low < size < high), (low + high) // 2)
-                if check((*needed, *left[:middle])):
-                    high, known = middle, (*needed, *left[:middle])
-                else:
-                    low = middle
-            needed, left, first = (*needed, left[high - 1]), left[: high - 1], ()
-        known = needed
-    except Enough:
-        certain = False
-    certain = certain and None not in tried.values()
-    return Smallest(tuple(item for item in everything if item in known), certain, len(tried) - 2)
+    left = tuple(everything)  # which together with `needed` is always known to be enough
+    while left and not check(*needed):
+        low, high = 0, len(left)
+        while high - low > 1:
+            middle = next((size for size in first if low < size < high), (low + high) // 2)
+            if check(*needed, *left[:middle]):
+                high = middle
+            else:
+                low = middle
+        needed, left, first = (*needed, left[high - 1]), left[: high - 1], ()
+    return Smallest(tuple(item for item in everything if item in needed), None not in tried.values())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
+from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, untagged
 from faultline.base.paths import GENERATED, ROOT
@@ -19,8 +20,6 @@ from faultline.releases import timeline_view
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Measured, measure
 from faultline.stacks import requests
-
-STRATEGIES = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -70,26 +69,26 @@ def check_complete(before: Timeline, dates: Sequence[str], cells: Sequence[Cell]
 
 
 def narrowed(selection: Selection) -> Selection:
-    """The broken variants at both levels under one strategy of each kind, unless the selection names others."""
+    """The broken variants at both levels under the usual strategies, unless the selection names others."""
     if selection.cells:
         return selection
+    usual = tuple(name for name in strategies.listed_as("USUAL") if strategies.distributed(name))
     return replace(
         selection,
         variant=selection.variant or ("*broken",),
-        strategy=selection.strategy or STRATEGIES,
+        strategy=selection.strategy or usual,
         precision=selection.precision or ("fp32",),
         world_size=selection.world_size or (2,),
     )
 
 
 def draw() -> int:
-    """Show the recorded timeline, and draw its picture and page into generated/."""
+    """Show the recorded timeline, and write its page into generated/."""
     timeline = observed.committed()
     timeline_view.terminal(Console(), timeline)
     GENERATED.mkdir(exist_ok=True)
-    (GENERATED / "timeline.svg").write_text(timeline_view.picture(timeline), encoding="utf-8")
     timeline_view.page(GENERATED / "timeline.html", timeline)
-    print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.svg, timeline.html")
+    print(f"drawn: {GENERATED.relative_to(ROOT)}/timeline.html")
     return EXIT_AS_EXPECTED
 
 

@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
 
-from rich import box
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as Columns
 from rich.text import Text
 
@@ -15,14 +14,14 @@ from faultline.catalogue import TRIED_HERE, Failure
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.claims import Verdict
-from faultline.report.terminal import indented
+from faultline.report.terminal import columns
 
 WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow", "untested": "dim"}
 
 
 def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, int]) -> None:
     """How many cells each failure has at both levels, and what the default matrix leaves out and why."""
-    counts = _columns("failure", "scenario", "trainer", "cells")
+    counts = columns("failure", "scenario", "trainer", "cells")
     levels = Counter((cell.failure, bool(failures()[cell.failure].variant(cell.variant).trainer)) for cell in cells)
     for name in dict.fromkeys(cell.failure for cell in cells):
         scenario, trainer = levels[name, False], levels[name, True]
@@ -31,60 +30,33 @@ def overview(console: Console, cells: Collection[Cell], left_out: Mapping[str, i
     counts.add_section()
     counts.add_row("all", str(scenario), str(trainer), str(len(cells)))
     console.print(counts)
-    rules = _columns("left out of the default matrix, in all failures", "cells")
+    rules = columns("left out of the default matrix, in all failures", "cells")
     for reason, count in left_out.items():
         rules.add_row(Text(one_line(reason)), str(count))
     console.print(rules)
 
 
-def costs(console: Console, results: Iterable[tuple[str, float]]) -> None:
-    """How many cells each failure has and how long they took: the failure of each cell, and its seconds."""
-    by_failure: dict[str, list[float]] = {}
-    for name, seconds in results:
-        by_failure.setdefault(name, []).append(seconds)
-    table = _columns("failure", "cells", "seconds")
-    for name, each in sorted(by_failure.items(), key=lambda entry: -sum(entry[1])):
-        table.add_row(Text(one_line(name)), str(len(each)), f"{sum(each):.0f}")
-    table.add_section()
-    whole = [seconds for each in by_failure.values() for seconds in each]
-    table.add_row("all, one after the other", str(len(whole)), f"{sum(whole):.0f}")
-    console.print(table)
-
-
-def _columns(first: str, *numbers: str) -> Columns:
-    table = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column(first)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def failure(console: Console, failure: Failure, verdicts: Mapping[str, Verdict], source: str) -> None:
     """What the catalogue says of a failure, and how the claims about it fared in the run that `source` names."""
-    console.print(Text(one_line(failure.title), style="bold"), soft_wrap=True)
-    indented(console, failure.name)
+    write_line(console, failure.title, "bold")
+    write_line(console, f"  {failure.name}", "dim")
     console.print()
-    facts = Columns.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    facts.add_row("records", Text("\n".join(failure.records)))
-    facts.add_row("since", Text(failure.since))
-    facts.add_row("until", Text(failure.until))
-    facts.add_row("signatures", Text("\n".join(f"{name}: {pattern}" for name, pattern in failure.errors.items())))
-    facts.add_row(
-        "variants", Text("\n".join(_variant(variant.name, variant.strategies) for variant in failure.variants))
-    )
+    facts = Columns.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+    for name, lines in {
+        "records": failure.records,
+        "since": [failure.since],
+        "until": [failure.until],
+        "signatures": [f"{name}: {pattern}" for name, pattern in failure.errors.items()],
+        "variants": [_variant(variant.name, variant.strategies) for variant in failure.variants],
+    }.items():
+        facts.add_row(name, Text("\n".join(lines)))
     console.print(facts)
-    claims = Columns(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("", "claim", "verdict", "for", "against"):
-        justify: Literal["left", "right"] = "right" if name in ("for", "against") else "left"
-        claims.add_column(name, justify=justify, no_wrap=name == "verdict", overflow="fold")
+    claims = columns("", Column("claim", overflow="fold"), Column("verdict", no_wrap=True), "for", "against")
     for key, claim in failure.claims.items():
-        columns: list[Text | str] = []
-        if key in verdicts:
-            word, counts = verdicts[key].word, (verdicts[key].supporting, verdicts[key].against)
-            columns = [Text(word, style=WORDS[word]), *(str(len(cells)) for cells in counts)]
-        claims.add_row(key, Text(claim.text), *columns)
+        row: list[Text | str] = []
+        if verdict := verdicts.get(key):
+            row = [Text(verdict.word, WORDS[verdict.word]), str(len(verdict.supporting)), str(len(verdict.against))]
+        claims.add_row(key, Text(claim.text), *row)
     console.print(claims)
     for url in dict.fromkeys(claim.source for claim in failure.claims.values()):
         keys = ", ".join(key for key, claim in failure.claims.items() if claim.source == url)
@@ -101,8 +73,8 @@ def environment(console: Console, facts: Mapping[str, object], indent: int = 0) 
     for key, value in facts.items():
         start = f"{' ' * indent}{one_line(key)}:"
         if isinstance(value, Mapping) and value:
-            console.print(Text(start), soft_wrap=True)
+            write_line(console, start)
             environment(console, value, indent + 2)
             continue
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        console.print(Text(f"{start} {one_line(text) or 'none'}"), soft_wrap=True)
+        write_line(console, f"{start} {one_line(text) or 'none'}")

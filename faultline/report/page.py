@@ -34,9 +34,14 @@ def write(file: Path, results: Collection[Result], info: RunInfo) -> None:
 
 
 def template(file: Path) -> Template:
-    """A page's template, which escapes all that it is given."""
-    loader = FileSystemLoader(file.parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    """A page's template, which escapes all that it is given, and leaves escape sequences out."""
+    environment = Environment(
+        loader=FileSystemLoader(file.parent),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else plain(value),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
     return environment.get_template(file.name)
 
 

@@ -1,15 +1,18 @@
 """Reports on the terminal: progress, tables, what was not as expected, a failure's record."""
 
-import re
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from rich import box
 from rich.console import Console
+from rich.table import Column
+from rich.table import Table as Columns
 from rich.text import Text
 
 from faultline.base.console import write_line
-from faultline.base.text import here, one_line
+from faultline.base.text import count, cut, here, one_line
 from faultline.catalogue.loading import failures
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING
@@ -42,18 +45,29 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
     for table in run.tables(results):
         title = Text(one_line(table.failure), style="bold")
         known = failures().get(table.failure)
-        console.print(title.append(f"  {known.title}", style="not bold dim") if known else title, soft_wrap=True)
+        write_line(console, title.append(f"  {known.title}", style="not bold dim") if known else title)
         for line in _table(table, width):
-            console.print(line, soft_wrap=True)
-        console.print()
-    legend = Text()
-    for outcome, symbol in SYMBOLS.items():
-        legend.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
-    console.print(legend.append(f"{ABSENT} not run", "dim"))
+            write_line(console, line)
+        write_line(console)
+    legend(console, f"{ABSENT} not run")
     write_line(
         console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim"
     )
     write_line(console, totals(results, wrong))
+
+
+def legend(console: Console, absent: str) -> None:
+    """The symbols of the outcomes, and what stands where there is none."""
+    text = Text()
+    for outcome, symbol in SYMBOLS.items():
+        text.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
+    write_line(console, text.append(absent, "dim"))
+
+
+def columns(first: str, *others: str | Column) -> Columns:
+    """A table whose first column has names, and the others numbers unless they are columns of another kind."""
+    numbers = (Column(each, justify="right", no_wrap=True) if isinstance(each, str) else each for each in others)
+    return Columns(Column(first, overflow="fold"), *numbers, box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
 
 
 def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
@@ -62,8 +76,8 @@ def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
     parts = [
         f"{outcome} {counts[outcome]}" for outcome in (*SYMBOLS, *sorted({*counts} - {*SYMBOLS})) if counts[outcome]
     ]
-    cells = f"{len(results)} {'cell' if len(results) == 1 else 'cells'}"
-    return f"{cells}: {', '.join(parts) or 'none'}; {sum(not as_expected(r) for r in results)} {wrong}"
+    marked = sum(not as_expected(result) for result in results)
+    return f"{count(len(results), 'cell')}: {', '.join(parts) or 'none'}; {marked} {wrong}"
 
 
 def _table(table: Table, width: int) -> Iterator[Text]:
@@ -111,7 +125,7 @@ def _block(table: Table, strategies: Sequence[str], widths: Mapping[str, int], l
         if row.extra and not extra:
             yield Text("")
         extra = row.extra
-        first, *others = _wrapped(one_line(row.label), label)
+        first, *others = textwrap.wrap(one_line(row.label), label)
         line = Text(first.ljust(label + 1))
         for name in strategies:
             line.append(_symbols(row, name)).append(" " * (widths[name] - CELL - 1))
@@ -135,38 +149,19 @@ def _symbols(row: Row, strategy: str) -> Text:
     return text.append(MARK if marked else " ", "bold red")
 
 
-def _wrapped(label: str, width: int) -> list[str]:
-    """A name in lines, broken behind its own joints; lines after the first are indented by two."""
-    lines = [""]
-    for part in re.findall(r"[^_\- ]*[_\- ]?", label):
-        while part:
-            room = width - (2 if len(lines) > 1 else 0)
-            if lines[-1] and len(lines[-1]) + len(part.rstrip()) > room:
-                lines.append("")
-                continue
-            lines[-1] += part[: room - len(lines[-1])] if len(part.rstrip()) > room else part
-            part = part[room:] if len(part.rstrip()) > room else ""
-    return [line.rstrip() for line in lines] or [""]
-
-
 def unexpected(console: Console, results: Collection[Result], stack: str = "") -> None:
     """What was not as expected, each with the command that repeats exactly that cell on its stack."""
     wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result.cell.id)
     if not wrong:
         write_line(console, "Every cell did what was expected of it.", "green")
         return
-    console.print(Text(f"\n{len(wrong)} {UNEXPECTED}:", style="bold"))
+    write_line(console)
+    write_line(console, f"{len(wrong)} {UNEXPECTED}:", "bold")
+    width = max(console.width if console.is_terminal else 160, 40) - 2
     for result in wrong[:LISTED]:
-        cell, detail = one_line(result.cell.id), one_line(result.detail)
-        reason = Text(expectation(result) + (f": {detail}" if detail else ""))
-        reason.truncate(max(console.width if console.is_terminal else 160, 40) - 2, overflow="ellipsis")
-        console.print(Text(f"{cell}  ").append(one_line(result.verdict), "bold red"), soft_wrap=True)
-        console.print(Text("  ").append(reason), soft_wrap=True)
+        write_line(console, Text(f"{one_line(result.cell.id)}  ").append(one_line(result.verdict), "bold red"))
+        write_line(console, f"  {cut(': '.join(filter(None, (expectation(result), result.detail))), width)}")
         if again := words.command(result.cell.id, stack):
-            indented(console, here(again))
+            write_line(console, f"  {here(again)}", "dim")
     if len(wrong) > LISTED:
         write_line(console, f"and {len(wrong) - LISTED} more: report.html lists them all")
-
-
-def indented(console: Console, text: str) -> None:
-    console.print(Text(f"  {one_line(text)}", style="dim"), soft_wrap=True)

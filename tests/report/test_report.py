@@ -194,16 +194,6 @@ def test_symbols_stand_in_the_order_of_modes_and_the_mark_needs_no_colour():
     assert "3 cells: trains 2, raises 1; 1 not as expected" in text
 
 
-def test_what_each_failure_costs_is_counted():
-    text = shown(listing.costs, [("b", 1.0), ("a", 2.0), ("b", 4.5)])
-    assert [line.split() for line in text.splitlines() if line.strip(" ─")] == [
-        ["failure", "cells", "seconds"],
-        ["b", "2", "6"],
-        ["a", "1", "2"],
-        ["all,", "one", "after", "the", "other", "3", "8"],
-    ]
-
-
 def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
     text = shown(report_terminal.unexpected, [result(), broken(strategy="zero2"), broken(detail="long " * 100)])
     assert "expected trains, got raises (torn): Torn: apart" in text
