@@ -169,8 +169,8 @@ def _group(
         write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
         for distinction in matching.apart(match, group.either):
             write_line(console, f"    {distinction}")
-        for line in listed.lines(group.fates):
-            write_line(console, f"    {line}")
+        for word, text, cells in listed.rows(group.fates):
+            write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"python -m faultline show {match.failure.name}"))
     write_line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
 
