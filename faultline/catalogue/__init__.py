@@ -1,6 +1,6 @@
 """The catalogue: the records of what each folder in repros/ says of its failure, and what authors write them with.
 
-For others: `history`, `loading`, `outcomes`, `recognition`, `records`, `stories`, `tables`.
+For others: `history`, `loading`, `outcomes`, `places`, `recognition`, `records`, `stories`, `tables`.
 """
 
 from faultline.catalogue.authors import (
