@@ -419,12 +419,9 @@ def test_a_pinned_stack_does_what_was_measured_on_it(name, stack):
     asked = {package: ranges.exactly(version) for package, version in measured.pins(stack).items()}
     for cell in (cell for cell in broken_cells(failure) if stack in history.pinned(failure, cell)):
         shows = history.shows(failure, cell, measured.outcomes(failure, stack)[cell])
-        [did] = [
-            sample for sample in history.of(failure, cell) if sample.versions == history.parsed(measured.pins(stack))
-        ]
-        if (
-            shows is not None and (did.outcome, did.signature) == measured.outcomes(failure, stack)[cell]
-        ):  # else a run says otherwise
+        versions = history.parsed(measured.pins(stack))
+        [there] = [each for each in history.of(failure, cell) if each.versions == versions]
+        if shows is not None and there.did == measured.outcomes(failure, stack)[cell]:  # else a run says otherwise
             answer = releases.state(failure, cell, asked)
             assert answer == (shows, ""), f"{cell.id} {answer}"
 

@@ -243,7 +243,8 @@ def test_the_upgrade_that_is_shown_is_a_known_one():
     bumps = tomllib.loads((ROOT / "stacks" / "bumps.toml").read_text(encoding="utf-8"))
     [bump] = [b for b in bumps["bump"] if (b["base"], b["requirements"]) == (options["--base"], words[1])]
     assert f"This upgrade is {bump['verdict']}." in README
-    assert bump.get("cells", bumps["cells"])["failure"] == [options["--failure"]]
+    places = bump.get("cells", bumps["cells"])
+    assert {place.partition("/")[0] for place in places} == {options["--failure"]}
 
 
 def shows(lines, printed):
