@@ -1,12 +1,13 @@
 """What is checked: somebody's function or config, read from the words of the command line."""
 
+import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import UsageError
-from faultline.base.text import plain
+from faultline.base.text import one_line, plain
 from faultline.ranks import job
 
 
@@ -38,9 +39,7 @@ def parse(text: str, lora: str) -> Target:
             f"{plain(name)} does not exist, and nothing is downloaded: give a config.json, a folder or train.py:build"
         )
     if path.suffix == ".py":
-        if not function:
-            raise UsageError(f"name the function that builds the model, as {plain(name)}:build")
-        return Target(path, function, adapter(lora))
+        return Target(path, _function(path, name, function), adapter(lora))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         known = isinstance(content["model_type"], str)
@@ -51,6 +50,20 @@ def parse(text: str, lora: str) -> Target:
     if function:
         raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
     return Target(path, "", adapter(lora))
+
+
+def _function(path: Path, name: str, function: str) -> str:
+    """The function of a file that is meant: there has to be one, and it must be able to run without arguments."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=name)
+    except SyntaxError as error:
+        raise UsageError(f"{plain(name)}:{error.lineno}: {one_line(error.msg)}") from None
+    except ValueError as error:
+        raise UsageError(f"{plain(name)}: {one_line(error)}") from None
+    known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if not function:
+        raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
+    return function
 
 
 def adapter(text: str) -> dict[str, object]:
