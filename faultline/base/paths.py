@@ -1,10 +1,14 @@
-"""Where things are in a clone."""
+"""Where things are: in a clone, or in an installed package, which has the catalogue within it."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
+BUNDLE = PACKAGE / "bundle"  # pyproject.toml makes it, in a wheel
+INSTALLED = BUNDLE.is_dir()
+ROOT = BUNDLE if INSTALLED else PACKAGE.parent
 REPROS = ROOT / "repros"
 STACKS = ROOT / "stacks"
-RESULTS = ROOT / "results"
 OBSERVATIONS = ROOT / "observations"
-GENERATED = ROOT / "generated"
+WRITTEN = Path.cwd() / ".faultline" if INSTALLED else ROOT
+RESULTS = WRITTEN / "results"
+GENERATED = WRITTEN / "generated"

@@ -13,7 +13,7 @@ from typing import Any
 import libcst as cst
 
 from faultline.base.errors import NotConstant
-from faultline.base.paths import ROOT
+from faultline.base.paths import PACKAGE, ROOT
 from faultline.export.evaluate import evaluate
 from faultline.export.fold import fold
 from faultline.export.names import Statements, code, flat
@@ -121,6 +121,12 @@ def _read_once(text: str, rows: int) -> Module:
     return read(text, rows)
 
 
+def source(name: str) -> Path:
+    """The file of a module of ours, of the package or beside it."""
+    place = (PACKAGE.parent if name.startswith(f"{PACKAGE.name}.") else ROOT) / name.replace(".", "/")
+    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+
+
 class Sources:
     """The modules of ours that one file is made of; `failure` is the folder's failure.py."""
 
@@ -132,9 +138,7 @@ class Sources:
 
     def __getitem__(self, name: str) -> Module:
         if name not in self._read:
-            place = ROOT / name.replace(".", "/")
-            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            text = (self._folder / "failure.py" if name == "failure" else file).read_text(encoding="utf-8")
+            text = (self._folder / "failure.py" if name == "failure" else source(name)).read_text(encoding="utf-8")
             once = _read_once(text, self._rows)  # nodes don't change, what holds them does
             self._read[name] = Module(dict(once.definitions), dict(once.imports))
         return self._read[name]

@@ -20,6 +20,7 @@ from faultline.catalogue.outcomes import Did
 from faultline.cells import selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
+from faultline.ranks import start
 from faultline.runs import folders, storage
 from faultline.runs.results import Result
 
@@ -147,6 +148,6 @@ class Killer:
 
 def _children(server: psutil.Process) -> list[psutil.Process]:
     try:
-        return server.children() if "faultline.ranks.server" in " ".join(server.cmdline()) else []
+        return server.children() if start.__file__ in server.cmdline() else []
     except psutil.NoSuchProcess:
         return []

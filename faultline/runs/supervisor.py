@@ -22,7 +22,7 @@ import psutil
 from faultline.base.errors import NeverReady, ServerDied
 from faultline.base.paths import ROOT
 from faultline.base.traces import is_victim
-from faultline.ranks import preload
+from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message, Report
 from faultline.runs.hangs import TICK, Progress, text
@@ -167,7 +167,7 @@ class RankServer:
             if self.killed:
                 raise ServerDied("the rank server was killed")
             self._process = subprocess.Popen(
-                [self.python, "-m", "faultline.ranks.server"],
+                [self.python, "-P", start.__file__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

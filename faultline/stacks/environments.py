@@ -14,12 +14,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
 import platformdirs
-import uv
 from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
@@ -27,7 +25,7 @@ from faultline.base.errors import Uninstallable, UsageError
 from faultline.base.packages import NEEDED, NEWEST, OLDEST, STACK
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
-from faultline.stacks.requests import UNDATED, Stack, installed, requirement
+from faultline.stacks.requests import UNDATED, Stack, base, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
 # What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
@@ -73,7 +71,12 @@ def ready(stack: Stack) -> Environment:
     Raises Uninstallable, and UsageError where this machine is to blame: no network, a full disk.
     """
     if stack.here:
-        return Environment(sys.executable, "\n".join(installed()) + "\n")
+        here = Environment(sys.executable, "\n".join(installed()) + "\n")
+        if lacking := missing(here):
+            raise UsageError(
+                f"not installed here: {lacking}; name an environment with --python, or let --stack make one"
+            )
+        return here
     return make(resolve(stack))
 
 
@@ -91,11 +94,15 @@ def existing(python: str) -> Environment:
         raise UsageError(f"{plain(python)} does not run as Python") from None
     if not (3, OLDEST) <= tuple(version) <= (3, NEWEST):
         raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; 3.{OLDEST} to 3.{NEWEST} can be used")
-    if lacking := [name for name in NEEDED if name not in pins(lock)]:
-        raise UsageError(
-            f"{plain(python)} lacks {', '.join(lacking)}: install that there, or let --stack make an environment"
-        )
-    return Environment(program, lock)
+    environment = Environment(program, lock)
+    if lacking := missing(environment):
+        raise UsageError(f"{plain(python)} lacks {lacking}: install that there, or let --stack make an environment")
+    return environment
+
+
+def missing(environment: Environment) -> str:
+    """What an environment lacks of the packages that ranks need, with commas between them."""
+    return ", ".join(name for name in NEEDED if name not in pins(environment.lock))
 
 
 def resolve(stack: Stack) -> str:
@@ -105,7 +112,7 @@ def resolve(stack: Stack) -> str:
         lock.write_text("\n".join(stack.base))  # uv prefers what the file it writes held before
         wanted.write_text("\n".join(stack.requirements))
         changed = any(requirement(text) == "torch" and text != "torch" for text in stack.requirements)
-        fixed.write_text("" if changed else f"torch=={metadata.version('torch')}")
+        fixed.write_text("" if changed else next(pin for pin in base() if pin.startswith("torch==")))
         words = ["pip", "compile", str(wanted), "--constraints", str(fixed), "--output-file", str(lock)]
         words += ["--python", sys.executable, "--no-header", "--no-annotate"]
         if stack.asof:
@@ -213,6 +220,8 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
 
     Raises Uninstallable with its reason, or UsageError where that is this machine's.
     """
+    import uv  # here, as an installed package has it only with its extra
+
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     environment = pip_settings() | outer
     if words[0] == "pip" and environment.get("UV_NO_INDEX"):

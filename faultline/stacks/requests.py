@@ -12,8 +12,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError, unknown
-from faultline.base.packages import NEEDED, TODAY
-from faultline.base.paths import STACKS
+from faultline.base.packages import NEEDED, TODAY, pinned
+from faultline.base.paths import ROOT, STACKS
 
 # The suite needs trl 0.15 and transformers 4.49, and the rest of the stack as it was then.
 EARLIEST = datetime.date(2025, 3, 1)
@@ -61,7 +61,7 @@ def parse(text: str) -> Stack:
         return dated(words[0])
     if len(words) == 1 and re.fullmatch(r"[\w.-]+", words[0]) and canonicalize_name(words[0]) not in NEEDED:
         raise unknown("stack", words[0], list(named()))
-    return changed(text, installed())
+    return changed(text, base())
 
 
 def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
@@ -128,3 +128,11 @@ def installed() -> tuple[str, ...]:
     """What is installed beside this process, pinned: ``name==version``."""
     versions = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
     return tuple(f"{name}=={version}" for name, version in sorted(versions.items()) if name != "pip")
+
+
+def base() -> tuple[str, ...]:
+    """The pins that requirements change: what is installed, or the stack that Faultline pins where none is."""
+    here = installed()
+    if any(requirement(pin) == "torch" for pin in here):
+        return here
+    return tuple(f"{name}=={version}" for name, version in pinned(ROOT / "requirements.txt").items() if name in NEEDED)

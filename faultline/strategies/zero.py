@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
 from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged
 from faultline.strategies.shared import all_gather, clean, nbytes
 
@@ -35,7 +36,7 @@ FRAMES = (
     (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
     (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
 )
-CONFIGS = Path(__file__).resolve().parents[2] / "ds_configs"
+CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 
 
