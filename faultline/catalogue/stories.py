@@ -12,3 +12,19 @@ def paragraph(failure: Failure, heading: str) -> str:
     text = (REPROS / failure.name / "README.md").read_text(encoding="utf-8")
     match = re.search(rf"^\*\*{re.escape(heading)}\.\*\* (.*?)(?:\n\n|\Z)", text, re.S | re.M)
     return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", match[1]).strip() if match else ""
+
+
+def sections(failure: Failure) -> dict[str, str]:
+    """The prose of a failure's README: what comes before the first heading under an empty name, then each heading's
+    paragraphs, without what was measured."""
+    text = (REPROS / failure.name / "README.md").read_text(encoding="utf-8")
+    before, _, rest = text.partition("<!-- measured: begin -->")
+    blocks = (before + rest.partition("<!-- measured: end -->")[2]).strip().split("\n\n")[1:]
+    parts_of: dict[str, list[str]] = {"": []}
+    for block in blocks:
+        heading = re.match(r"\*\*([A-Z][\w' ]*)\.\*\* ", block)
+        if heading:
+            parts_of[heading[1]] = [block[heading.end() :]]
+        else:
+            parts_of[[*parts_of][-1]].append(block)
+    return {name: "\n\n".join(parts) for name, parts in parts_of.items()}

@@ -33,7 +33,7 @@ MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
     *(maintain.repeat, maintain.chaos, maintain.bench, maintain.replay, maintain.chart, maintain.export_all),
     *(maintain.reports, maintain.advisories, maintain.is_safe_change, maintain.clean_stacks, maintain.env),
-    maintain.screenshots,
+    *(maintain.screenshots, maintain.site),
 )
 
 

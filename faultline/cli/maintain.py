@@ -160,3 +160,10 @@ def screenshots() -> int:
     from faultline.maintain import screenshots
 
     return screenshots.run()
+
+
+def site() -> int:
+    """Build the static site into generated/site, with a page for each failure and each stack."""
+    from faultline.site import build
+
+    return build.run()

@@ -6,7 +6,7 @@ from collections import Counter
 from faultline import strategies
 from faultline.base.markdown import headed, put, row
 from faultline.base.paths import ROOT
-from faultline.catalogue import REMEDIES, Failure
+from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.observations import verdicts
 
@@ -51,26 +51,7 @@ def _line(failure: Failure) -> tuple[str, ...]:
     return (
         f"[{failure.name}](../repros/{failure.name}/README.md)",
         failure.title,
-        "; ".join(verdicts.endings(failure)) or _unseen(failure),
+        verdicts.today(failure),
         re.split(r"[:;]|, wh(?:ich|ose)\b", failure.until)[0],
-        _first_remedy(failure),
+        verdicts.first_remedy(failure),
     )
-
-
-def _first_remedy(failure: Failure) -> str:
-    """The first verified remedy in the order of the record, else the first conditional one; empty if none helps."""
-    words = {
-        claim.text: verdicts.known(failure, claim).word for claim in failure.claims.values() if claim.kind in REMEDIES
-    }
-    verified = [text for text, word in words.items() if word == "verified"]
-    conditional = [f"in some places: {text}" for text, word in words.items() if word == "conditional"]
-    return next(iter(verified + conditional), "")
-
-
-def _unseen(failure: Failure) -> str:
-    """The text for a failure that today's stack doesn't show."""
-    if not failure.reported:
-        return "not reproduced"
-    stack, precision = failure.reported.stack, failure.reported.precision
-    setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
-    return f"nowhere any more; with {setting}, {'; '.join(verdicts.endings(failure, stack, precision))}"

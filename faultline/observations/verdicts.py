@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from faultline import strategies
 from faultline.base.markdown import as_code
 from faultline.base.packages import TODAY
-from faultline.catalogue import Claim, Failure
+from faultline.catalogue import REMEDIES, Claim, Failure
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.claims import Verdict
@@ -69,3 +69,22 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
         outcome if len(there) == len(cells) else f"{outcome} under {', '.join(places(there, cells))}"
         for outcome, there in by_outcome.items()
     ]
+
+
+def first_remedy(failure: Failure) -> str:
+    """The first verified remedy in the order of the record, else the first conditional one; empty if none helps."""
+    words = {claim.text: known(failure, claim).word for claim in failure.claims.values() if claim.kind in REMEDIES}
+    verified = [text for text, word in words.items() if word == "verified"]
+    conditional = [f"in some places: {text}" for text, word in words.items() if word == "conditional"]
+    return next(iter(verified + conditional), "")
+
+
+def today(failure: Failure) -> str:
+    """Where a failure happens on today's stack, or which stack showed it if today's doesn't."""
+    if here := endings(failure):
+        return "; ".join(here)
+    if not failure.reported:
+        return "not reproduced"
+    stack, precision = failure.reported.stack, failure.reported.precision
+    setting = stack.replace("-", " ") + (f" in {precision}" if precision != "fp32" else "")
+    return f"nowhere any more; with {setting}, {'; '.join(endings(failure, stack, precision))}"

@@ -1,0 +1,99 @@
+"""The committed pages on the site: the same files, with links that lead to where the site has what they name."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+
+LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+
+
+COPIES = Path("_static", "files")
+
+
+def places() -> dict[Path, str]:
+    """Where the site has a file of the repository, as Sphinx names the page; other files are downloads."""
+    known = {ROOT / "repros" / name / "README.md": f"failures/{name}.md" for name in failures()}
+    known |= {file: f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))}
+    known |= {
+        ROOT / name / "README.md": f"docs/about-{name}.md" for name in ("stacks", "fixtures", "observations", "bench")
+    }
+    return known | {
+        ROOT / "README.md": "docs/about.md",
+        ROOT / "docs" / "README.md": "docs/index.md",
+        ROOT / "CONTRIBUTING.md": "docs/contributing.md",
+        ROOT / "CHANGELOG.md": "docs/changelog.md",
+    }
+
+
+def copy_linked(source: Path) -> None:
+    """Put the files beside the pages that these link to and that are no pages."""
+    for page in source.rglob("*.md"):
+        for target, _ in LINK.findall(page.read_text(encoding="utf-8")):
+            inside = Path(os.path.normpath(page.parent / target)).relative_to(source)
+            if inside.is_relative_to(COPIES):
+                (source / inside).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / inside.relative_to(COPIES), source / inside)
+
+
+def copy(source: Path) -> None:
+    """Write every committed page but those of failures, which the site makes itself."""
+    for file, place in places().items():
+        if place.startswith("docs/"):
+            text = relinked(file.read_text(encoding="utf-8"), file.parent, place)
+            (source / place).parent.mkdir(parents=True, exist_ok=True)
+            (source / place).write_text(text + (TOC if place == "docs/index.md" else ""), encoding="utf-8")
+
+
+def relinked(text: str, folder: Path, place: str) -> str:
+    """Markdown of a file in `folder` with its relative links made right for a page at `place` of the site.
+
+    What is no page becomes a link to a copy of the file. Raises UsageError for a link that leads nowhere.
+    """
+    known = places()
+
+    def there(match: re.Match[str]) -> str:
+        file = Path(os.path.normpath(folder / match[1]))
+        if file.is_dir():
+            file = file / "README.md"
+        if not file.exists():
+            raise UsageError(f"{place}: the link {match[1]} leads nowhere")
+        target = known.get(file, f"{COPIES}/{file.relative_to(ROOT)}")
+        return os.path.relpath(target, Path(place).parent) + (match[2] or "")
+
+    return LINK.sub(there, text)
+
+
+TOC = """
+```{toctree}
+:hidden:
+
+about
+catalogue
+diagnose
+check
+audit
+releases
+export
+matrix
+outcomes
+trust
+glossary
+timeline
+architecture
+add-a-failure
+add-a-strategy
+formats
+maintain
+about-stacks
+about-fixtures
+about-observations
+about-bench
+contributing
+changelog
+```
+"""

@@ -1,0 +1,33 @@
+"""The files that a failure's page offers: its export, its advisory, its upstream report."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from faultline.base.paths import GENERATED
+from faultline.catalogue import Failure
+from faultline.export.cell import place
+from faultline.export.emit import write
+from faultline.maintain import advisories, reports
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of the site: its path below the site's folder, what its link says, and its content."""
+
+    name: str
+    text: str
+    content: str
+
+
+def of(failure: Failure) -> Iterator[Download]:
+    """A failure's files; the report only if `faultline maintain reports` wrote it."""
+    if cell := reports.shown(failure):
+        text = f"one file that shows it without Faultline ({cell.name})"
+        yield Download(f"files/{failure.name}.py", text, write(place(cell)))
+    content = msgspec.json.format(msgspec.json.encode(advisories.advisory(failure))).decode()
+    yield Download(f"advisories/{advisories.PREFIX}{failure.name}.json", "the advisory, in the OSV format", content)
+    report = GENERATED / "reports" / f"{failure.name}.md"
+    if report.exists():
+        yield Download(f"reports/{failure.name}.md", "the report for upstream", report.read_text(encoding="utf-8"))

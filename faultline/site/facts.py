@@ -1,0 +1,173 @@
+"""What the site's pages show of failures and stacks, gathered from the catalogue and the observations."""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from faultline import strategies
+from faultline.base.packages import STACK, TODAY
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
+from faultline.cells.cell import CHECKPOINTING, Cell, default_world
+from faultline.cells.words import ordered
+from faultline.observations import history, measured, store
+from faultline.stacks import requests
+
+FLAGS = re.compile(r"\A\(\?([ims]+)\)")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a grid: a broken variant in one checkpointing mode, and what it did under each strategy."""
+
+    variant: str
+    checkpointing: str
+    cells: Sequence[Did | None]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where a failure happens on a stack, in fp32 at the usual world size."""
+
+    stack: str
+    strategies: Sequence[str]
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class OnStack:
+    """Of a failure's broken cells on one stack: the places of those that show it, and how many don't."""
+
+    stack: str
+    shown: tuple[str, ...] = ()
+    clear: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.shown) + self.clear
+
+
+@dataclass(frozen=True)
+class Version:
+    """A stack as a page names it: `title` is a date or its name, `kind` is today, month or pinned."""
+
+    name: str
+    title: str
+    kind: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def stacks() -> dict[str, Version]:
+    """Every stack that has a name, by that name: today's, then the months from the newest, then those of stacks/."""
+    known = [Version(TODAY, "today", TODAY, measured.pinned())]
+    months = {each.name: each for each in measured.months() if each.name != TODAY}
+    known += [Version(n, each.month, "month", dict(each.versions)) for n, each in reversed(months.items())]
+    known += [
+        Version(name, name, "pinned", measured.pins(name))
+        for name in requests.named()
+        if name != TODAY and name not in months
+    ]
+    return {each.name: each for each in known}
+
+
+def grid(failure: Failure, stack: str) -> Grid:
+    """What the broken variants do on a stack."""
+    observed = {
+        cell: did
+        for cell, did in measured.outcomes(failure, stack).items()
+        if cell.broken and cell.precision == "fp32" and cell.world_size == default_world(cell)
+    }
+    names = ordered((cell.strategy for cell in observed), strategies.names())
+    lines = []
+    for variant in (each.name for each in failure.variants if each.broken):
+        for mode in CHECKPOINTING:
+            did = [observed.get(Cell(failure.name, variant, name, mode, "fp32", _world(name))) for name in names]
+            if any(did):
+                lines.append(Line(variant, mode, did))
+    return Grid(stack, names, lines)
+
+
+def _world(strategy: str) -> int:
+    return default_world(Cell("", "", strategy))
+
+
+@functools.cache
+def on_stacks(failure: Failure) -> dict[str, OnStack]:
+    """What is known of a failure's broken cells on each named stack, by its name."""
+    names = {each.title if each.kind == "month" else each.name: each.name for each in stacks().values()}
+    shown: dict[str, list[str]] = {}
+    clear: Counter[str] = Counter()
+    for cell in measured.outcomes(failure):
+        if not cell.broken or cell.world_size != default_world(cell):
+            continue
+        for each in history.of(failure, cell):
+            if name := names.get(each.stack):
+                if each.shows:
+                    shown.setdefault(name, []).append(_place(failure, cell))
+                elif each.shows is False:
+                    clear[name] += 1
+    known = {*shown, *clear}
+    return {n: OnStack(n, tuple(dict.fromkeys(shown.get(n, ()))), clear[n]) for n in stacks() if n in known}
+
+
+def _place(failure: Failure, cell: Cell) -> str:
+    """What the entrance filters by: trainer, strategy, checkpointing, precision."""
+    trainer = failure.variant(cell.variant).trainer or "scenario"
+    return "/".join((trainer, cell.strategy, cell.checkpointing, cell.precision))
+
+
+def entrance() -> dict[str, object]:
+    """What the entrance's search and filters run on: patterns of errors, and where each failure shows on each stack."""
+    places: dict[str, int] = {}
+    shows = {
+        failure.name: {
+            name: [places.setdefault(place, len(places)) for place in there.shown]
+            for name, there in on_stacks(failure).items()
+        }
+        for failure in failures().values()
+    }
+    versions = {name: {"title": each.title, "versions": _under_test(each)} for name, each in stacks().items()}
+    errors = [error for failure in failures().values() for error in _errors(failure)]
+    return {"errors": errors, "places": [*places], "shows": shows, "stacks": versions}
+
+
+def _under_test(stack: Version) -> dict[str, str]:
+    return {name: stack.versions[name] for name in STACK if name in stack.versions}
+
+
+def _errors(failure: Failure) -> list[dict[str, object]]:
+    """A failure's errors as a browser's regular expressions, each with the conditions of which a log must meet one."""
+    return [
+        {
+            "failure": failure.name,
+            "name": name,
+            "pattern": for_browser(pattern),
+            "any_of": [
+                {
+                    "present": [for_browser(each) for each in condition.present],
+                    "absent": [for_browser(each) for each in condition.absent],
+                }
+                for condition in failure.recognition.of(name).any_of
+            ],
+            "distinguished_by": failure.recognition.distinguished_by(name),
+        }
+        for name, pattern in failure.errors.items()
+        if name not in failure.also_raises
+    ]
+
+
+def for_browser(pattern: str) -> list[str]:
+    """A pattern of Python as a browser takes it: its source and its flags."""
+    flags = FLAGS.match(pattern)
+    source = FLAGS.sub("", pattern).replace("(?P<", "(?<").replace(r"\A", r"(?<![\s\S])").replace(r"\Z", r"(?![\s\S])")
+    return [source, flags[1] if flags else ""]
+
+
+def errors_on(stack: str, failure: str) -> list[str]:
+    """The texts of the errors with which a failure's cells ended on a stack, shortest first."""
+    ids = {row.error for rows in store.rows(failure).values() for row in rows if row.stack == stack and row.error}
+    return sorted((store.errors()[each].text for each in ids if each in store.errors()), key=len)

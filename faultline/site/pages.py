@@ -1,0 +1,250 @@
+"""What each page of the site says: records for the templates, made from the facts and the stories."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from markdown_it import MarkdownIt
+
+from faultline import catalogue
+from faultline.base.packages import TODAY
+from faultline.base.paths import REPROS
+from faultline.base.text import count
+from faultline.catalogue import stories
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
+from faultline.cells import claims
+from faultline.observations import measured, verdicts
+from faultline.report.run import SYMBOLS
+from faultline.site import docs, downloads, facts
+
+ORDER = ("verified", "conditional", "refuted", "untested")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A failure on the entrance; `words` is what the search looks through beside the patterns."""
+
+    name: str
+    title: str
+    where: str
+    helps: str
+    words: str
+
+    @property
+    def label(self) -> str:
+        """The name, which may be broken after any underscore."""
+        return self.name.replace("_", "_\u200b")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a cell did, as a grid shows it."""
+
+    outcome: str
+    symbol: str
+    text: str
+
+
+@dataclass(frozen=True)
+class GridLine:
+    variant: str
+    checkpointing: str
+    cells: Sequence[Shown | None]
+
+
+@dataclass(frozen=True)
+class ShownGrid:
+    """A failure's grid on one stack, with the sentence before it and the label that a screen reader reads."""
+
+    intro: str
+    label: str
+    strategies: Sequence[str]
+    lines: Sequence[GridLine]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A stack in the strip of releases: `kind` is all, some or none of its cells."""
+
+    stack: str
+    title: str
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class ClaimLine:
+    word: str
+    html: str
+    measured: str
+    source: str
+    link: str
+
+
+@dataclass(frozen=True)
+class FailurePage:
+    """All that a failure's page has; texts are Markdown, unless they are called html."""
+
+    name: str
+    title: str
+    trainers: str
+    sees: str
+    today: str
+    errors: Mapping[str, str]
+    cause: str
+    grids: Sequence[ShownGrid]
+    legend: str
+    strip: Sequence[Box]
+    claims: Sequence[ClaimLine]
+    beside: str
+    commands: str
+    run: str
+    record: str
+    links: Sequence[tuple[str, str]]
+    downloads: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StackPage:
+    """All that a stack's page has; failures come as name and title."""
+
+    name: str
+    title: str
+    intro: str
+    versions: Mapping[str, str]
+    shown: Sequence[tuple[str, str, str]]
+    clear: Sequence[tuple[str, str]]
+
+
+def cards() -> list[Card]:
+    """A card for each failure, in the order of their names."""
+    return [
+        Card(each.name, html(each.title), html(verdicts.today(each)), html(verdicts.first_remedy(each)), searched(each))
+        for each in failures().values()
+    ]
+
+
+def searched(failure: catalogue.Failure) -> str:
+    """The words by which the entrance finds a failure: its name, its title, its claims and its records."""
+    texts = (failure.name, failure.title, *(claim.text for claim in failure.claims.values()), *failure.records)
+    return " ".join(dict.fromkeys(" ".join(texts).lower().split()))
+
+
+def failure(failure: catalogue.Failure) -> FailurePage:
+    """The page of one failure."""
+    story = {name: relinked(failure, text) for name, text in stories.sections(failure).items()}
+    lead, record = story.pop(""), story.pop("Record")
+    prose, code = split(record)
+    cause, run = story.pop("Cause"), story.pop("What is run")
+    files = list(downloads.of(failure))
+    trainers = sorted({variant.trainer for variant in failure.variants if variant.trainer and variant.broken})
+    stacks = dict.fromkeys((measured.shown_on(failure), TODAY))
+    return FailurePage(
+        name=failure.name,
+        title=failure.title,
+        trainers=", ".join(f"`{trainer}`" for trainer in trainers),
+        sees="\n\n".join(filter(None, (lead, code))),
+        today=verdicts.today(failure),
+        errors={name: pattern for name, pattern in failure.errors.items() if name not in failure.also_raises},
+        cause=cause,
+        grids=[shown_grid(facts.grid(failure, stack)) for stack in stacks],
+        legend=", ".join(f"{SYMBOLS[word]} {word}" for word in SYMBOLS if word != "invalid") + ".",
+        strip=strip(failure),
+        claims=claim_lines(failure),
+        beside="\n\n".join(f"### {name}\n\n{text}" for name, text in story.items()),
+        commands="\n".join(commands(failure)),
+        run=run,
+        record=prose,
+        links=[(each.name, each.text) for each in files],
+        downloads={each.name: each.content for each in files},
+    )
+
+
+def relinked(failure: catalogue.Failure, text: str) -> str:
+    return docs.relinked(text, REPROS / failure.name, f"failures/{failure.name}.md")
+
+
+def split(text: str) -> tuple[str, str]:
+    """The prose of a text, and its indented blocks."""
+    blocks = text.split("\n\n")
+    code = [block for block in blocks if block.startswith("    ")]
+    return "\n\n".join(block for block in blocks if block not in code), "\n\n".join(code)
+
+
+def shown_grid(grid: facts.Grid) -> ShownGrid:
+    name = "today's stack" if grid.stack == TODAY else grid.stack
+    where = f"On {name}" if grid.stack == TODAY else f"On [{name}](../stacks/{grid.stack}.md)"
+    lines = [GridLine(line.variant, line.checkpointing, [shown(did) for did in line.cells]) for line in grid.lines]
+    return ShownGrid(f"{where}, in fp32 on two ranks:", f"outcomes on {name}", grid.strategies, lines)
+
+
+def shown(did: Did | None) -> Shown | None:
+    return Shown(did[0], SYMBOLS[did[0]], str(Did(*did))) if did else None
+
+
+def strip(failure: catalogue.Failure) -> list[Box]:
+    """A box for each stack on which broken cells were measured."""
+    return [
+        Box(
+            each.stack,
+            facts.stacks()[each.stack].title,
+            f"{len(each.shown)} of {each.count}",
+            "none" if not each.shown else "some" if each.clear else "all",
+        )
+        for each in facts.on_stacks(failure).values()
+    ]
+
+
+def claim_lines(failure: catalogue.Failure) -> list[ClaimLine]:
+    """The verdict on each claim, what helps first."""
+    lines = []
+    for claim in failure.claims.values():
+        verdict = verdicts.known(failure, claim)
+        total = len(verdict.supporting) + len(verdict.against)
+        there = verdicts.stack(failure, claim)
+        observed = measured.outcomes(failure, claim.swap.get("stack", there))
+        against = verdicts.where(failure, verdict, observed) if verdict.word != "verified" and total else []
+        numbers = f"{len(verdict.supporting)} of {count(total, 'cell')}" if total else "no cell could tell"
+        on = "" if there == TODAY else f" on {there}"
+        text = "; ".join((f"{numbers}{on}", *(each.replace("`", "") for each in against)))
+        lines.append(ClaimLine(verdict.word, html(claim.text), text, claim.source, link(claim.source)))
+    return sorted(lines, key=lambda line: ORDER.index(line.word))
+
+
+def link(url: str) -> str:
+    """A link in a few characters: ``trl#2719``, or the address's host."""
+    if issue := re.fullmatch(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+).*", url):
+        return f"{issue[1]}#{issue[2]}"
+    return url.removeprefix("https://").partition("/")[0]
+
+
+def commands(failure: catalogue.Failure) -> list[str]:
+    """The commands that show a failure, as they are typed."""
+    showing = claims.showing(failure, measured.outcomes(failure))
+    cell = next(iter(measured.quick(showing)), None)
+    lines = [f"faultline run --failure {failure.name}", f"faultline show {failure.name}"]
+    lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
+    return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])
+
+
+def stack(stack: facts.Version) -> StackPage:
+    """The page of one stack."""
+    shown, clear = [], []
+    for each in failures().values():
+        there = facts.on_stacks(each).get(stack.name)
+        if there and there.shown:
+            shown.append((each.name, each.title, f"{len(there.shown)} of {there.count}"))
+        elif there:
+            clear.append((each.name, each.title))
+    intro = {
+        TODAY: "The stack that Faultline pins, on which everything is measured.",
+        "month": f"The newest releases of everything as of {stack.title}.",
+        "pinned": "A stack that failures were reported on, or that an upgrade was tried with.",
+    }[stack.kind]
+    return StackPage(stack.name, stack.title, intro, stack.versions, shown, clear)
+
+
+def html(text: str) -> str:
+    """Markdown of one line as HTML."""
+    return MarkdownIt("commonmark", {"html": False}).renderInline(text)

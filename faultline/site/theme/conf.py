@@ -1,0 +1,19 @@
+"""Sphinx's settings for the site; the builder copies this file beside the pages."""
+
+project = "Faultline"
+html_title = "Faultline"
+extensions = ["myst_parser"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_static_path = ["_static"]
+html_extra_path = ["_extra"]
+html_css_files = ["site.css"]
+html_js_files = ["data.js", "site.js"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_show_sphinx = False
+exclude_patterns = ["_extra", "_static"]
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+html_theme_options = {"top_of_page_buttons": []}
