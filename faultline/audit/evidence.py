@@ -93,7 +93,7 @@ def _remedies(
 
 def _commands(failure: Failure, case: Case, today: Collection[Cell]) -> tuple[str, ...]:
     """The commands that repeat one cell of a case, on the last stack that showed it, and the failure as reported."""
-    commands = [f"make reproduce FAILURE={failure.name}"] if failure.reported else []
+    commands = [f"faultline reproduce {failure.name}"] if failure.reported else []
     fp32_first = sorted(case.shown, key=lambda cell: cell.precision != "fp32")
     for cell in fp32_first:
         if cell in today:

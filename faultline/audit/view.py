@@ -85,7 +85,7 @@ def _finding(console: Console, project: Project, finding: Finding, measured: Seq
         _holds(console, project, [condition for condition in case.holds if condition not in shared])
         _case(console, case, evidence, printed)
     _row(console, "fixed in", failure.until)
-    _row(console, "details", here(f"python -m faultline show {failure.name}"))
+    _row(console, "details", here(f"faultline show {failure.name}"))
     for record in failure.records:
         _row(console, "", record)
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from faultline.base.paths import ROOT
+from faultline.base.paths import INSTALLED, ROOT
 
 
 @functools.lru_cache(100_000)  # a cell has few values on each axis, and is asked for each rule and claim
@@ -55,13 +55,12 @@ def cut(text: object, most: int) -> str:
 
 
 def here(command: str) -> str:
-    """A command of faultline or make as it can be typed in the current folder; it is written for the clone's."""
-    inside = Path.cwd() == ROOT
+    """A command of faultline as it can be typed in the current folder."""
     file = ROOT / "bin" / "faultline"
-    linked = Path(shutil.which("faultline") or "").resolve() == file
-    program = "faultline" if linked else "bin/faultline" if inside else shlex.quote(str(file))
-    command = re.sub(r"\A(?:python -m )?faultline\b", lambda _: program, command)
-    return command if inside else re.sub(r"\Amake\b", lambda _: f"make -C {shlex.quote(str(ROOT))}", command)
+    if INSTALLED or Path(shutil.which("faultline") or "").resolve() == file:
+        return command
+    program = "bin/faultline" if Path.cwd() == ROOT else shlex.quote(str(file))
+    return re.sub(r"\Afaultline\b", lambda _: program, command)
 
 
 def listing(words: Sequence[str]) -> str:

@@ -20,10 +20,10 @@ def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
 
 
 def command(cell: str, stack: str = "") -> str:
-    """What repeats exactly one cell, on a stack as it was asked for; nothing for what a shell or make would misread."""
+    """What repeats exactly one cell, on a stack as it was asked for; nothing for what a shell would misread."""
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", cell) or not re.fullmatch(r"[\w.=<>!~+,@:/\[\] -]*", stack, re.ASCII):
         return ""
-    return f"make test-matrix CELL={cell}" + (f" STACK='{stack}'" if stack else "")
+    return f"faultline run --cell {cell}" + (f" --stack '{stack}'" if stack else "")
 
 
 def ordered(values: Iterable[str], known: Sequence[str]) -> list[str]:

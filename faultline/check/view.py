@@ -171,7 +171,7 @@ def _group(
             write_line(console, f"    {distinction}")
         for word, text, cells in listed.rows(group.fates):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
-        write_line(console, "  details: " + here(f"python -m faultline show {match.failure.name}"))
+        write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
     write_line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
 
 

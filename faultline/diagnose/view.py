@@ -76,8 +76,8 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Det
         rows.append(("Your versions", f"{measured_on}: {', '.join(did)}"))
     rows += [("Reproduce", here(command)) for command in details.commands]
     if details.export:
-        rows.append(("Export", here(f"python -m faultline export {details.export.id} -o repro.py")))
-    rows.append(("Details", here(f"python -m faultline show {match.failure.name}")))
+        rows.append(("Export", here(f"faultline export {details.export.id} -o repro.py")))
+    rows.append(("Details", here(f"faultline show {match.failure.name}")))
     rows += [("Records", record) for record in match.failure.records]
     above = ""
     for label, text in rows:
@@ -165,8 +165,8 @@ def _silent(console: Console, silence: Silence) -> None:
     _line(console, f"  These failures leave {parameters} without an error:")
     for name, names in silence.failures.items():
         _line(console, f"    {name}, under {grouped(names, strategies.names())}")
-    _line(console, f"  For the details of one: {here('python -m faultline show NAME')}")
-    check = here("python -m faultline check train.py:build")
+    _line(console, f"  For the details of one: {here('faultline show NAME')}")
+    check = here("faultline check train.py:build")
     _line(console, f"  To find the parameters and the module: {check}, or the model's folder")
 
 
@@ -177,7 +177,7 @@ def _warned(console: Console, diagnosis: Diagnosis) -> None:
         where = grouped(warned.strategies, strategies.names())
         _line(console, f"  {warned.failure} prints only this warning, under {where}.")
         _line(console, f"  It is that failure if {warned.distinguished_by}.")
-        _line(console, f"  Details: {here(f'python -m faultline show {warned.failure}')}")
+        _line(console, f"  Details: {here(f'faultline show {warned.failure}')}")
 
 
 def _lines_of(event: Event) -> str:

@@ -62,8 +62,8 @@ def advisory(failure: Failure) -> Json:
             },
             "conditions": [_conditions(v) for v in failure.variants if v.broken and (v.needs or v.look_for)],
             "remedies": [remedies.as_json(fate) for fate in remedies.remedies(failure, list(outcomes))],
-            "repeat": [f"make test-matrix FAILURE={failure.name}"]
-            + ([f"make reproduce FAILURE={failure.name}"] if failure.reported else []),
+            "repeat": [f"faultline run --failure {failure.name}"]
+            + ([f"faultline reproduce {failure.name}"] if failure.reported else []),
         },
     }
 

@@ -101,7 +101,7 @@ def show(name: str) -> int:
     failure = failure_named(name)
     known = {key: verdicts.known(failure, claim) for key, claim in failure.claims.items()}
     source = f"Verdicts from the committed record, measured with {stack_name(measured.pinned())}."
-    listing.failure(Console(), failure, known, f"{source} `make test-matrix FAILURE={name}` measures them here.")
+    listing.failure(Console(), failure, known, f"{source} `faultline run --failure {name}` measures them here.")
     return EXIT_AS_EXPECTED
 
 

@@ -229,7 +229,7 @@ def commands(match: Match) -> list[str]:
     """The commands that reproduce the failure: in the place that is known of the run, and as it was reported."""
     cell, date = measured.cell_for(match.failure, match.signature, match.where)
     in_matrix = [words.command(cell.id, date)] if cell else []
-    return in_matrix + ([f"make reproduce FAILURE={match.failure.name}"] if match.failure.reported else [])
+    return in_matrix + ([f"faultline reproduce {match.failure.name}"] if match.failure.reported else [])
 
 
 def _alternatives(names: Iterable[str], order: Sequence[str]) -> str:

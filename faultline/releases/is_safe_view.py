@@ -28,7 +28,7 @@ class Answer:
     """What is known of a candidate: the packages that differ from the baseline's, and what their cells did.
 
     `packages` has name, old and new version; `repeat` is the stack, as
-    `make test-matrix` takes it, on which a cell does what it did on the candidate.
+    `faultline run` takes it, on which a cell does what it did on the candidate.
     `stack` has the baseline's versions in a line.
     """
 

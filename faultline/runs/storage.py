@@ -139,5 +139,5 @@ def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
             raise UsageError(f"there is no {kind} run to resume; start one without --resume")
         return folder
     if not (root / "latest").exists():
-        raise UsageError("there is no run yet: start one with `make test-matrix`")
+        raise UsageError("there is no run yet: start one with `faultline run`")
     return RunFolder((root / "latest").resolve())

@@ -77,7 +77,7 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, failure):
         assert word in answer, f"{word} is missing"
     answer = " ".join(out.split())
     assert f"Verdicts from the committed record, measured with {packages.stack_name(pinned())}." in answer
-    assert f"`make test-matrix FAILURE={failure}` measures them here." in answer
+    assert f"`faultline run --failure {failure}` measures them here." in answer
     for claim in record.claims.values():
         word = verdicts.known(record, claim).word
         assert word in answer, f"without a run, {claim.text!r} has no verdict"

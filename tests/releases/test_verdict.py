@@ -113,7 +113,7 @@ def test_the_verdict_comes_first():
     text = is_safe_view.markdown(result)
     assert text.startswith("## NOT SAFE: `trl==1.12.0`\n")
     assert "`trl 1.16.0 -> 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
-    assert f"make test-matrix CELL={cells(1)[0].id} STACK='trl==1.12.0'" in text
+    assert f"faultline run --cell {cells(1)[0].id} --stack 'trl==1.12.0'" in text
     out = io.StringIO()
     is_safe_view.terminal(Console(file=out, width=80), result)
     assert out.getvalue().startswith("NOT SAFE: trl==1.12.0 on today\n")

@@ -90,7 +90,7 @@ def test_an_escape_sequence_without_end_takes_no_more_than_its_line():
 
 
 def test_no_command_is_shown_for_an_id_that_a_shell_or_make_would_read_otherwise():
-    assert words.command(broken().cell.id) == "make test-matrix CELL=example/broken/ddp/off/fp32/w2/cpu"
+    assert words.command(broken().cell.id) == "faultline run --cell example/broken/ddp/off/fp32/w2/cpu"
     for cell in ("a/$(shell rm)/x", "a;b", "a b", "a'b", "a\nb", ""):
         assert words.command(cell) == ""
 
@@ -197,12 +197,12 @@ def test_symbols_stand_in_the_order_of_modes_and_the_mark_needs_no_colour():
 def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
     text = shown(report_terminal.unexpected, [result(), broken(strategy="zero2"), broken(detail="long " * 100)])
     assert "expected trains, got raises (torn): Torn: apart" in text
-    assert "make test-matrix CELL=example/broken/zero2/off/fp32/w2/cpu\n" in text, (
+    assert "faultline run --cell example/broken/zero2/off/fp32/w2/cpu\n" in text, (
         "the command is not there in one piece"
     )
     assert max(map(len, text.splitlines())) <= 160
     other = shown(lambda console, results: report_terminal.unexpected(console, results, "trl==1.12.0"), [broken()])
-    assert other.rstrip().splitlines()[-1].endswith(" STACK='trl==1.12.0'"), "the command repeats it on another stack"
+    assert other.rstrip().splitlines()[-1].endswith(" --stack 'trl==1.12.0'"), "the command repeats it on another stack"
     assert not words.command("a/b", "x'; rm -rf ~"), "a stack's name gets to the shell as it is"
     assert shown(report_terminal.unexpected, [result()]).strip().count("\n") == 0
 
@@ -210,7 +210,7 @@ def test_what_was_not_expected_comes_with_the_command_that_repeats_it():
 def test_the_list_of_what_was_not_expected_ends_with_a_count():
     several = [broken(variant=f"v{i}") for i in range(45)]
     text = shown(report_terminal.unexpected, several)
-    assert text.count("make test-matrix") == 40 and "and 5 more" in text
+    assert text.count("faultline run") == 40 and "and 5 more" in text
 
 
 def test_a_cell_without_evidence_is_never_as_expected():
@@ -443,6 +443,7 @@ def test_a_command_is_told_as_it_can_be_typed_where_one_is(tmp_path, monkeypatch
     (tmp_path / "faultline").symlink_to(ROOT / "bin" / "faultline")
     assert base_text.here("faultline show x") == "faultline show x"
     (tmp_path / "faultline").unlink()
-    assert base_text.here("make reproduce FAILURE=make") == f"make -C {ROOT} reproduce FAILURE=make"
     monkeypatch.setattr(base_text, "ROOT", tmp_path / "a clone")
-    assert base_text.here("make list") == f"make -C '{tmp_path}/a clone' list"
+    assert base_text.here("faultline list") == f"'{tmp_path}/a clone/bin/faultline' list"
+    monkeypatch.setattr(base_text, "INSTALLED", True)
+    assert base_text.here("faultline list") == "faultline list"

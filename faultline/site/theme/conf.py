@@ -16,4 +16,3 @@ html_show_copyright = False
 html_show_sphinx = False
 exclude_patterns = ["_extra", "_static"]
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-html_theme_options = {"top_of_page_buttons": []}
