@@ -23,7 +23,7 @@ from faultline.check import findings, view
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
 from faultline.runs.results import finite
-from faultline.stacks import environments, requests
+from faultline.stacks import environments
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,7 @@ def run(request: Request) -> int:
     cells = select({checked_cell.NAME: checked_cell.CHECKED}, request.selection)
     if not cells:
         raise UsageError("no cell matches all of these options")
-    if request.python:
-        python = environments.existing(request.python).python
-    else:
-        python = environments.ready(requests.parse(request.stack)).python
+    python = environments.chosen(request.stack, request.python).python
     devices.check_device(cells[0].device, python)
     folder = storage.new_run(kind=checked_cell.NAME)
     asked = {"target": request.target, "lora": request.lora, "python": python}

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 
 from cyclopts import (
     App,
@@ -18,12 +19,15 @@ from cyclopts import (
     ValidationError,
 )
 
+from faultline import __version__
 from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
+from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.cli import maintain, measure, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
+EXTRA = ("pypi_simple", "ruff", "uv")  # what pyproject.toml has under `run` and the base install lacks
 Command = Callable[..., int]
 COMMANDS: dict[Group, tuple[Command, ...]] = {
     USE: (use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
@@ -45,18 +49,21 @@ def app() -> App:
         name="faultline",
         help="An executable catalogue of distributed fine-tuning failures, and of the remedies that help.",
         help_format="plaintext",
-        version_flags=[],
+        version=__version__,
+        version_flags=["--version"],
         default_parameter=plain,
     )
     for group, functions in COMMANDS.items():
         for number, function in enumerate(functions):
             top.command(function, name=word(function), group=group, sort_key=number)
+    top["--help"].show = top["--version"].show = False
+    if INSTALLED:  # there is no committed data to keep
+        return top
     below = App(name="maintain", help="Keep the committed data true.", version_flags=[], group=KEEP)
     for number, function in enumerate(MAINTAIN):
         below.command(function, name=word(function), sort_key=number)
+    below["--help"].show = False
     top.command(below)
-    for each in (top, below):
-        each["--help"].show = False
     return top
 
 
@@ -76,6 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse(str(error))
     except Unavailable as error:
         return refuse(f"{error.what}{error}")
+    except metadata.PackageNotFoundError as error:
+        return refuse(f"{error.name} is not installed here: name an environment with --python, or let --stack make one")
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        return refuse(f"this command needs {error.name}: install it with `pip install 'faultline[run]'`")
     except KeyboardInterrupt as error:
         refuse("; ".join(("interrupted", *_notes(error))))
         return EXIT_INTERRUPTED
@@ -120,7 +133,7 @@ def message(error: CycloptsError) -> str:
 def commands() -> list[str]:
     """The name of every command, as it is typed."""
     daily = [word(function) for functions in COMMANDS.values() for function in functions]
-    return daily + [f"maintain {word(function)}" for function in MAINTAIN]
+    return daily + [f"maintain {word(function)}" for function in MAINTAIN if not INSTALLED]
 
 
 def word(function: Command) -> str:

@@ -15,15 +15,17 @@ def run(
         str,
         Parameter(help="A name from stacks/, a date, or requirements such as 'trl==1.12.0'."),
     ] = TODAY,
+    python: Annotated[str, Parameter(help="Another environment, by its interpreter.")] = "",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest run.")] = False,
     shard: Annotated[str, Parameter(metavar="I/N", help="Run one of N equal parts.")] = "",
     quick: Annotated[bool, Parameter(help="Run one cell of each variant, where its failure shows.")] = False,
 ) -> int:
     """Run cells, and compare each outcome with the expected one."""
+    at_most_one(stack="" if stack == TODAY else stack, python=python)
     from faultline.matrix import command
 
-    return command.run(command.RunRequest(axes.selection(), stack, workers, resume, shard, quick))
+    return command.run(command.RunRequest(axes.selection(), stack, python, workers, resume, shard, quick))
 
 
 def list_(

@@ -3,7 +3,6 @@
 import ast
 import re
 import subprocess
-import sys
 import textwrap
 from typing import Any
 
@@ -71,8 +70,9 @@ def guarded(text: str) -> str:
 
 
 def _ruff(arguments: tuple[str, ...], text: str) -> str:
-    command = [sys.executable, "-m", "ruff", *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    from ruff import find_ruff_bin  # here, as an installed package has it only with its extra
+
+    done = subprocess.run([find_ruff_bin(), *arguments], input=text, capture_output=True, text=True, check=False)
     if done.stderr:
         raise NotExportable(f"{' '.join(done.stderr.split())[:200]}\n{text}")
     return done.stdout

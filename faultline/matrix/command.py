@@ -19,16 +19,20 @@ from faultline.runs import folders, results, shards, storage
 from faultline.runs.devices import runnable
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
-from faultline.stacks import environments, requests
+from faultline.stacks import environments
 from faultline.stacks.environments import Environment
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Cells to run: which, on which stack, which shard (``1/4``) of them; `resume` goes on with the newest run."""
+    """Cells to run: which, on which stack, which shard (``1/4``) of them; `resume` goes on with the newest run.
+
+    `python` is the interpreter of an environment that takes the place of the stack.
+    """
 
     selection: Selection
     stack: str = TODAY
+    python: str = ""
     workers: int = 1
     resume: bool = False
     shard: str = ""
@@ -39,7 +43,7 @@ def run(request: RunRequest) -> int:
     """Run cells into a results folder; the exit code says whether all of them did what is expected."""
     whole = chosen(request)
     cells = shards.part(whole, request.shard) if request.shard else whole
-    environment = environments.ready(requests.parse(request.stack))
+    environment = environments.chosen(request.stack, request.python)
     folder, known = begun(request, cells, environment)
     if request.shard:
         folder.describe(whole=tuple(cell.id for cell in whole))
@@ -60,14 +64,16 @@ def chosen(request: RunRequest) -> list[Cell]:
 
 def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) -> tuple[RunFolder, list[Result]]:
     """The folder of a run and the results that it already has: a new folder, or the newest one of these cells."""
-    here = request.stack == TODAY
+    here = request.stack == TODAY and not request.python
     kind = "run" if here else "stack"
     if request.resume:
         folder = storage.latest_run(kind=kind)
         return folder, folders.resumable(folder, cells, environment.versions)
     folder = storage.new_run(kind=kind)
     ids, stack = tuple(cell.id for cell in cells), stack_name(environment.versions)
-    folder.describe(request=vars(request.selection), cells=ids, asked="" if here else request.stack, stack=stack)
+    folder.describe(
+        request=vars(request.selection), cells=ids, asked="" if request.stack == TODAY else request.stack, stack=stack
+    )
     return folder, []
 
 

@@ -25,6 +25,7 @@ from faultline.base.errors import Uninstallable, UsageError
 from faultline.base.packages import NEEDED, NEWEST, OLDEST, STACK
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
+from faultline.stacks import requests
 from faultline.stacks.requests import UNDATED, Stack, base, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
@@ -78,6 +79,11 @@ def ready(stack: Stack) -> Environment:
             )
         return here
     return make(resolve(stack))
+
+
+def chosen(stack: str, python: str) -> Environment:
+    """The environment that is asked for: an interpreter's if one is named, else that of a stack."""
+    return existing(python) if python else ready(requests.parse(stack))
 
 
 def existing(python: str) -> Environment:

@@ -1,0 +1,134 @@
+"""The wheel, installed into an empty environment and used from another folder, as somebody does who has no clone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from faultline import __version__
+from faultline.base.paths import ROOT
+from faultline.stacks.environments import run_uv
+
+pytestmark = pytest.mark.slow
+
+LARGEST = 80 << 20  # bytes of the base install
+LOG = ROOT / "fixtures" / "logs" / "bunny-146.log"
+CELLS = (
+    "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu",
+    "zero_double_reduction/one_call/ddp/off/fp32/w2/cpu",
+    "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu",
+    "fsdp2_forward_before_optimizer/broken/fsdp2/off/fp32/w2/cpu",
+    "rank0_only_save/broken/ddp/off/fp32/w2/cpu",
+)
+MODEL = """
+import torch
+
+def build():
+    return torch.nn.Linear(4, 2), lambda model, batch: model(batch).square().mean(), torch.arange(16.0).view(4, 4) / 16
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    isolation = ["--no-build-isolation", "--python", sys.executable]  # what builds it is pinned with everything else
+    run_uv(["build", "--wheel", *isolation, "--out-dir", str(folder), str(ROOT)])
+    [file] = folder.glob("*.whl")
+    return file
+
+
+def installed(wheel, folder, extra=""):
+    """An empty environment with the wheel: a function that runs its `faultline` in a folder."""
+    python = folder / "bin" / "python"
+    run_uv(["venv", "--python", sys.executable, str(folder)])
+    run_uv(["pip", "install", "--python", str(python), f"faultline{extra} @ {wheel.as_uri()}"])
+    shown = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+
+    def faultline(*words, cwd, stdin=""):
+        environment = shown | {"PATH": f"{folder / 'bin'}:{shown['PATH']}"}
+        command = [folder / "bin" / "faultline", *map(str, words)]
+        return subprocess.run(
+            command, cwd=cwd, env=environment, input=stdin, capture_output=True, text=True, timeout=600, check=False
+        )
+
+    faultline.folder = folder
+    return faultline
+
+
+@pytest.fixture(scope="module")
+def base(wheel, tmp_path_factory):
+    return installed(wheel, tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def full(wheel, tmp_path_factory):
+    return installed(wheel, tmp_path_factory.mktemp("full"), "[run]")
+
+
+def test_the_wheel_has_the_catalogue_and_no_leftovers(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    wanted = ("repros/rank0_only_save/failure.py", "ds_configs/zero3.json", "tiny_models/qwen2.py", "requirements.txt")
+    assert {f"faultline/bundle/{name}" for name in wanted} <= set(names)
+    assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
+    assert any(name.endswith("licenses/LICENSE") for name in names), "labs can't take what has no licence"
+
+
+def test_the_base_install_is_small_and_has_no_torch(base):
+    files = [file for file in base.folder.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert sum(file.stat().st_size for file in files) < LARGEST
+    assert not list(base.folder.glob("lib/*/site-packages/torch"))
+
+
+def test_the_base_install_answers_from_another_folder(base, tmp_path):
+    assert base("--version", cwd=tmp_path).stdout.strip() == __version__
+    shutil.copy(LOG, tmp_path / "train.log")
+    named = base("diagnose", "train.log", cwd=tmp_path)
+    assert named.returncode == 0 and "zero_double_reduction" in named.stdout and "train.log:" in named.stdout
+    assert "\nDetails        faultline show zero_double_reduction" in named.stdout, "the next command can't be typed"
+    piped = json.loads(base("diagnose", "--json", "-", cwd=tmp_path, stdin=LOG.read_text()).stdout)
+    assert piped["answer"] == "zero_double_reduction"
+    assert "custom_loss_ignores_num_items" in base("list", cwd=tmp_path).stdout
+    assert "verified" in base("show", "zero_double_reduction", cwd=tmp_path).stdout
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    audited = base("audit", "requirements.txt", cwd=tmp_path)
+    assert audited.returncode in (0, 1) and not audited.stderr, "audit can't read a project"
+    assert not (tmp_path / ".faultline").exists(), "what runs nothing leaves nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("run", "--failure", "rank0_only_save"), "not installed here: trl, torch"),
+        (("export", CELLS[0]), "needs ruff: install it with `pip install 'faultline[run]'`"),
+        (("report",), "start one with `faultline run`"),
+        (("maintain", "bless"), "unknown command 'maintain'"),
+    ],
+)
+def test_what_the_base_install_lacks_is_one_clear_line(base, tmp_path, words, answer):
+    done = base(*words, cwd=tmp_path)
+    assert done.returncode == 2 and answer in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_extra_runs_cells_in_another_environment(full, tmp_path):
+    done = full("run", "--python", sys.executable, "--cell", ",".join(CELLS), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [lines] = (tmp_path / ".faultline" / "results").glob("*/cells.jsonl")
+    results = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert sorted(result["id"] for result in results) == sorted(CELLS)
+    assert {result["verdict"] for result in results} == {"expected"}
+
+
+def test_the_extra_checks_a_model_in_another_environment(full, tmp_path):
+    (tmp_path / "train.py").write_text(MODEL)
+    places = ("--strategy", "ddp,fsdp2", "--checkpointing", "off")
+    done = full("check", "train.py:build", *places, "--python", sys.executable, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_extra_exports_a_cell(full, tmp_path):
+    done = full("export", CELLS[0], "-o", "repro.py", cwd=tmp_path)
+    assert done.returncode == 0 and "REPRODUCED" in (tmp_path / "repro.py").read_text(), done.stderr
