@@ -9,7 +9,6 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from faultline import __version__
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.paths import GENERATED
 from faultline.catalogue.loading import failures
@@ -44,7 +43,9 @@ def write(source: Path) -> None:
     templates = environment()
     data = facts.entrance()
     _put(source / "_static" / "data.js", f"window.FAULTLINE = {json.dumps(data, separators=(',', ':'))};\n")
-    _put(source / "index.md", templates.get_template("index.md.j2").render(cards=pages.cards(), version=__version__))
+    cards = pages.cards()
+    _put(source / "index.md", templates.get_template("index.md.j2").render(cards=cards))
+    _put(source / "failures" / "index.md", templates.get_template("failures.md.j2").render(cards=cards))
     for failure in failures().values():
         page = pages.failure(failure)
         for name, content in page.downloads.items():

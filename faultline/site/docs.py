@@ -9,7 +9,8 @@ from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 
-LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+# Of Markdown, and of the HTML in it.
+LINK = re.compile(r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset="))(?!https?:|#|mailto:)([^)"#\s]+)(#[^)"\s]*)?(?=[)"])""")
 
 
 COPIES = Path("_static", "files")

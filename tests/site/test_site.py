@@ -126,9 +126,10 @@ def test_the_filters_are_in_the_address(page, site):
 
 @pytest.mark.slow
 def test_two_stacks_are_compared(page, site):
-    page.goto(f"{(site / 'stacks' / 'index.html').as_uri()}?one=trl-0.15.2&two=today")
+    page.goto(f"{(site / 'stacks' / 'index.html').as_uri()}?one=deepspeed-0.18.2&two=today")
     text = page.inner_text("#differences")
-    assert "trl 0.15.2 to" in text and "grpo_lora_no_grad" in text.partition("Only on the first")[2]
+    assert "deepspeed 0.18.2 to" in text
+    assert "zero2_ga_wrong_gradient" in text.partition("Only on the first")[2].partition("On both")[0]
 
 
 @pytest.mark.slow
