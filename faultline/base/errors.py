@@ -1,7 +1,8 @@
 """Exit codes, and all that this suite raises by intent: a `FaultlineError` of some kind."""
 
-import difflib
 from collections.abc import Sequence
+
+from faultline.base.near import near
 
 EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -96,8 +97,8 @@ class NotAsExpected(FaultlineError):
 def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     """An error for a name that doesn't exist, with the nearest ones that do; where none is near, with all that there
     are, or the first of very many."""
-    if near := difflib.get_close_matches(name, known, n=3, cutoff=0.4):
-        return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(near)}?")
+    if meant := near(name, known):
+        return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(meant)}?")
     names = ", ".join(known)
     if len(names) > LONGEST:
         names = f"{', '.join(known[:FIRST])} and {len(known) - FIRST} more"

@@ -151,4 +151,4 @@ def repeat(bisection: Bisection, measured: Measured, version: str) -> str:
     if question.dated:
         pinned |= {name: versions[name] for name in NEEDED if name in versions and name not in ("torch", *pinned)}
     stack = " ".join(f"{name}=={version}" for name, version in pinned.items())
-    return f"faultline run --cell {','.join(cell.id for cell in question.cells)} STACK='{stack}'"
+    return f"faultline run --cell {','.join(cell.id for cell in question.cells)} --stack '{stack}'"

@@ -250,13 +250,13 @@ def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
     [
         (Selection(failure=("zero_double_reductoin",)), "zero_double_reduction"),
         (Selection(variant=("brokn",)), "broken"),
-        (Selection(failure=("zero3_dummy_loss",), variant=("helper",)), "gathered"),
+        (Selection(failure=("zero3_dummy_loss",), variant=("gatherd",)), "gathered"),
         (Selection(strategy=("ddp", "zero33")), "zero3"),
         (Selection(strategy=("deepspeed*",)), "zero3"),
         (Selection(checkpointing=("reentrent",)), "reentrant"),
         (Selection(precision=("bf61",)), "bf16"),
-        (Selection(precision=("fp16",)), "fp32"),
-        (Selection(device="gpu"), "cpu"),
+        (Selection(precision=("fp16",)), "bf16"),
+        (Selection(device="gpu"), "cuda"),
         (Selection(device="cudaa"), "cuda"),
         pytest.param(
             *(Selection(cells=("zero3_dummy_loss/broken/single/off/fp32/w2/cpu",)), "broken/single/off/fp32/w1/cpu"),

@@ -92,7 +92,7 @@ def test_a_bad_candidate_is_measured_again(lab, asked):
     assert done == [(name, count) for count in (answer["cells"], 3) for name in ("1.16.0", "1.12.0")]
     [group] = answer["groups"]
     assert group["kind"] == "regressed" and len(group["cells"]) == answer["cells"]
-    assert group["repeat"].endswith("STACK='trl==1.12.0'")
+    assert group["repeat"].endswith("--stack 'trl==1.12.0'")
 
 
 def test_a_flake_is_unknown(lab, asked):

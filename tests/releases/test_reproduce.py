@@ -97,7 +97,7 @@ def test_both_outcomes_are_shown_with_their_errors():
     text = out.getvalue()
     assert "raises (no-grad-fn)" in text and "trains" in text and "0.15.2" in text and "1.16.0" in text
     assert "RuntimeError: no grad" in text and "\x1b" not in text
-    assert "STACK='trl-0.15.2'" in text
+    assert "--stack 'trl-0.15.2'" in text
 
 
 def test_a_stack_that_can_not_be_had_is_an_outcome():

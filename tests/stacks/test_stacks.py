@@ -168,11 +168,11 @@ case "$*" in
 esac
 """
 MAKER = """
-import pathlib, sys
+import pathlib, sys, uv
 from faultline.stacks import environments
 
 environments.cache, environments.pip_settings = lambda: pathlib.Path(sys.argv[1]) / "stacks", dict
-environments.uv.find_uv_bin = lambda: sys.argv[1] + "/uv"
+uv.find_uv_bin = lambda: sys.argv[1] + "/uv"
 print(environments.make(sys.argv[2]).python)
 """
 

@@ -1,0 +1,40 @@
+"""What is suggested for a name that doesn't exist."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline import strategies
+from faultline.base.near import near
+from faultline.catalogue.loading import failures
+
+STRATEGIES = strategies.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("gpu", ("cpu", "cuda"), ["cuda"]),
+        ("deepspeed", STRATEGIES, ["zero*"]),
+        ("ZeRO-3", STRATEGIES, ["zero3"]),
+        ("FSDP2", STRATEGIES, ["fsdp2"]),
+        ("grpo", failures(), ["grpo_lora_no_grad"]),
+        ("double_reduction", failures(), ["zero_double_reduction"]),
+        ("diagnos", ("diagnose", "check"), ["diagnose"]),
+        ("zero_double_reductoin", failures(), ["zero_double_reduction"]),
+    ],
+)
+def test_what_people_call_it_is_understood(name, known, meant):
+    assert near(name, [*known]) == meant
+
+
+@pytest.mark.parametrize("name", ["nope", "foo", "x", ""])
+def test_nothing_is_suggested_where_nothing_is_like_it(name):
+    assert near(name, STRATEGIES) == []
+
+
+@given(st.text(max_size=20), st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=10))
+def test_a_suggestion_is_a_known_name_and_a_known_name_suggests_itself(name, known):
+    assert set(near(name, known)) <= {*known}
+    for each in known:
+        assert each in near(each, known)
