@@ -72,7 +72,7 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index("could apply")
     for answer in ("adapter yes (grpo.yaml:4)", "trl==0.15.2 (requirements.txt:3)", "trl 0.16.0 or newer", "refuted"):
         assert answer in out
-    [repeat] = re.findall(r"CELL=(grpo\S+) STACK='(.*)'", out)
+    [repeat] = re.findall(r"--cell (grpo\S+) --stack '(.*)'", out)
     assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "trl-0.15.2"
 
 
@@ -440,7 +440,7 @@ def test_a_release_that_only_a_pinned_stack_shows_is_told_of(tmp_path, asked):
             [case] = results["zero2_ga_wrong_gradient"]["cases"]
             assert results["zero2_ga_wrong_gradient"]["sure"] and "accumulation" in case["holds"]
             assert case["outcomes"] == ["diverges (differs)"] and "deepspeed-0.18.2" in case["stacks"]["pinned"]
-            assert "STACK='deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
+            assert "--stack 'deepspeed-0.18.2'" in case["repeat"][0] and case["measured"].endswith("deepspeed-0.18.2")
             assert any(fate["claim"] == "ZeRO-1 instead of ZeRO-2" for fate in case["remedies"])
 
 

@@ -221,7 +221,7 @@ def test_a_cells_details_are_its_own(chromium, written, everything):
         number = opened.evaluate("id => run.cells.findIndex(cell => cell.id === id)", entry.cell.id)
         opened.click(f".cell[data-cell='{number}']")
         panel = opened.locator("#dialog")
-        for text in (entry.cell.id, entry.detail, f"raises ({entry.signature})", f"CELL={entry.cell.id}", "wrapper"):
+        for text in (entry.cell.id, entry.detail, f"raises ({entry.signature})", f"--cell {entry.cell.id}", "wrapper"):
             assert text in panel.inner_text(), f"the panel lacks {text}"
         assert entry.ranks[0].error.traceback in panel.locator("pre").all_inner_texts()
         assert opened.evaluate("decodeURI(location.hash)") == "#" + entry.cell.id
