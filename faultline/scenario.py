@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from faultline.base.errors import Impossible
+from faultline.base.errors import LACKS, Impossible
 
 LR = 0.05
 MOMENTUM = 0.9
@@ -58,7 +58,7 @@ def building() -> Iterator[None]:
         yield
     except ImportError as error:
         reason = " ".join(str(error).split(" (/")[0].split())
-        raise Impossible(f"this stack lacks it: {reason}") from error
+        raise Impossible(f"{LACKS}{reason}") from error
 
 
 def sgd(model: Any) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from faultline.cells.words import grouped, ordered
 from faultline.observations import remedies
 from faultline.report import remedies as listed
 
-PLACE = re.compile(r"(?<=\d) [^:]*(?::.*)?$")  # the text behind a file and its line
+BEHIND = re.compile(r"(:\d+) .*$")  # a line's number, and the text that stands there
 LABELS = {"no gradient_clipping": "gradient_clipping", OTHER_NORM: "max_grad_norm changed"}
 UNMEASURED = "none that was measured"
 
@@ -120,7 +120,7 @@ def _holds(console: Console, project: Project, conditions: Sequence[str]) -> Non
     """Conditions that hold, each with its places."""
     for condition in conditions:
         known = project.versions[condition].text if condition in project.versions else f" {_values(project, condition)}"
-        places = dict.fromkeys(PLACE.sub("", source) for source in project.sources[condition])
+        places = dict.fromkeys(BEHIND.sub(r"\1", source) for source in project.sources[condition])
         _row(console, "holds", f"{LABELS.get(condition, condition)}{known} ({few([*places])})")
 
 

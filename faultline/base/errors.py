@@ -1,8 +1,8 @@
 """Exit codes, and all that this suite raises by intent: a `FaultlineError` of some kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from faultline.base.near import near
+from faultline.base.near import NONE, near
 
 EXIT_AS_EXPECTED, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -74,6 +74,10 @@ class NeverReady(ServerDied, Unavailable):
     what = "this stack can't run the suite: "
 
 
+LACKS = "this stack lacks it: "
+"""How the message of an `Impossible` begins whose cause is a failed import."""
+
+
 class Impossible(FaultlineError):
     """The cell can't exist here; the message says why."""
 
@@ -94,10 +98,10 @@ class NotAsExpected(FaultlineError):
     """A cell did something else than its failure's expected.toml says; has its result."""
 
 
-def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
+def unknown(kind: str, name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> UsageError:
     """An error for a name that doesn't exist, with the nearest ones that do; where none is near, with all that there
     are, or the first of very many."""
-    if meant := near(name, known):
+    if meant := near(name, known, aliases):
         return UsageError(f"unknown {kind} {name!r}; did you mean {' or '.join(meant)}?")
     names = ", ".join(known)
     if len(names) > LONGEST:

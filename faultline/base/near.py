@@ -2,36 +2,35 @@
 
 import difflib
 import re
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-# What people call it, and what it is called here.
-ALIASES = {"gpu": "cuda", "nvidia": "cuda", "deepspeed": "zero*", "deepspeedzero": "zero*", "fullshard": "fsdp1-full"}
 MOST = 5
 CUTOFF = 0.55  # below it, difflib takes `nope` for `single`
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def near(name: str, known: Sequence[str]) -> list[str]:
+def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> list[str]:
     """The known names that are most like a name, the likeliest first; none where nothing is like it.
 
     First what differs by case and punctuation only, then what the name is an alias of, then what begins with it, has it
-    or is a part of it, then what is spelt alike.
+    or is a part of it, then what is spelt alike. Aliases are small letters and digits.
     """
-    wanted = _plain(name)
-    plain = {each: _plain(each) for each in known}
-    if same := [each for each in known if plain[each] == wanted]:
+    wanted = plain(name)
+    plainly = {each: plain(each) for each in known}
+    if same := [each for each in known if plainly[each] == wanted]:
         return same
-    alias = ALIASES.get(wanted, "")
-    if any(fnmatchcase(each, alias) for each in known):
-        return [alias]
+    if wanted in aliases:
+        return [aliases[wanted]]
     if len(wanted) > 1:
-        begins = [each for each in known if plain[each].startswith(wanted)]
-        has = [each for each in known if wanted in plain[each]]
-        within = [each for each in known if len(plain[each]) > 2 and plain[each] in wanted]
+        begins = [each for each in known if plainly[each].startswith(wanted)]
+        has = [each for each in known if wanted in plainly[each]]
+        within = [each for each in known if len(plainly[each]) > 2 and plainly[each] in wanted]
         if some := begins or has or within:
             return some[:MOST]
     return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name in small letters and digits."""
     return re.sub(r"[\W_]+", "", name.lower())

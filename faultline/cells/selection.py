@@ -10,7 +10,7 @@ from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, listed, values, within
 from faultline.cells.rules import every_rule, possible
-from faultline.strategies import ROWS
+from faultline.strategies import ROWS, naming
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def check(failures: Mapping[str, Failure], selection: Selection) -> None:
     for axis in ("failure", "variant", "strategy", "checkpointing", "precision"):
         for pattern in getattr(selection, axis):
             if not any(matches(name, (pattern,)) for name in known[axis]):
-                raise unknown(axis, pattern, known[axis])
+                raise unknown(axis, pattern, known[axis], naming.aliases() if axis == "strategy" else {})
     for world in selection.world_size:
         if world not in known["world_size"]:
             raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over 1, 2 or 4 ranks")
     if selection.device not in known["device"]:
-        raise unknown("device", selection.device, known["device"])
+        raise unknown("device", selection.device, known["device"], {"gpu": "cuda", "nvidia": "cuda"})

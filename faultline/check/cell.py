@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faultline.base import traces
-from faultline.base.errors import OTHER, TargetFailed
+from faultline.base.errors import LACKS, OTHER, TargetFailed
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Outcome
@@ -24,7 +24,6 @@ from faultline.runs.supervisor import Ended, RankServer
 
 NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", "", "", {}, (Variant("model"),), {}, name=NAME)
-LACKS = "this stack lacks it: "  # what `scenario.building` makes of a failed import
 WITHIN = 0.1  # how far from the world size a factor may be that is taken for it
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"

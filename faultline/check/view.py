@@ -201,7 +201,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
 
 def command(target: str, options: Sequence[str], result: Result) -> str:
     """What checks the target again in one cell."""
-    words = ["python", "-m", "faultline", "check", plain(target), *map(plain, options)]
+    words = ["faultline", "check", plain(target), *map(plain, options)]
     cell = result.cell
     words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]
     others = {"precision": (cell.precision, "fp32"), "world": (cell.world_size, default_world(cell))}

@@ -125,12 +125,13 @@ class Comparison:
         counts = Counter(change.kind for change in self.changes)
         lost = sum(c.kind is Kind.IMPOSSIBLE and _trained(c.before) for c in self.changes)
         hidden = sum(change.hides for change in self.changes)
+        unproven = self.unproven if self.unproven > self.cells // 2 else 0
         counted = [
             (Safety.NOT_SAFE, counts[Kind.DIVERGES], "went wrong without an error"),
             (Safety.NOT_SAFE, counts[Kind.REGRESSED], "regressed"),
             (Safety.UNKNOWN, lost, "trained and can't be run now"),
             (Safety.UNKNOWN, hidden, "can't be judged"),
-            (Safety.UNKNOWN, self.unproven * (self.unproven > self.cells // 2), "prove nothing on either stack"),
+            (Safety.UNKNOWN, unproven, "prove nothing on either stack"),
         ]
         reasons = [(word, f"{count(number, 'cell')} {text}") for word, number, text in counted if number]
         if self.unusable:

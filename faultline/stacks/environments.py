@@ -1,7 +1,5 @@
 """Environments of stacks: resolved and made by uv, each once, and found again by what was resolved."""
 
-import ast
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -25,7 +23,7 @@ from faultline.base.errors import Uninstallable, UsageError
 from faultline.base.packages import NEEDED, NEWEST, OLDEST, STACK
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
-from faultline.stacks import requests
+from faultline.stacks import pip, requests
 from faultline.stacks.requests import UNDATED, Stack, base, installed, requirement
 
 READY = "faultline.json"  # written last: an environment without it is not one
@@ -229,7 +227,7 @@ def run_uv(words: Sequence[str], held: Sequence[int] = ()) -> None:
     import uv  # here, as an installed package has it only with its extra
 
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment = pip_settings() | outer
+    environment = pip.settings() | outer
     if words[0] == "pip" and environment.get("UV_NO_INDEX"):
         words = [*words, "--no-index"]
     done = subprocess.run(
@@ -268,40 +266,3 @@ def in_a_line(text: str) -> str:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     words = (re.sub(r"^\W*(error:|cause:|Caused by:)?\s*", "", line).strip() for line in lines)
     return " ".join(" ".join(filter(None, words)).split())
-
-
-def pip_settings() -> dict[str, str]:
-    """pip's settings of indexes, links and the network in variables that uv reads, which doesn't read pip's own.
-
-    UV_NO_INDEX is not among those that it reads: `run_uv` makes an option of it.
-    """
-    config = pip_config()
-    names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
-    settings = {names[key]: " ".join(value.split()) for key, value in config.items() if key in names}
-    if "find-links" in config:
-        settings["UV_FIND_LINKS"] = ",".join(config["find-links"].split())
-    if "trusted-host" in config:
-        settings["UV_INSECURE_HOST"] = " ".join(config["trusted-host"].split())
-    if config.get("no-index", "").lower() in ("y", "yes", "t", "true", "on", "1"):  # which pip takes for true
-        settings["UV_NO_INDEX"] = "1"
-    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-        variables = (name, name.lower(), "ALL_PROXY", "all_proxy")
-        if config.get("proxy") and not any(map(os.environ.get, variables)):
-            settings[name] = config["proxy"]
-    # As pip does: the best version of all indexes, whichever has it.
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
-
-
-def pip_config() -> dict[str, str]:
-    """pip's settings for every command and for installations, from its files and variables, by name."""
-    listing = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
-    sections: dict[str, dict[str, str]] = {}
-    for line in listing.splitlines():
-        name, _, value = line.partition("=")
-        section, _, key = name.rpartition(".")
-        with contextlib.suppress(ValueError, SyntaxError):  # a line that is no setting
-            sections.setdefault(section, {})[key] = str(ast.literal_eval(value))
-    # Each overrules those before.
-    return sections.get("global", {}) | sections.get("install", {}) | sections.get(":env:", {})

@@ -18,7 +18,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from faultline.base.errors import UsageError
-from faultline.stacks import environments
+from faultline.stacks import pip
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
@@ -75,7 +75,7 @@ def files(package: str) -> list[tuple[DistributionPackage, str]]:
     import requests
     from pypi_simple import NoSuchProjectError, PyPISimple, UnsupportedContentTypeError, UnsupportedRepoVersionError
 
-    settings = {**environments.pip_settings(), **os.environ}
+    settings = {**pip.settings(), **os.environ}
     places = [settings.get("UV_DEFAULT_INDEX", ""), *settings.get("UV_INDEX", "").split()]
     asked = [place for place in places if not place or place.startswith(("http://", "https://"))]
     listed: list[tuple[DistributionPackage, str]] = []

@@ -42,6 +42,16 @@ def switches() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     }
 
 
+@functools.cache
+def aliases() -> dict[str, str]:
+    """What people call strategies, in small letters and digits, and what they are called here."""
+    return {
+        alias: name
+        for family in strategies.families().values()
+        for alias, name in getattr(family, "ALIASES", {}).items()
+    }
+
+
 def configured(**settings: object) -> frozenset[str]:
     """The strategies that the settings of an engine leave: `zero_stage` or `fsdp_version`, and what refines them."""
     families = (family for family in strategies.families().values() if hasattr(family, "configured"))

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from faultline.base.errors import UsageError
-from faultline.stacks import environments, index
+from faultline.stacks import index, pip
 from faultline.stacks.index import Release
 
 HTML, JSON = "text/html; charset=utf-8", "application/vnd.pypi.simple.v1+json"
@@ -70,7 +70,7 @@ def served(monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://name:secret@127.0.0.1:{server.server_port}/simple"
     settings = {"UV_DEFAULT_INDEX": address}
-    monkeypatch.setattr(environments, "pip_settings", lambda: settings)
+    monkeypatch.setattr(pip, "settings", lambda: settings)
     for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     yield settings, answers
@@ -123,7 +123,7 @@ def test_an_index_without_an_answer_is_one_line(served, package, answer, expecte
 )
 def test_no_index_is_one_line(monkeypatch, place, expected):
     """Breaks when a machine without network shows a traceback, or a password."""
-    monkeypatch.setattr(environments, "pip_settings", lambda: {"UV_DEFAULT_INDEX": place})
+    monkeypatch.setattr(pip, "settings", lambda: {"UV_DEFAULT_INDEX": place})
     with pytest.raises(UsageError, match=expected) as caught:
         index.releases("trl")
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)

@@ -16,7 +16,7 @@ from faultline.base.errors import DIED, UsageError
 from faultline.catalogue.outcomes import Outcome
 from faultline.cli import app
 from faultline.runs import runner
-from faultline.stacks import environments, requests
+from faultline.stacks import environments, pip, requests
 from faultline.stacks.environments import Uninstallable
 from tests.support import reports
 
@@ -169,9 +169,9 @@ esac
 """
 MAKER = """
 import pathlib, sys, uv
-from faultline.stacks import environments
+from faultline.stacks import environments, pip
 
-environments.cache, environments.pip_settings = lambda: pathlib.Path(sys.argv[1]) / "stacks", dict
+environments.cache, pip.settings = lambda: pathlib.Path(sys.argv[1]) / "stacks", dict
 uv.find_uv_bin = lambda: sys.argv[1] + "/uv"
 print(environments.make(sys.argv[2]).python)
 """
@@ -268,7 +268,7 @@ def test_who_made_or_found_an_environment_uses_it(cache):
 )
 def test_uv_is_quoted_in_a_line(monkeypatch, words, kind, expected):
     """Breaks when a machine without network calls a release uninstallable, or a reason fills the screen."""
-    monkeypatch.setattr(environments, "pip_settings", dict)
+    monkeypatch.setattr(pip, "settings", dict)
     ended = subprocess.CompletedProcess([], 1, stderr=words)
     monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
     with pytest.raises(kind) as caught:
@@ -352,14 +352,14 @@ def test_pips_settings_reach_uv(monkeypatch):
     )
     ended = subprocess.CompletedProcess([], 0, stdout=listing)
     monkeypatch.setattr(environments.subprocess, "run", lambda *args, **kwargs: ended)
-    settings = environments.pip_settings()
+    settings = pip.settings()
     assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
     assert settings["UV_FIND_LINKS"] == "/wheels,/more"
     assert settings["UV_DEFAULT_INDEX"] == "https://c/simple"
 
 
 @pytest.fixture
-def pip(tmp_path, monkeypatch):
+def pip_config(tmp_path, monkeypatch):
     """pip's own configuration, as a file that it reads, and no variables."""
     for name in list(os.environ):
         if name.startswith(("PIP_", "UV_")) or name.lower().endswith("_proxy"):
@@ -368,31 +368,31 @@ def pip(tmp_path, monkeypatch):
     return lambda *lines: (tmp_path / "pip.conf").write_text("\n".join(("[install]", *lines)))
 
 
-def test_a_value_is_read_however_pip_quotes_it(pip, monkeypatch):
+def test_a_value_is_read_however_pip_quotes_it(pip_config, monkeypatch):
     """Breaks when a value with a quotation mark, which pip lists between other ones, is lost."""
     monkeypatch.setenv("PIP_INDEX_URL", "https://it's/simple")
-    pip("find-links =", "  /bob's", "  /a=b", "proxy = http://me:a\"b'c@proxy:1")
-    settings = environments.pip_settings()
+    pip_config("find-links =", "  /bob's", "  /a=b", "proxy = http://me:a\"b'c@proxy:1")
+    settings = pip.settings()
     assert settings["UV_DEFAULT_INDEX"] == "https://it's/simple" and settings["UV_FIND_LINKS"] == "/bob's,/a=b"
     assert settings["HTTP_PROXY"] == settings["HTTPS_PROXY"] == "http://me:a\"b'c@proxy:1"
 
 
-def test_a_proxy_of_the_shell_stays(pip, monkeypatch):
+def test_a_proxy_of_the_shell_stays(pip_config, monkeypatch):
     """Breaks when pip's proxy takes the place of one that somebody set for all programs."""
-    pip("proxy = http://pips:1")
+    pip_config("proxy = http://pips:1")
     monkeypatch.setenv("https_proxy", "http://shells:1")
-    settings = environments.pip_settings()
+    settings = pip.settings()
     assert settings["HTTP_PROXY"] == "http://pips:1" and "HTTPS_PROXY" not in settings
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("yes", "not found in the provided package locations"), ("no", "reached")]
 )
-def test_no_index_is_asked_where_pip_asks_none(pip, monkeypatch, tmp_path, value, expected):
+def test_no_index_is_asked_where_pip_asks_none(pip_config, monkeypatch, tmp_path, value, expected):
     """Breaks when uv fetches what pip was told not to; the index is a port where nobody answers."""
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    pip(f"no-index = {value}", "index-url = http://127.0.0.1:9/simple")
+    pip_config(f"no-index = {value}", "index-url = http://127.0.0.1:9/simple")
     (tmp_path / "wanted.in").write_text("trl\n")
     with pytest.raises((Uninstallable, UsageError), match=expected):
         environments.run_uv(["pip", "compile", str(tmp_path / "wanted.in"), "--python", sys.executable])
