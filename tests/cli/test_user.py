@@ -147,9 +147,10 @@ def test_the_log_of_a_run_that_died_is_diagnosed(call, clone, tmp_path):
     [more] = re.findall(r"^ *Details +(.*)$", answer, re.MULTILINE)
     assert more == f"'{clone}/bin/faultline' show ddp_unused_vision_tower"
     assert subprocess.run(more, shell=True, capture_output=True, check=False).returncode == 0
-    [again] = re.findall(r"^ *Reproduce +(make .* test-matrix .*)$", answer, re.MULTILINE)
-    dry = subprocess.run(f"{again} --dry-run", shell=True, capture_output=True, text=True, check=False)
-    assert dry.returncode == 0 and "ddp_unused_vision_tower/broken" in dry.stdout
+    [again] = re.findall(r"^ *Reproduce +(.*faultline' run --cell .*)$", answer, re.MULTILINE)
+    listed = again.replace(" run ", " list --ids ", 1)  # the same cells, without running them
+    done = subprocess.run(listed, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "ddp_unused_vision_tower/broken" in done.stdout
 
 
 @pytest.mark.slow
