@@ -1,4 +1,4 @@
-"""What pip is told of indexes and the network, for uv, which doesn't read it."""
+"""pip's settings of indexes and the network, for uv, which doesn't read them."""
 
 import ast
 import contextlib
