@@ -23,6 +23,15 @@ def pytest_terminal_summary(terminalreporter):
         )
 
 
+@pytest.fixture(scope="module")
+def chromium():
+    try:
+        with screenshots.browser() as opened:
+            yield opened
+    except screenshots.NoBrowser as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.fixture
 def asked(capsys):
     """Ask for something; gives the exit code, the output and the lines of the errors."""

@@ -2,6 +2,7 @@
 
 import re
 
+from faultline.base.markdown import BEGIN, END
 from faultline.base.paths import REPROS
 from faultline.catalogue import Failure
 
@@ -18,13 +19,13 @@ def sections(failure: Failure) -> dict[str, str]:
     """The prose of a failure's README: what comes before the first heading under an empty name, then each heading's
     paragraphs, without what was measured."""
     text = (REPROS / failure.name / "README.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition("<!-- measured: begin -->")
-    blocks = (before + rest.partition("<!-- measured: end -->")[2]).strip().split("\n\n")[1:]
-    parts_of: dict[str, list[str]] = {"": []}
+    before, _, rest = text.partition(BEGIN)
+    blocks = (before + rest.partition(END)[2]).strip().split("\n\n")[1:]
+    parts: dict[str, list[str]] = {"": []}
     for block in blocks:
         heading = re.match(r"\*\*([A-Z][\w' ]*)\.\*\* ", block)
         if heading:
-            parts_of[heading[1]] = [block[heading.end() :]]
+            parts[heading[1]] = [block[heading.end() :]]
         else:
-            parts_of[[*parts_of][-1]].append(block)
-    return {name: "\n\n".join(parts) for name, parts in parts_of.items()}
+            parts[[*parts][-1]].append(block)
+    return {name: "\n\n".join(texts) for name, texts in parts.items()}

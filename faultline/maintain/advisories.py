@@ -29,10 +29,19 @@ def run() -> int:
     """Write the advisory of every failure, in place of those that were there."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    for name, failure in failures().items():
-        (FOLDER / f"{PREFIX}{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(advisory(failure))))
+    for failure in failures().values():
+        (FOLDER / file_name(failure)).write_bytes(encoded(failure))
     print(f"{FOLDER}: {len(failures())} advisories")
     return EXIT_AS_EXPECTED
+
+
+def file_name(failure: Failure) -> str:
+    return f"{PREFIX}{failure.name}.json"
+
+
+def encoded(failure: Failure) -> bytes:
+    """The content of an advisory's file."""
+    return msgspec.json.format(msgspec.json.encode(advisory(failure)))
 
 
 def advisory(failure: Failure) -> Json:

@@ -7,14 +7,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.paths import GENERATED
 from faultline.catalogue.loading import failures
+from faultline.report.page import template
 from faultline.site import docs, facts, pages
 
 HERE = Path(__file__).parent
+TEMPLATES = HERE / "templates"
 FOLDER = GENERATED / "site"
 
 
@@ -40,34 +40,23 @@ def write(source: Path) -> None:
     """Write all that Sphinx reads."""
     shutil.copytree(HERE / "theme", source / "_static")
     (source / "_static" / "conf.py").rename(source / "conf.py")
-    templates = environment()
+    failure_page, stack_page = (template(TEMPLATES / name) for name in ("failure.md.j2", "stack.md.j2"))
     data = facts.entrance()
     _put(source / "_static" / "data.js", f"window.FAULTLINE = {json.dumps(data, separators=(',', ':'))};\n")
     cards = pages.cards()
-    _put(source / "index.md", templates.get_template("index.md.j2").render(cards=cards))
-    _put(source / "failures" / "index.md", templates.get_template("failures.md.j2").render(cards=cards))
+    _put(source / "index.md", template(TEMPLATES / "index.md.j2").render(cards=cards))
+    _put(source / "failures" / "index.md", template(TEMPLATES / "failures.md.j2").render(cards=cards))
     for failure in failures().values():
         page = pages.failure(failure)
-        for name, content in page.downloads.items():
-            _put(source / "_extra" / name, content)
-        _put(source / "failures" / f"{failure.name}.md", templates.get_template("failure.md.j2").render(page=page))
+        for file in page.files:
+            _put(source / "_extra" / file.name, file.content)
+        _put(source / "failures" / f"{failure.name}.md", failure_page.render(page=page))
     for stack in facts.stacks().values():
-        text = templates.get_template("stack.md.j2").render(page=pages.stack(stack))
+        text = stack_page.render(page=pages.stack(stack))
         _put(source / "stacks" / f"{stack.name}.md", text)
-    _put(source / "stacks" / "index.md", templates.get_template("stacks.md.j2").render(stacks=facts.stacks()))
+    _put(source / "stacks" / "index.md", template(TEMPLATES / "stacks.md.j2").render(stacks=facts.stacks()))
     docs.copy(source)
     docs.copy_linked(source)
-
-
-def environment() -> Environment:
-    """The templates of pages, which escape for HTML; what is Markdown already is marked as such."""
-    return Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _put(file: Path, content: str) -> None:

@@ -1,5 +1,6 @@
 """The committed pages on the site: the same files, with links that lead to where the site has what they name."""
 
+import functools
 import os
 import re
 import shutil
@@ -11,11 +12,10 @@ from faultline.catalogue.loading import failures
 
 # Of Markdown, and of the HTML in it.
 LINK = re.compile(r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset="))(?!https?:|#|mailto:)([^)"#\s]+)(#[^)"\s]*)?(?=[)"])""")
-
-
 COPIES = Path("_static", "files")
 
 
+@functools.cache
 def places() -> dict[Path, str]:
     """Where the site has a file of the repository, as Sphinx names the page; other files are downloads."""
     known = {ROOT / "repros" / name / "README.md": f"failures/{name}.md" for name in failures()}

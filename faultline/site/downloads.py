@@ -3,9 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
-from faultline.base.paths import GENERATED
 from faultline.catalogue import Failure
 from faultline.export.cell import place
 from faultline.export.emit import write
@@ -26,8 +23,8 @@ def of(failure: Failure) -> Iterator[Download]:
     if cell := reports.shown(failure):
         text = f"one file that shows it without Faultline ({cell.name})"
         yield Download(f"files/{failure.name}.py", text, write(place(cell)))
-    content = msgspec.json.format(msgspec.json.encode(advisories.advisory(failure))).decode()
-    yield Download(f"advisories/{advisories.PREFIX}{failure.name}.json", "the advisory, in the OSV format", content)
-    report = GENERATED / "reports" / f"{failure.name}.md"
+    advisory = advisories.encoded(failure).decode()
+    yield Download(f"advisories/{advisories.file_name(failure)}", "the advisory, in the OSV format", advisory)
+    report = reports.FOLDER / f"{failure.name}.md"
     if report.exists():
         yield Download(f"reports/{failure.name}.md", "the report for upstream", report.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import CHECKPOINTING, Cell, default_world
 from faultline.cells.words import ordered
-from faultline.observations import history, measured, store
+from faultline.observations import history, measured
 from faultline.stacks import requests
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
@@ -77,22 +77,18 @@ def stacks() -> dict[str, Version]:
 def grid(failure: Failure, stack: str) -> Grid:
     """What the broken variants do on a stack."""
     observed = {
-        cell: did
+        (cell.variant, cell.strategy, cell.checkpointing): did
         for cell, did in measured.outcomes(failure, stack).items()
         if cell.broken and cell.precision == "fp32" and cell.world_size == default_world(cell)
     }
-    names = ordered((cell.strategy for cell in observed), strategies.names())
+    names = ordered((strategy for _, strategy, _ in observed), strategies.names())
     lines = []
     for variant in (each.name for each in failure.variants if each.broken):
         for mode in CHECKPOINTING:
-            did = [observed.get(Cell(failure.name, variant, name, mode, "fp32", _world(name))) for name in names]
+            did = [observed.get((variant, name, mode)) for name in names]
             if any(did):
                 lines.append(Line(variant, mode, did))
     return Grid(stack, names, lines)
-
-
-def _world(strategy: str) -> int:
-    return default_world(Cell("", "", strategy))
 
 
 @functools.cache
@@ -165,9 +161,3 @@ def for_browser(pattern: str) -> list[str]:
     flags = FLAGS.match(pattern)
     source = FLAGS.sub("", pattern).replace("(?P<", "(?<").replace(r"\A", r"(?<![\s\S])").replace(r"\Z", r"(?![\s\S])")
     return [source, flags[1] if flags else ""]
-
-
-def errors_on(stack: str, failure: str) -> list[str]:
-    """The texts of the errors with which a failure's cells ended on a stack, shortest first."""
-    ids = {row.error for rows in store.rows(failure).values() for row in rows if row.stack == stack and row.error}
-    return sorted((store.errors()[each].text for each in ids if each in store.errors()), key=len)

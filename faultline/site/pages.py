@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
@@ -12,12 +12,13 @@ from faultline.base.paths import REPROS
 from faultline.base.text import count
 from faultline.catalogue import stories
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did
 from faultline.cells import claims
 from faultline.observations import measured, verdicts
 from faultline.report.run import SYMBOLS
 from faultline.site import docs, downloads, facts
+from faultline.site.downloads import Download
 
+MARKDOWN = MarkdownIt("commonmark", {"html": False})
 ORDER = ("verified", "conditional", "refuted", "untested")
 
 
@@ -35,32 +36,6 @@ class Card:
     def label(self) -> str:
         """The name, which may be broken after any underscore."""
         return self.name.replace("_", "_\u200b")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a cell did, as a grid shows it."""
-
-    outcome: str
-    symbol: str
-    text: str
-
-
-@dataclass(frozen=True)
-class GridLine:
-    variant: str
-    checkpointing: str
-    cells: Sequence[Shown | None]
-
-
-@dataclass(frozen=True)
-class ShownGrid:
-    """A failure's grid on one stack, with the sentence before it and the label that a screen reader reads."""
-
-    intro: str
-    label: str
-    strategies: Sequence[str]
-    lines: Sequence[GridLine]
 
 
 @dataclass(frozen=True)
@@ -93,16 +68,15 @@ class FailurePage:
     today: str
     errors: Mapping[str, str]
     cause: str
-    grids: Sequence[ShownGrid]
-    legend: str
+    grids: Sequence[facts.Grid]
+    symbols: Mapping[str, str]
     strip: Sequence[Box]
     claims: Sequence[ClaimLine]
     beside: str
     commands: str
     run: str
     record: str
-    links: Sequence[tuple[str, str]]
-    downloads: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[Download]
 
 
 @dataclass(frozen=True)
@@ -137,7 +111,6 @@ def failure(failure: catalogue.Failure) -> FailurePage:
     lead, record = story.pop(""), story.pop("Record")
     prose, code = split(record)
     cause, run = story.pop("Cause"), story.pop("What is run")
-    files = list(downloads.of(failure))
     trainers = sorted({variant.trainer for variant in failure.variants if variant.trainer and variant.broken})
     stacks = dict.fromkeys((measured.shown_on(failure), TODAY))
     return FailurePage(
@@ -148,16 +121,15 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         today=verdicts.today(failure),
         errors={name: pattern for name, pattern in failure.errors.items() if name not in failure.also_raises},
         cause=cause,
-        grids=[shown_grid(facts.grid(failure, stack)) for stack in stacks],
-        legend=", ".join(f"{SYMBOLS[word]} {word}" for word in SYMBOLS if word != "invalid") + ".",
+        grids=[facts.grid(failure, stack) for stack in stacks],
+        symbols=SYMBOLS,
         strip=strip(failure),
         claims=claim_lines(failure),
         beside="\n\n".join(f"### {name}\n\n{text}" for name, text in story.items()),
         commands="\n".join(commands(failure)),
         run=run,
         record=prose,
-        links=[(each.name, each.text) for each in files],
-        downloads={each.name: each.content for each in files},
+        files=[*downloads.of(failure)],
     )
 
 
@@ -170,17 +142,6 @@ def split(text: str) -> tuple[str, str]:
     blocks = text.split("\n\n")
     code = [block for block in blocks if block.startswith("    ")]
     return "\n\n".join(block for block in blocks if block not in code), "\n\n".join(code)
-
-
-def shown_grid(grid: facts.Grid) -> ShownGrid:
-    name = "today's stack" if grid.stack == TODAY else grid.stack
-    where = f"On {name}" if grid.stack == TODAY else f"On [{name}](../stacks/{grid.stack}.md)"
-    lines = [GridLine(line.variant, line.checkpointing, [shown(did) for did in line.cells]) for line in grid.lines]
-    return ShownGrid(f"{where}, in fp32 on two ranks:", f"outcomes on {name}", grid.strategies, lines)
-
-
-def shown(did: Did | None) -> Shown | None:
-    return Shown(did[0], SYMBOLS[did[0]], str(Did(*did))) if did else None
 
 
 def strip(failure: catalogue.Failure) -> list[Box]:
@@ -247,4 +208,4 @@ def stack(stack: facts.Version) -> StackPage:
 
 def html(text: str) -> str:
     """Markdown of one line as HTML."""
-    return MarkdownIt("commonmark", {"html": False}).renderInline(text)
+    return MARKDOWN.renderInline(text)

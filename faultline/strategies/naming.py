@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from faultline import strategies
 from faultline.base.text import matches
@@ -18,14 +19,15 @@ def table(*keys: str) -> Table:
     return tuple(row for key in keys for family in families for row in getattr(family, key, ()))
 
 
+def _merged(key: str) -> dict[str, Any]:
+    """What all families have in a table under some constant."""
+    return {name: each for family in strategies.families().values() for name, each in getattr(family, key, {}).items()}
+
+
 @functools.cache
 def presets() -> dict[str, tuple[str, ...]]:
     """The accelerate configs that TRL's command line knows by name, and their strategies."""
-    return {
-        name: patterns
-        for family in strategies.families().values()
-        for name, patterns in getattr(family, "PRESETS", {}).items()
-    }
+    return _merged("PRESETS")
 
 
 @functools.cache
@@ -45,11 +47,7 @@ def switches() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 @functools.cache
 def aliases() -> dict[str, str]:
     """What people call strategies, in small letters and digits, and what they are called here."""
-    return {
-        alias: name
-        for family in strategies.families().values()
-        for alias, name in getattr(family, "ALIASES", {}).items()
-    }
+    return _merged("ALIASES")
 
 
 def configured(**settings: object) -> frozenset[str]:

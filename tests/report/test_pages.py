@@ -34,15 +34,6 @@ pytestmark = pytest.mark.slow
 MODES = ("light", "dark")
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    try:
-        with screenshots.browser() as opened:
-            yield opened
-    except screenshots.NoBrowser as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture
 def example(monkeypatch):
     """A catalogue of one made-up failure."""

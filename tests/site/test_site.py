@@ -8,7 +8,6 @@ from axe_playwright_python.sync_playwright import Axe
 
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
-from faultline.maintain import screenshots
 from faultline.site import build, docs, facts, pages
 
 WIDTHS = (390, 768, 1440)
@@ -23,15 +22,6 @@ def site(tmp_path_factory):
     build.run()
     yield build.FOLDER
     patch.undo()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    try:
-        with screenshots.browser() as opened:
-            yield opened
-    except screenshots.NoBrowser as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture
