@@ -41,11 +41,17 @@ class Range:
 
     def reaches(self, version: Version) -> bool:
         """Whether none of it is older than a version."""
-        return self.allowed.is_subset(_allowed(f">={version}"))
+        return _within(self.allowed, ">=", version)
 
     def ends_by(self, version: Version) -> bool:
         """Whether none of it is newer than a version."""
-        return self.allowed.is_subset(_allowed(f"<={version}"))
+        return _within(self.allowed, "<=", version)
+
+
+# An audit asks the same of thousands of cells.
+@functools.cache
+def _within(versions: VersionRange, operator: str, version: Version) -> bool:
+    return versions.is_subset(_allowed(f"{operator}{version}"))
 
 
 @functools.cache
@@ -65,6 +71,7 @@ def parse(text: str) -> Range:
     return Range(text.strip(), allowed, Version(exact[0]) if exact else None)
 
 
+@functools.cache
 def exactly(version: str) -> Range:
     """The range of one release, whichever build of it."""
     return parse(f"=={public(version)}")
