@@ -54,7 +54,10 @@ def needs() -> dict[str, str]:
 
 
 def failure_named(name: str) -> Failure:
-    """The failure of that name; refuses any other name, with the nearest."""
+    """The failure of that name; refuses any other name, with all that begin with it, or the nearest."""
+    begin = [each for each in failures() if name and each.startswith(name)]
+    if name not in failures() and len(begin) > 1:
+        raise UsageError(f"{len(begin)} failures begin with {name!r}: {', '.join(begin)}")
     if name not in failures():
         raise unknown("failure", name, list(failures()))
     return failures()[name]

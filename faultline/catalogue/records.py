@@ -21,6 +21,7 @@ class Variant:
     as well, where else only broken variants do, under some strategies. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
     `needs`, `look_for` and `package` are what recognise.toml has (see `recognition.Project`).
+    `text` says in a line what is run, where no claim does (see `Failure.described`).
     """
 
     remedy: str
@@ -33,6 +34,7 @@ class Variant:
     look_for: str = ""
     package: str = ""
     checkpointing: tuple[str, ...] = ()
+    text: str = ""
 
     @property
     def name(self) -> str:
@@ -90,6 +92,7 @@ class Claim:
 class Failure:
     """One documented defect: what failure.py says, with what the folder's other files add to it.
 
+    - `title`: what goes wrong, for anybody who has it; `first_seen`: the model or the program that had it first.
     - `errors`: a name for each error, and the pattern of its text. What is in `also_raises`, kinds of divergence and
       signals too, is another failure's, which these models meet as well, and so is the pattern, unless it is given
       here: no remedy is asked to help against it.
@@ -109,12 +112,21 @@ class Failure:
     also_raises: tuple[str, ...] = ()
     checkpointing: tuple[str, ...] = ("*",)
     upstream: str = ""
+    first_seen: str = ""
     name: str = ""
     recognition: Recognition = field(default_factory=Recognition)
     history: History = field(default_factory=History)
 
     def variant(self, name: str) -> Variant:
         return next(v for v in self.variants if v.name == name)
+
+    def described(self, variant: Variant) -> str:
+        """What a variant runs, in a line: in its author's words, or in those of the claim that proposes it."""
+        if variant.text:
+            return variant.text
+        exactly = [claim.text for claim in self.claims.values() if claim.swap.get("variant") == variant.name]
+        alike = [claim.text for claim in self.claims.values() if claim.swap.get("remedy") == variant.remedy]
+        return "the failure" if variant.broken else [*exactly, *alike, ""][0]
 
     def signature(self, text: str) -> str:
         """The name of the first error whose pattern is found in a text, or ``other``."""

@@ -1,6 +1,7 @@
 """The prose of a failure's README."""
 
 import re
+from collections.abc import Mapping
 
 from faultline.base.markdown import BEGIN, END
 from faultline.base.paths import REPROS
@@ -29,3 +30,23 @@ def sections(failure: Failure) -> dict[str, str]:
         else:
             parts[[*parts][-1]].append(block)
     return {name: "\n\n".join(texts) for name, texts in parts.items()}
+
+
+def seen(story: Mapping[str, str]) -> tuple[str, str]:
+    """What somebody with the failure sees: a story's first paragraph, and the error as it is on record, indented.
+
+    Empty where a story has none.
+    """
+    return story.get("", ""), split(story.get("Record", ""))[1]
+
+
+def split(text: str) -> tuple[str, str]:
+    """The prose of a text, and its indented blocks."""
+    blocks = text.split("\n\n")
+    code = [block for block in blocks if block.startswith("    ")]
+    return "\n\n".join(block for block in blocks if block not in code), "\n\n".join(code)
+
+
+def plain(text: str) -> str:
+    """Prose in one line, with each link as its text."""
+    return " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).split())

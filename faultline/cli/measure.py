@@ -34,18 +34,23 @@ def list_(
     ids: Annotated[bool, Parameter(help="Print only ids, one on each line.")] = False,
     left_out: Annotated[bool, Parameter(help="Print what the default matrix lacks, each with the rule.")] = False,
 ) -> int:
-    """List the cells of a selection, and what the default matrix leaves out and why."""
+    """List the failures of a selection, with their titles and their cells."""
     at_most_one(ids=ids, left_out=left_out)
     from faultline.matrix import command
 
     return command.list_cells(axes.selection(), ids, left_out)
 
 
-def show(failure: Annotated[str, Parameter(help="The name of a failure.")], /) -> int:
-    """Show a failure: its records, its variants, and the verdict on each claim."""
+def show(
+    failure: Annotated[str, Parameter(help="The name of a failure.")],
+    /,
+    *,
+    signatures: Annotated[bool, Parameter(help="Also print the patterns of its errors.")] = False,
+) -> int:
+    """Show a failure: its cause, what you see, what helps and what doesn't, and its records."""
     from faultline.matrix import command
 
-    return command.show(failure)
+    return command.show(failure, signatures)
 
 
 def report(run: RunName = "", /) -> int:

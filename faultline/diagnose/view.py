@@ -32,6 +32,8 @@ def _named(console: Console, diagnosis: Diagnosis, match: Match, details: Detail
     style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
     _headline(console, matching.name_of(match, diagnosis.either), title, style)
+    if seen := match.failure.first_seen:
+        _line(console, Text(f"  first seen in: {seen}", style="dim"))
     for distinction in matching.apart(match, diagnosis.either):
         _line(console, f"  {distinction}")
     console.print()

@@ -43,7 +43,7 @@ def families() -> str:
 
 def table() -> str:
     """Markdown: each failure on one line, with where it happens today, its fix and its first remedy."""
-    head = ("failure", "what you see", "where today", "fixed in", "what helps first")
+    head = ("failure", "what you see", "where today", "fixed in", "what helps first", "first seen in")
     return "\n".join(headed(head, [row(*_line(failure)) for failure in failures().values()]))
 
 
@@ -54,4 +54,5 @@ def _line(failure: Failure) -> tuple[str, ...]:
         verdicts.today(failure),
         re.split(r"[:;]|, wh(?:ich|ose)\b", failure.until)[0],
         verdicts.first_remedy(failure),
+        failure.first_seen,
     )

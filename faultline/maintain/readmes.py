@@ -63,6 +63,7 @@ def measured_part(failure: Failure, results: Iterable[Result]) -> str:
     main = _usual_only(observed)
     stacks = sorted({one_line(stack_name(result.stack)) for result in results if result.stack})
     parts = [
+        f"First seen in: {failure.first_seen}." if failure.first_seen else "",
         f"Measured with {'; '.join(stacks) or 'an unknown stack'}, on {_DEVICES.get(device, device)},"
         " in fp32 on 2 ranks (`single`: one process).",
         "\n".join(happens(failure, main)),

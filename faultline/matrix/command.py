@@ -1,6 +1,5 @@
 """The verbs of the matrix: run its cells, list them, show a failure, show a run again."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,12 +7,13 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.packages import TODAY, stack_name
+from faultline.catalogue import stories
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.cell import Cell
-from faultline.cells.rules import every_rule
 from faultline.cells.selection import Selection, left_out, select
-from faultline.observations import measured, verdicts
+from faultline.observations import measured
+from faultline.report import failure as report_failure
 from faultline.report import junit, listing, page, terminal
 from faultline.runs import folders, results, shards, storage
 from faultline.runs.devices import runnable
@@ -89,7 +89,7 @@ def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
 
 
 def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool = False) -> int:
-    """Print how many cells each failure has, or which; and what the default matrix leaves out and why."""
+    """Print the failures of a selection with their cells' number, or which cells; or what is left out and why."""
     cells = select(failures(), selection)
     if only_ids:
         print(*(cell.id for cell in cells), sep="\n")
@@ -97,17 +97,22 @@ def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool
         for cell, rule in left_out(failures(), selection):
             print(f"{cell.id}  {rule}")
     else:
-        counts = Counter(rule for _, rule in left_out(failures(), Selection(device=selection.device)))
-        listing.overview(Console(), cells, {rule.reason: counts[rule.reason] for rule in every_rule()})
+        chosen = {*cells}
+        others = sum(cell not in chosen for cell, _ in left_out(failures(), selection))
+        listing.overview(Console(), cells, others)
     return EXIT_AS_EXPECTED
 
 
-def show(name: str) -> int:
-    """Print a failure's record, its variants, and the verdict on each claim."""
-    failure = failure_named(name)
-    known = {key: verdicts.known(failure, claim) for key, claim in failure.claims.items()}
-    source = f"Verdicts from the committed record, measured with {stack_name(measured.pinned())}."
-    listing.failure(Console(), failure, known, f"{source} `faultline run --failure {name}` measures them here.")
+def show(name: str, signatures: bool = False) -> int:
+    """Print a failure: its cause, what one sees, what helps and what doesn't, its records."""
+    wanted = failure_named(name)
+    newest = next(storage.runs(), None)
+    results = [each for each in newest.results(name) if each.cell.failure == name] if newest else []
+    fates = report_failure.fates(wanted, results)
+    source = f"with {stack_name(measured.pinned())}"
+    if newest and results:
+        source += f"; your newest run is {newest.shown}"
+    report_failure.show(Console(), wanted, stories.sections(wanted), fates, source, signatures)
     return EXIT_AS_EXPECTED
 
 

@@ -38,6 +38,14 @@ def known(failure: Failure, claim: Claim) -> Verdict:
     return claims.verdict(failure, claim, measured.outcomes(failure, there), others)
 
 
+def on_record(failure: Failure, claim: Claim) -> Judged:
+    """How a claim fares by what was measured before, and on which stacks if not today's."""
+    verdict, there = known(failure, claim), stack(failure, claim)
+    other = claim.swap.get("stack", there)
+    places = where(failure, verdict, measured.outcomes(failure, other))
+    return Judged(verdict, tuple(places), () if there == TODAY else tuple(dict.fromkeys((there, other))))
+
+
 WORDS = {"misplaced": "misplaced", "diverges": "silent", "raises": "raises", "hangs": "hangs", "crashes": "crashes"}
 
 

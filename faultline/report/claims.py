@@ -6,7 +6,6 @@ from faultline.base.packages import TODAY
 from faultline.catalogue import Failure
 from faultline.cells import claims
 from faultline.cells.claims import Verdict
-from faultline.observations import measured
 from faultline.observations import verdicts as judging
 from faultline.observations.verdicts import Judged, stack
 from faultline.runs.results import Result, outcomes
@@ -17,13 +16,10 @@ def in_run(failure: Failure, results: Collection[Result]) -> dict[str, Judged]:
     observed = outcomes(results)
     judged = {}
     for key, verdict in verdicts(failure, results).items():
-        there = stack(failure, verdict.claim)
-        if there == TODAY:
+        if stack(failure, verdict.claim) == TODAY:
             judged[key] = Judged(verdict, tuple(judging.where(failure, verdict, observed)))
-            continue
-        before, other = judging.known(failure, verdict.claim), verdict.claim.swap.get("stack", there)
-        places = judging.where(failure, before, measured.outcomes(failure, other))
-        judged[key] = Judged(before, tuple(places), tuple(dict.fromkeys((there, other))))
+        else:
+            judged[key] = judging.on_record(failure, verdict.claim)
     return judged
 
 

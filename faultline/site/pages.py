@@ -12,8 +12,8 @@ from faultline.base.paths import REPROS
 from faultline.base.text import count
 from faultline.catalogue import stories
 from faultline.catalogue.loading import failures
-from faultline.cells import claims
 from faultline.observations import measured, verdicts
+from faultline.report import failure as report_failure
 from faultline.report.run import SYMBOLS
 from faultline.site import docs, downloads, facts
 from faultline.site.downloads import Download
@@ -63,6 +63,7 @@ class FailurePage:
 
     name: str
     title: str
+    first_seen: str
     trainers: str
     sees: str
     today: str
@@ -101,23 +102,31 @@ def cards() -> list[Card]:
 
 def searched(failure: catalogue.Failure) -> str:
     """The words by which the entrance finds a failure: its name, its title, its claims and its records."""
-    texts = (failure.name, failure.title, *(claim.text for claim in failure.claims.values()), *failure.records)
+    texts = (
+        failure.name,
+        failure.title,
+        failure.first_seen,
+        *(claim.text for claim in failure.claims.values()),
+        *failure.records,
+    )
     return " ".join(dict.fromkeys(" ".join(texts).lower().split()))
 
 
 def failure(failure: catalogue.Failure) -> FailurePage:
     """The page of one failure."""
     story = {name: relinked(failure, text) for name, text in stories.sections(failure).items()}
-    lead, record = story.pop(""), story.pop("Record")
-    prose, code = split(record)
+    sees = "\n\n".join(filter(None, stories.seen(story)))
+    story.pop("")
+    record, _ = stories.split(story.pop("Record"))
     cause, run = story.pop("Cause"), story.pop("What is run")
     trainers = sorted({variant.trainer for variant in failure.variants if variant.trainer and variant.broken})
     stacks = dict.fromkeys((measured.shown_on(failure), TODAY))
     return FailurePage(
         name=failure.name,
         title=failure.title,
+        first_seen=failure.first_seen,
         trainers=", ".join(f"`{trainer}`" for trainer in trainers),
-        sees="\n\n".join(filter(None, (lead, code))),
+        sees=sees,
         today=verdicts.today(failure),
         errors={name: pattern for name, pattern in failure.errors.items() if name not in failure.also_raises},
         cause=cause,
@@ -126,22 +135,15 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         strip=strip(failure),
         claims=claim_lines(failure),
         beside="\n\n".join(f"### {name}\n\n{text}" for name, text in story.items()),
-        commands="\n".join(commands(failure)),
+        commands="\n".join((f"faultline show {failure.name}", *report_failure.commands(failure))),
         run=run,
-        record=prose,
+        record=record,
         files=[*downloads.of(failure)],
     )
 
 
 def relinked(failure: catalogue.Failure, text: str) -> str:
     return docs.relinked(text, REPROS / failure.name, f"failures/{failure.name}.md")
-
-
-def split(text: str) -> tuple[str, str]:
-    """The prose of a text, and its indented blocks."""
-    blocks = text.split("\n\n")
-    code = [block for block in blocks if block.startswith("    ")]
-    return "\n\n".join(block for block in blocks if block not in code), "\n\n".join(code)
 
 
 def strip(failure: catalogue.Failure) -> list[Box]:
@@ -178,15 +180,6 @@ def link(url: str) -> str:
     if issue := re.fullmatch(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+).*", url):
         return f"{issue[1]}#{issue[2]}"
     return url.removeprefix("https://").partition("/")[0]
-
-
-def commands(failure: catalogue.Failure) -> list[str]:
-    """The commands that show a failure, as they are typed."""
-    showing = claims.showing(failure, measured.outcomes(failure))
-    cell = next(iter(measured.quick(showing)), None)
-    lines = [f"faultline run --failure {failure.name}", f"faultline show {failure.name}"]
-    lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
-    return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])
 
 
 def stack(stack: facts.Version) -> StackPage:

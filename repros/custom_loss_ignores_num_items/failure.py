@@ -9,7 +9,8 @@ AUTO = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps":
 MICRO = 2  # micro-batches of a step; every second one has only short rows
 
 FAILURE = Failure(
-    title="A custom `compute_loss` that ignores `num_items_in_batch` multiplies gradients by the accumulation steps",
+    title="A loss that ignores `num_items_in_batch` grows with the accumulation steps",
+    first_seen="TRL's DPO trainer, and custom `compute_loss` methods of transformers' `Trainer`",
     since="transformers 4.46",
     until="not fixed: it is the contract of `compute_loss`, and nothing warns of a loss that doesn't keep it",
     checkpointing=("off",),  # checkpointing has no part in how a loss is scaled
@@ -17,7 +18,8 @@ FAILURE = Failure(
     variants=(
         Variant("broken", trainer="trainer", strategies=("single", "ddp", "zero*", "fsdp1-full", "fsdp2")),
         *variants("default_loss num_items flag scaled_flag clip lower_lr", "trainer", SOME),
-        *variants("equal_lengths flag_equal_lengths scaled_flag_equal_lengths lower_lr_equal_lengths", "trainer", SOME),
+        Variant("equal_lengths", "trainer", SOME, text="the failure, where all micro-batches have as many tokens"),
+        *variants("flag_equal_lengths scaled_flag_equal_lengths lower_lr_equal_lengths", "trainer", SOME),
     ),
     claims={
         "https://github.com/huggingface/trl/pull/6478": helps(

@@ -5,7 +5,8 @@ from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps,
 OPENTSLM = "https://github.com/OpenTSLM/OpenTSLM/pull/49"
 
 FAILURE = Failure(
-    title="A forward pass around DDP's wrapper leaves gradients unreduced: the replicas drift apart",
+    title="A forward pass around DDP's wrapper isn't reduced, and the ranks drift apart",
+    first_seen="sd-scripts; later TRL's DPO and KTO trainers with `use_liger_kernel=True`",
     since="torch's first DistributedDataParallel; trl until 1.13 with use_liger_kernel=True",
     until="not fixed: DDP prepares its reduction in its own forward; trl 1.14.0 goes through the wrapper",
     checkpointing=("off",),
@@ -21,7 +22,9 @@ FAILURE = Failure(
         Variant("broken", trainer="dpo", strategies=("single", "ddp*", "zero[23]", "fsdp1-full", "fsdp2")),
     ),
     claims={
-        "https://github.com/jingyaogong/minimind/pull/854": helps("call the wrapper", remedy="wrapper"),
+        "https://github.com/jingyaogong/minimind/pull/854": helps(
+            "call the wrapper, not `model.module`", remedy="wrapper"
+        ),
         "https://github.com/huggingface/trl/pull/3260": helps("TRL's `_ForwardRedirection`", remedy="redirected"),
         OPENTSLM: helps("`all_reduce` the gradients after each backward pass", remedy="reduced_by_hand"),
         "https://github.com/moojink/openvla-oft/issues/160": helps("`all_reduce` the loss", remedy="reduced_loss"),

@@ -1,12 +1,14 @@
 """LoRA with reentrant checkpointing under DDP: a parameter is marked as ready twice."""
 
-from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps, variants
+from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps
 
 TRANSFORMERS = "https://github.com/huggingface/transformers/issues/15191"
 DEFAULT = "https://github.com/huggingface/trl/pull/4811"
+DDP = ("single", "ddp*")
 
 FAILURE = Failure(
-    title="LoRA with reentrant checkpointing under DDP marks a parameter as ready twice",
+    title="Reentrant checkpointing under DDP marks a parameter as ready twice",
+    first_seen="LoRA training, for which transformers' `Trainer` sets `find_unused_parameters=True`",
     since="2023-04 at the latest",
     until="not fixed: TRL and transformers take non-reentrant checkpointing by default now; reentrant is as it was",
     upstream="huggingface/transformers",
@@ -16,9 +18,15 @@ FAILURE = Failure(
     also_raises=("static-graph-no-sync", "recomputed-empty", "no-grad-fn", "not-a-loss"),
     variants=(
         Variant("broken", checkpointing=EVERY_MODE),
-        *variants("two_forwards_broken accumulation_broken", strategies=("single", "ddp*")),
-        Variant("broken", trainer="sft", strategies=("single", "ddp*")),
-        Variant("default_broken", trainer="sft", strategies=("ddp-find-unused",)),
+        Variant("two_forwards_broken", "", DDP, text="the failure, with two forward passes before one backward pass"),
+        Variant("accumulation_broken", "", DDP, text="the failure, with two micro-batches under `no_sync()`"),
+        Variant("broken", "sft", DDP),
+        Variant(
+            "default_broken",
+            "sft",
+            ("ddp-find-unused",),
+            text="the failure, with the arguments as they are by default",
+        ),
     ),
     claims={
         DEFAULT: helps('`gradient_checkpointing_kwargs={"use_reentrant": False}`', checkpointing="non-reentrant"),

@@ -3,7 +3,8 @@
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
 FAILURE = Failure(
-    title="DDP with a static graph and gradient accumulation ends in an internal assertion",
+    title="DDP's static graph with gradient accumulation ends in an internal assertion",
+    first_seen="accelerate's gradient accumulation, where it shows as a `SystemError`",
     since="torch 2.11 (the oldest that was tried)",
     until="not fixed: the first backward pass, in which a static graph is learnt, must be a synchronised one",
     upstream="pytorch/pytorch",

@@ -5,7 +5,8 @@ from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps,
 UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
 
 FAILURE = Failure(
-    title="Parameters that begin to require gradients once DDP has wrapped the model are never synchronised",
+    title="Parameters unfrozen once DDP has wrapped the model are never synchronised",
+    first_seen="plain torch, and Lightning's `BackboneFinetuning`",
     since="torch's first DistributedDataParallel (reported in 2018)",
     until="not fixed: DDP's hooks are for what requires gradients when it is made",
     checkpointing=("off",),

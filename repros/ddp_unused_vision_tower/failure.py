@@ -3,7 +3,8 @@
 from faultline.catalogue import Failure, Variant, fails, helps, shows, variants
 
 FAILURE = Failure(
-    title="Gemma3 supervised fine-tuning on text dies in DDP because the vision tower is unused",
+    title="Parameters that take no part in a step's loss stop DDP",
+    first_seen="Gemma3's vision tower and projector, fine-tuned on text with TRL",
     since="torch's DDP has always asked for a gradient of every parameter",
     until="not fixed: DDP's documented contract",
     upstream="huggingface/trl",
@@ -11,21 +12,27 @@ FAILURE = Failure(
     # DDP that looks for unused parameters, with reentrant checkpointing; accelerate 1.14, which splits tied embeddings
     also_raises=("marked-ready-twice", "shared-parameter"),
     variants=(
-        Variant("images_on_one_rank"),
+        Variant("images_on_one_rank", text="the same model, where some ranks use parameters that others don't"),
         *variants("broken freeze_unused", trainer="sft"),
-        Variant("default_broken", trainer="sft", strategies=("ddp",), checkpointing=("reentrant", "non-reentrant")),
+        Variant(
+            "default_broken",
+            trainer="sft",
+            strategies=("ddp",),
+            checkpointing=("reentrant", "non-reentrant"),
+            text="the failure, with the arguments as they are by default",
+        ),
         Variant("config_under_torchrun", trainer="sft", strategies=("ddp",)),
         Variant("accelerate_launch", trainer="sft", strategies=("zero2", "zero3")),
     ),
     claims={
         "https://github.com/huggingface/trl/issues/3207": (
             helps("`find_unused_parameters=True`", "*broken/ddp", strategy="ddp-find-unused"),
+            helps("freeze the unused parameters (`requires_grad=False`)", remedy="freeze_unused"),
             helps(
-                "change the forward pass so that vision tower and projector always take part",
+                "change the forward pass so that every parameter takes part (Gemma3: an image in every row)",
                 "broken",
                 remedy="touch_everything",
             ),
-            helps("freeze the unused parameters (`requires_grad=False`)", remedy="freeze_unused"),
             helps(
                 'set `"zero_allow_untested_optimizer": true` in the DeepSpeed config, and start with `torchrun`',
                 "sft-broken/ddp",

@@ -4,7 +4,8 @@ from faultline.base.errors import CheckFailed
 from faultline.catalogue import TRIED_HERE, Failure, Variant, detects, helps, present, trains, variants
 
 FAILURE = Failure(
-    title="`max_grad_norm` is ignored under DeepSpeed where the config has no `gradient_clipping`",
+    title="DeepSpeed ignores `max_grad_norm` if its config has no `gradient_clipping`",
+    first_seen="axolotl",
     since="March 2024, as reported; clipped unasked since deepspeed 0.19.3",
     until="not fixed: transformers fills the key in only where the config has it",
     upstream="huggingface/transformers",

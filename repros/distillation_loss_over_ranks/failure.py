@@ -11,7 +11,8 @@ TRAINERS = {  # their names in TRL, and their settings; SFT's own loss is the co
 }
 
 FAILURE = Failure(
-    title="Distillation trainers divide their gradients by the number of ranks once too often",
+    title="A trainer's own loss over `num_items_in_batch` is averaged over ranks again",
+    first_seen="TRL's distillation trainers (GKD, GOLD and IW-OPD) since trl 1.7.0",
     since="trl 1.7.0 (2026-06-25), which has pull request 6006",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",

@@ -33,7 +33,8 @@ WHOLE = dict.fromkeys(("a2po", "gkd_on_policy", "iw_opd"), ("fsdp2",))
 WHOLE |= dict.fromkeys(("distillation", "gkd", "gold"), FSDP)
 
 FAILURE = Failure(
-    title="The teacher of distillation trainers is neither sharded nor moved to the accelerator under FSDP",
+    title="A teacher or other second model is neither sharded nor moved under FSDP",
+    first_seen="TRL's GKD trainer, whose teacher stays on the CPU",
     since="January 2025, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
@@ -53,7 +54,7 @@ FAILURE = Failure(
         Variant("device_placement", "gkd", FSDP, second="teacher_model"),
     ),
     claims={
-        FIX: helps("`prepare_fsdp(teacher, accelerator)`", remedy="prepare_fsdp"),
+        FIX: helps("TRL's `prepare_fsdp(model, accelerator)` on the second model", remedy="prepare_fsdp"),
         DPO: trains("DPO's reference model is fixed", "dpo-broken", key="dpo"),
         "https://github.com/huggingface/trl/issues/2580": (
             trains("only FSDP is affected", "*broken/zero3"),
@@ -63,7 +64,7 @@ FAILURE = Failure(
                 key="unwrap_model_for_generation",
             ),
         ),
-        TRIED_HERE: helps("`device_placement=True`", remedy="device_placement"),
+        TRIED_HERE: helps("`device_placement=True` of `prepare_model`", remedy="device_placement"),
     },
 )
 

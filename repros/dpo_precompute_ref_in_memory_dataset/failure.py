@@ -6,7 +6,8 @@ SOME = ("single", "ddp", "zero2", "zero3", "fsdp1-full", "fsdp2")
 FIX = "https://github.com/huggingface/trl/pull/6348"
 
 FAILURE = Failure(
-    title="`precompute_ref_log_probs` with a data set in memory: other ranks can't open what rank 0 has cached",
+    title="Other ranks can't open what rank 0 has cached of a data set in memory",
+    first_seen="TRL's DPO trainer with `precompute_ref_log_probs=True`",
     since="June 2026, with trl's pull request 5906",
     until="closed upstream in July 2026, and open with trl 1.16.0 on two ranks or more",
     upstream="huggingface/trl",

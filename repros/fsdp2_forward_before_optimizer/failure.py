@@ -8,6 +8,7 @@ PYTORCH_154704 = "https://github.com/pytorch/pytorch/pull/154704"
 
 FAILURE = Failure(
     title="An optimizer made after a forward pass holds dead parameters under FSDP2",
+    first_seen="plain torch with `fully_shard`",
     since="torch's first release with fully_shard",
     until="not fixed: what isn't resharded after a forward pass stays unsharded until the backward pass, by design",
     upstream="pytorch/pytorch",

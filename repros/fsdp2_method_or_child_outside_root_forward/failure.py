@@ -1,12 +1,13 @@
 """A method, a child or the head's weight used outside of the forward pass of FSDP2's root."""
 
-from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, variants
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present
 
 TRL_6076 = "https://github.com/huggingface/trl/issues/6076"
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
 
 FAILURE = Failure(
-    title="A method, a child or a weight used outside the root's forward pass meets shards",
+    title="A method, a child or a weight used outside the root's forward meets shards",
+    first_seen="plain torch with FSDP; later TRL's `chunked_nll` loss with an adapter",
     since="torch's fully_shard (2024), and FSDP1 and ZeRO-3 before it",
     until="not fixed: parameters are whole from the root's forward pass on, and DDP reduces what went through it",
     upstream="huggingface/trl",
@@ -23,11 +24,21 @@ FAILURE = Failure(
     },
     also_raises=("released-weight",),  # a head that TRL gathers for its loss, and ZeRO-3 releases before backward
     variants=(
-        *variants("head_broken child_broken"),
-        Variant("early_head_broken", strategies=("single", "ddp", "zero3", "fsdp*")),
+        Variant("head_broken", text="the weight of the head is read after a whole forward pass"),
+        Variant("child_broken", text="a block runs by itself before the root's forward pass"),
+        Variant(
+            "early_head_broken",
+            strategies=("single", "ddp", "zero3", "fsdp*"),
+            text="the weight of the head is read before a forward pass",
+        ),
         Variant("full_tensor", strategies=("fsdp2*",)),
         Variant("broken", trainer="sft", strategies=("single", "ddp", "zero3", "fsdp2")),
-        Variant("head_broken", trainer="sft", strategies=("single", "ddp", "zero3", "fsdp2*")),
+        Variant(
+            "head_broken",
+            trainer="sft",
+            strategies=("single", "ddp", "zero3", "fsdp2*"),
+            text="an adapter and the head are trained",
+        ),
         Variant("head_of_logits", trainer="sft", strategies=("single", "fsdp2")),
     ),
     claims={

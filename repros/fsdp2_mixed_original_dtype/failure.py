@@ -6,6 +6,7 @@ REPORTED, BF16, FSDP = "reported_broken/*/*/*", "reported_broken/*/*/bf16", ("fs
 
 FAILURE = Failure(
     title="Trainable parameters of two dtypes in one FSDP group are refused",
+    first_seen="adapters in fp32 on a base in bf16",
     since="torch's FSDP1 (2022), of frozen parameters too; torch's fully_shard",
     until="not fixed: a group is gathered as one tensor, and its parameters must have one dtype",
     upstream="pytorch/pytorch",
@@ -24,8 +25,9 @@ FAILURE = Failure(
     },
     also_raises=("flat-head", "no-fp64", "sharded-weight"),
     variants=(
-        Variant("lora_broken"),
-        *variants("reported_broken reported_cast reported_no_autocast", "", FSDP, bf16=True),
+        Variant("lora_broken", text="the failure, with a frozen base"),
+        Variant("reported_broken", "", FSDP, bf16=True, text="the failure, with a base in bf16, as it was reported"),
+        *variants("reported_cast reported_no_autocast", "", FSDP, bf16=True),
         *variants("reported_separate reported_casting_to_bf16", "", FSDP, bf16=True),
         Variant("separate", strategies=FSDP),
         Variant("broken", trainer="sft", strategies=("single", "ddp", "fsdp1-full", "fsdp2")),

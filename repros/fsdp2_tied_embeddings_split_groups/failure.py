@@ -7,7 +7,8 @@ EVEN = 96  # rows of the embedding, which two or four ranks share evenly
 ODD = 97
 
 FAILURE = Failure(
-    title="Tied embeddings in two groups of FSDP2 are refused, and untied without a word before torch 2.12",
+    title="Tied weights in two FSDP2 groups: refused; before torch 2.12, silently untied",
+    first_seen="models with tied embeddings, as accelerate 1.14 splits them",
     since="torch's fully_shard; the error since torch 2.12, and silent before",
     until="accelerate 1.15.0, which keeps tied weights in one group; by hand, one must",
     upstream="pytorch/pytorch",
@@ -21,7 +22,7 @@ FAILURE = Failure(
     variants=(
         Variant("broken", checkpointing=("off", "non-reentrant")),
         Variant("one_group", strategies=("fsdp*",)),
-        Variant("even_broken", strategies=("fsdp2*",)),
+        Variant("even_broken", strategies=("fsdp2*",), text="the failure, if the ranks share the vocabulary evenly"),
         Variant("broken", trainer="sft", strategies=("single", "ddp", "zero3", "fsdp*")),
     ),
     claims={

@@ -8,7 +8,8 @@ SYNCED = "https://github.com/huggingface/transformers/pull/33483"
 RESHARD = "https://github.com/pytorch/pytorch/issues/154655"
 
 FAILURE = Failure(
-    title="`generate` before or between training steps raises under FSDP1, or leaves FSDP2 untrained",
+    title="`generate` around training steps fails under FSDP1, or leaves FSDP2 untrained",
+    first_seen="plain torch with FSDP1; scripts that sample while they train",
     since="torch's first FullyShardedDataParallel, and its first release with fully_shard",
     until="not fixed: FSDP1's root gathers in its own forward alone, and FSDP2's stays whole until a backward pass",
     upstream="pytorch/pytorch",
@@ -20,7 +21,7 @@ FAILURE = Failure(
     },
     also_raises=("lazily-initialized",),  # fsdp2_method_or_child_outside_root_forward
     variants=(
-        Variant("between_broken"),
+        Variant("between_broken", text="a generation before the second step"),
         *variants("summoned summoned_all between_summoned_all synced forward_first", strategies=("single", "fsdp1*")),
         *variants("registered resharded", strategies=("single", "fsdp2*")),
     ),

@@ -3,7 +3,8 @@
 from faultline.catalogue import Failure, Variant, helps
 
 FAILURE = Failure(
-    title="GRPO's reference model is neither sharded nor moved to the accelerator under FSDP",
+    title="A reference model is neither sharded nor moved to the accelerator under FSDP",
+    first_seen="TRL's GRPO trainer",
     since="trl 0.17.0.dev0",
     until="trl 0.29.0 under FSDP2; accelerate's evaluation mode still leaves the model as it is",
     upstream="huggingface/accelerate",

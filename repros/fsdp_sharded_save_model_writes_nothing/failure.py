@@ -7,6 +7,7 @@ DOCS_FSDP = "https://huggingface.co/docs/transformers/fsdp"
 
 FAILURE = Failure(
     title="`trainer.save_model` under FSDP with `SHARDED_STATE_DICT` writes nothing",
+    first_seen="transformers' `Trainer`",
     since="April 2024, as reported",
     until="open with transformers 5.23: `save_model` has a branch for `FULL_STATE_DICT` and no other",
     upstream="huggingface/transformers",

@@ -3,7 +3,8 @@
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps
 
 FAILURE = Failure(
-    title="A loss divided by the token count of all ranks is averaged over the ranks once more",
+    title="A loss divided by the token count of all ranks is averaged over ranks again",
+    first_seen="transformers' `Trainer`; later verl-SpeCo's own loss",
     since="whenever losses were first divided by a count of all ranks (transformers: 2024-11)",
     until="not fixed: a mistake in one's own loss, which no library can see",
     checkpointing=("off",),  # checkpointing has no part in what a loss is divided by

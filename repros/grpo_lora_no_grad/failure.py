@@ -4,7 +4,8 @@ from faultline.base.errors import CheckFailed
 from faultline.catalogue import Failure, Variant, changes, detects, helps, variants
 
 FAILURE = Failure(
-    title="GRPO with a LoRA adapter and gradient checkpointing cannot run backward",
+    title="Behind frozen embeddings, reentrant checkpointing gives a loss without a graph",
+    first_seen="TRL's GRPO trainer with a LoRA adapter",
     since="trl 0.15.2",
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     upstream="pytorch/pytorch",

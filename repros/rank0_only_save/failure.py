@@ -1,9 +1,10 @@
 """Saving on the main process only, as one does in one process and under DDP, leaves the other ranks waiting."""
 
-from faultline.catalogue import TRIED_HERE, Failure, helps, trains, variants
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, trains, variants
 
 FAILURE = Failure(
     title="Saving on the main process only hangs where saving takes all ranks",
+    first_seen="sd-scripts",
     since="accelerate's first release with DeepSpeed (2021)",
     until="not fixed: what is sharded is gathered or written by all ranks together",
     checkpointing=("off",),  # checkpointing has no part in what is saved
@@ -13,7 +14,8 @@ FAILURE = Failure(
     },
     also_raises=("SIGSEGV",),  # on the CPU, FSDP1's save_state() of what is sharded dies whoever calls it
     variants=(
-        *variants("resumed resumed_all_ranks", strategies=("ddp*",)),
+        Variant("resumed", strategies=("ddp*",), text="the failure, and what rank 1 resumes from is read"),
+        Variant("resumed_all_ranks", strategies=("ddp*",), text="save on all ranks, and the same is read"),
         *variants("broken all_ranks", trainer="sft"),
     ),
     claims={

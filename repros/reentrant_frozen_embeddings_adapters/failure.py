@@ -5,7 +5,8 @@ from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps,
 TRANSFORMERS = "https://github.com/huggingface/transformers/pull/25846"
 
 FAILURE = Failure(
-    title="Reentrant checkpointing behind frozen embeddings trains the head and no adapter",
+    title="Behind frozen embeddings, reentrant checkpointing trains only the head",
+    first_seen="LoRA adapters beside a head that is trained",
     since="torch's reentrant checkpointing",
     until="not fixed: it is documented; TRL's `SFTTrainer` sees to it since 0.20.0, transformers itself by 5.23",
     checkpointing=("reentrant",),

@@ -7,7 +7,8 @@ from faultline.catalogue import TRIED_HERE, Failure, Variant, detects, helps, sh
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
-    title="Without a `ref_model` the reference is read from the policy's path, not copied from the policy",
+    title="The reference model is read from the policy's path: changes in memory are lost",
+    first_seen="TRL's DPO trainer, with an adapter that was trained before",
     since="February 2024, as reported",
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
@@ -22,10 +23,14 @@ FAILURE = Failure(
     variants=(
         *variants("explicit saved_again", strategies=(*SOME, "fsdp1-full")),
         Variant("broken", "dpo"),
-        *variants("broken loaded saved_again", "kto", SOME),
+        Variant("loaded", "kto", SOME, text="an adapter that was trained before"),
+        *variants("broken saved_again", "kto", SOME),
         *variants("broken saved_again", "grpo", SOME),
-        *variants("explicit saved_again ln_2 no_path peft loaded_broken loaded_ln_2", "dpo", SOME),
-        Variant("two_adapters", "dpo", ("zero2", "zero3")),
+        Variant("loaded_broken", "dpo", SOME, text="the failure, with an adapter that was trained before"),
+        Variant("loaded_ln_2", "dpo", SOME, text="an adapter that was trained before, with a check of the first loss"),
+        Variant("no_path", "dpo", SOME, text="a model without a path"),
+        *variants("explicit saved_again ln_2 peft", "dpo", SOME),
+        Variant("two_adapters", "dpo", ("zero2", "zero3"), text="two adapters, one of them the reference"),
         *variants("deepcopy create", "dpo", ("ddp", "zero3")),
     ),
     claims={

@@ -6,7 +6,7 @@ DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/7837"
 PR = "https://github.com/deepspeedai/DeepSpeed/pull/7839"
 
 FAILURE = Failure(
-    title="ZeRO-0 in bf16 hardly moves the weights: gradients are divided by a loss scale that nobody applied",
+    title="ZeRO-0 in bf16 divides gradients by a loss scale that nobody applied",
     since="deepspeed 0.17.6 (gradients add up), 0.18.3 at the latest (they are divided as well)",
     until="deepspeed 0.18.6",
     upstream="deepspeedai/DeepSpeed",

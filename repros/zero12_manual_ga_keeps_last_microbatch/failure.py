@@ -7,7 +7,8 @@ from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps
 DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/6793"
 
 FAILURE = Failure(
-    title="Gradient accumulation by hand keeps only the last micro-batch under ZeRO-1 and ZeRO-2",
+    title="Accumulating by hand keeps only the last micro-batch under ZeRO-1 and ZeRO-2",
+    first_seen="open-instruct's training loop",
     since="deepspeed 0.18.3 (the oldest that was tried)",
     until="not fixed: without gradient_accumulation_steps in its config, each backward ends a step for the engine",
     upstream="deepspeedai/DeepSpeed",

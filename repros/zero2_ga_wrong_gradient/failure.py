@@ -5,7 +5,8 @@ from faultline.catalogue import TRIED_HERE, Failure, Variant, helps
 DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/5294"
 
 FAILURE = Failure(
-    title="Gradient accumulation under ZeRO-2 gives the wrong gradient (deepspeed 0.17.6 to 0.18.2)",
+    title="ZeRO-2 accumulates the wrong gradient (deepspeed 0.17.6 to 0.18.2)",
+    first_seen="trainings whose `grad_norm` dropped, with TRL and accelerate",
     since="deepspeed 0.17.6",
     until="deepspeed 0.18.3",
     upstream="deepspeedai/DeepSpeed",

@@ -3,7 +3,8 @@
 from faultline.catalogue import Failure, helps, trains, variants
 
 FAILURE = Failure(
-    title="Adding zero times the sum of an adapter's parameters to the loss breaks ZeRO-3",
+    title="Adding zero times the sum of parameters to the loss breaks ZeRO-3",
+    first_seen="the adapter of a SLAM-Omni-style speech model",
     since="deepspeed 0.14",
     until="not fixed: a partitioned parameter is empty outside its module's forward",
     upstream="deepspeedai/DeepSpeed",
@@ -20,13 +21,13 @@ FAILURE = Failure(
     variants=(*variants("gathered gathered_throughout registered persistent", strategies=("zero3*",)),),
     claims={
         "https://github.com/deepspeedai/DeepSpeed/issues/7078": (
-            helps("remove the dummy loss", remedy="no_dummy"),
+            helps("leave the sum out of the loss", remedy="no_dummy"),
             helps("add zero separately for each parameter instead of one sum", remedy="one_by_one"),
             helps(
-                "keep the gradient with a zero-weighted real forward through the adapter",
+                "a forward pass through the modules of these parameters, with weight 0 in the loss",
                 remedy="zero_weighted_forward",
             ),
-            helps("freeze the adapter", remedy="frozen_adapter"),
+            helps("freeze these parameters", remedy="frozen_adapter"),
             helps(
                 "exclude parameters from partitioning, as a high `stage3_param_persistence_threshold` is said to do",
                 remedy="persistent",

@@ -9,7 +9,8 @@ MATRICES = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 EXPERTS = {"lora_dropout": 0.0, "target_modules": None, "target_parameters": MATRICES}
 
 FAILURE = Failure(
-    title="LoRA with `target_parameters` under ZeRO-3 ends in the backward pass unless checkpointing is on",
+    title="LoRA on `target_parameters` fails under ZeRO-3 unless checkpointing is on",
+    first_seen="the fused experts of a Qwen3-MoE, in this catalogue",
     since="peft 0.21.2 with deepspeed 0.19.8 (no older ones were tried)",
     until="open, and not reported in this form",
     upstream="huggingface/peft",
@@ -25,7 +26,7 @@ FAILURE = Failure(
     variants=(
         Variant("target_modules", strategies=SOME, checkpointing=("off",)),
         Variant("broken", trainer="sft", strategies=SOME, checkpointing=("off", "reentrant")),
-        Variant("aux_loss", trainer="sft", strategies=("single",)),
+        Variant("aux_loss", trainer="sft", strategies=("single",), text="with the router's auxiliary loss"),
     ),
     claims={
         INJECTION: present("a newer peft, up to 0.21.2, whose injection works", "*broken/zero3*/off", key="newer_peft"),
@@ -44,7 +45,7 @@ FAILURE = Failure(
             ),
             helps("ZeRO-2", "*broken/zero3*", strategy="zero2"),
             present("`zero3_init_flag: false`", "broken/zero3*/off", key="zero3_init_flag"),
-            helps("`target_modules`, which leaves the experts out", "broken/*/off", remedy="target_modules"),
+            helps("`target_modules`, which leaves fused experts out", "broken/*/off", remedy="target_modules"),
         ),
     },
 )

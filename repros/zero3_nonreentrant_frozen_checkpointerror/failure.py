@@ -5,7 +5,8 @@ from faultline.catalogue import TRIED_HERE, Failure, Variant, helps
 FIX = "https://github.com/deepspeedai/DeepSpeed/pull/8148"
 
 FAILURE = Failure(
-    title="ZeRO-3 with LoRA and non-reentrant checkpointing ends in a CheckpointError",
+    title="CheckpointError: frozen weights under ZeRO-3 with non-reentrant checkpointing",
+    first_seen="LoRA training with LLaMA-Factory and with TRL",
     since="deepspeed 0.17.6 (the oldest that was tried)",
     until="deepspeed 0.19.3",
     upstream="deepspeedai/DeepSpeed",

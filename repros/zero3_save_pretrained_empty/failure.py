@@ -1,12 +1,13 @@
 """`save_pretrained` under ZeRO-3 writes tensors without elements."""
 
-from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, trains, variants
+from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present, trains
 
 DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/issues/7501"
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
 
 FAILURE = Failure(
     title="`save_pretrained` under ZeRO-3 writes tensors without elements",
+    first_seen="transformers and accelerate with DeepSpeed",
     since="deepspeed's ZeRO-3 (2021)",
     until="not fixed: a partitioned parameter is empty unless it is gathered, and `save_pretrained` gathers nothing",
     upstream="huggingface/transformers",
@@ -19,10 +20,11 @@ FAILURE = Failure(
     },
     variants=(
         Variant("unsafe", strategies=("single", "zero3", "fsdp1-full", "fsdp2")),
-        Variant("tied_state_dict", strategies=SOME),
-        Variant("tied_zero_to_fp32", strategies=("zero2", "zero3")),
+        Variant("tied_state_dict", strategies=SOME, text="`state_dict`, with tied embeddings"),
+        Variant("tied_zero_to_fp32", strategies=("zero2", "zero3"), text="`zero_to_fp32`, with tied embeddings"),
         Variant("broken", trainer="sft"),
-        *variants("tied_save_model lora_save_model", trainer="sft", strategies=SOME),
+        Variant("tied_save_model", "sft", SOME, text="`save_model` with tied embeddings; the file is looked at"),
+        Variant("lora_save_model", "sft", SOME, text="`save_model` of an adapter"),
     ),
     claims={
         "https://huggingface.co/docs/transformers/deepspeed": helps(

@@ -3,7 +3,8 @@
 from faultline.catalogue import Failure, fails, helps
 
 FAILURE = Failure(
-    title="A vision tower that runs once per image has its gradients reduced twice",
+    title="A module that runs several times is reduced twice with reentrant checkpointing",
+    first_seen="MiniCPM-V 2.6's vision tower, which runs once per image",
     since="MiniCPM-V 2.6 (2024-08)",
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
     upstream="deepspeedai/DeepSpeed",
@@ -18,11 +19,14 @@ FAILURE = Failure(
     claims={
         "https://github.com/OpenBMB/MiniCPM-V/issues/423": (
             helps('`gradient_checkpointing_kwargs={"use_reentrant": False}`', checkpointing="non-reentrant"),
-            helps("a smaller per-device batch lowers the odds (one image per rank: one call)", remedy="smaller_batch"),
-            helps("half as many calls lower the odds", remedy="two_calls"),
             helps("no gradient checkpointing", checkpointing="off"),
-            helps("one call for all slices, as the earlier model did", remedy="one_call"),
             helps("ZeRO-1 instead of ZeRO-2", "*broken/zero2*", strategy="zero1"),
+            helps("one call of the module for all that it gets (MiniCPM-V: for all slices)", remedy="one_call"),
+            helps(
+                "a smaller per-device batch, down to one call of the module (MiniCPM-V: one image)",
+                remedy="smaller_batch",
+            ),
+            helps("half as many calls of the module", remedy="two_calls"),
             fails("it comes back in another form at ZeRO-3", "broken/zero3*/reentrant"),
             fails("it comes back in another form in DDP", "broken/ddp*/reentrant"),
         ),

@@ -7,7 +7,8 @@ from faultline.catalogue import EVERY_MODE, TRIED_HERE, Failure, Variant, helps,
 UNFROZEN_AT = 1  # the step before which the body is unfrozen; the head trains from the first
 
 FAILURE = Failure(
-    title="Parameters that begin to require gradients after `deepspeed.initialize` never move under ZeRO",
+    title="Parameters unfrozen after `deepspeed.initialize` never move under ZeRO",
+    first_seen="plain DeepSpeed",
     since="deepspeed's releases of 2023 (frozen weights have no optimizer state from then on)",
     until="not fixed: ZeRO builds its flat groups from what requires gradients when the engine is made",
     upstream="deepspeedai/DeepSpeed",

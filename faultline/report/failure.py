@@ -1,0 +1,129 @@
+"""One failure on the terminal: the cause, what one sees, where it happens, what helps and what doesn't, the records."""
+
+import textwrap
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from rich.console import Console
+from rich.text import Text
+
+from faultline.base.console import write_line
+from faultline.base.text import here, listing, one_line
+from faultline.catalogue import REMEDIES, Failure, stories
+from faultline.cells import claims as judging
+from faultline.observations import measured, verdicts
+from faultline.observations.remedies import Fate
+from faultline.report import claims
+from faultline.report.remedies import rows
+from faultline.runs.results import Result
+
+WORDS = {"verified": "green", "refuted": "red", "conditional": "yellow"}
+
+
+def show(
+    console: Console,
+    failure: Failure,
+    story: Mapping[str, str],
+    fates: Collection[Fate],
+    source: str,
+    signatures: bool = False,
+) -> None:
+    """Print what the catalogue has of a failure; `story` are the sections of its README, `source` says who measured."""
+    write_line(console, failure.title, "bold")
+    write_line(console, f"  {failure.name}", "dim")
+    if failure.first_seen:
+        write_line(console, f"  first seen in: {failure.first_seen}", "dim")
+    today = "\n\n".join(verdicts.endings(failure)) or verdicts.today(failure)
+    _part(console, "Cause", story.get("Cause", ""))
+    _part(console, "What you see", "\n\n".join(stories.seen(story)))
+    _part(console, "Where it happens today", today.replace("`", ""))
+    remedies = [fate for fate in fates if fate.claim.kind in (*REMEDIES, "detects") and fate.word in WORDS]
+    _fates(console, "What helps", [fate for fate in remedies if fate.word != "refuted"])
+    _fates(console, "What doesn't", [fate for fate in remedies if fate.word == "refuted"])
+    _fates(console, "Also claimed", [fate for fate in fates if fate not in remedies and fate.word in WORDS])
+    untested = [fate.claim.text for fate in fates if fate.word not in WORDS]
+    _part(console, "Claimed, and no cell can tell", "\n\n".join(untested))
+    _part(console, "Variants", "\n\n".join(_variants(failure)))
+    _heading(console, "Records")
+    facts = {"since": failure.since, "until": failure.until, "upstream": failure.upstream, "measured": source}
+    for name, text in facts.items():
+        _beside(console, name, text, max(map(len, facts)) + 2)
+    _lines(console, failure.records)
+    if signatures:
+        _heading(console, "Signatures")
+        _lines(console, [f"{name}: {pattern}" for name, pattern in failure.errors.items()])
+    _heading(console, "Commands")
+    _lines(console, [here(line) for line in commands(failure)])
+
+
+def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
+    """What became of every claim by the committed record, beside what the results of the newest run say of it."""
+    here = claims.verdicts(failure, newest)
+    found = []
+    for key, claim in failure.claims.items():
+        judged = verdicts.on_record(failure, claim)
+        pro, contra = len(judged.verdict.supporting), len(judged.verdict.against)
+        against = (*judged.where, f"on {listing(judged.stacks)}") if judged.stacks else judged.where
+        fate = Fate(key, claim, judged.verdict.word, pro, pro + contra, against)
+        if here[key].word in WORDS:
+            number = len(here[key].supporting)
+            yours = f"your newest run: {here[key].word}, {number} of {number + len(here[key].against)}"
+            fate = replace(fate, against=(yours, *against))
+        found.append(fate)
+    return found
+
+
+def commands(failure: Failure) -> list[str]:
+    """The commands that run a failure, as they are typed."""
+    showing = judging.showing(failure, measured.outcomes(failure))
+    cell = next(iter(measured.quick(showing)), None)
+    lines = [f"faultline run --failure {failure.name}"]
+    lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
+    return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])
+
+
+def _variants(failure: Failure) -> list[str]:
+    """Variants with what they run, those together that run the same in several trainers."""
+    names: dict[str, list[str]] = {}
+    for variant in failure.variants:
+        where = "" if variant.strategies == ("*",) else f" (only {', '.join(variant.strategies)})"
+        names.setdefault(failure.described(variant), []).append(variant.name + where)
+    return [f"{', '.join(alike)}: {text}" for text, alike in names.items()]
+
+
+def _heading(console: Console, heading: str) -> None:
+    write_line(console)
+    write_line(console, heading, "bold")
+
+
+def _part(console: Console, heading: str, text: str) -> None:
+    """Paragraphs under a heading; code, which is indented, isn't wrapped."""
+    if text:
+        _heading(console, heading)
+    for block in filter(None, text.split("\n\n")):
+        if block.startswith("    "):
+            _lines(console, block.splitlines())
+        else:
+            _beside(console, "", stories.plain(block), 0)
+
+
+def _lines(console: Console, lines: Iterable[str]) -> None:
+    """Lines that somebody copies, which are never wrapped."""
+    for line in lines:
+        write_line(console, f"  {line}")
+
+
+def _fates(console: Console, heading: str, fates: Collection[Fate]) -> None:
+    if fates:
+        _heading(console, heading)
+    for word, text, cells in rows(fates):
+        _beside(console, word, f"{text}  [{cells}]", max(map(len, WORDS)) + 2, WORDS[word])
+
+
+def _beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:
+    """A name of so many characters, and a text wrapped beside it."""
+    wrapped = textwrap.wrap(
+        one_line(text), max(console.width - width - 2, 20), break_on_hyphens=False, break_long_words=False
+    )
+    for number, line in enumerate(wrapped):
+        write_line(console, Text("  ").append(f"{'' if number else name:<{width}}", style).append(line))
