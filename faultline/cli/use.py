@@ -43,7 +43,7 @@ def diagnose(
 ) -> int:
     """Name the failure that a log shows, and what helps against it.
 
-    Several words that are no files are read as the error itself.
+    The text of an error may stand in the place of a file.
 
     Examples:
       faultline diagnose train.log
