@@ -24,7 +24,6 @@ from faultline.observations import measured
 from faultline.observations.matching import Hints
 from faultline.stacks import requests
 
-
 GIVEN = "the given text"  # in the place of a file's name
 
 
