@@ -1,9 +1,11 @@
 """The command line: from words to one call, and from whatever goes wrong to one clear line and an exit code."""
 
 import functools
+import inspect
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
@@ -23,14 +25,23 @@ from faultline import __version__
 from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
-from faultline.cli import maintain, measure, use
+from faultline.cli import completion, maintain, measure, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
+EXAMPLES = """
+faultline diagnose train.log               a log: the failure, and what helps
+faultline check train.py:build             a model: which strategies differ
+faultline audit requirements.txt           a project: the failures that apply
+faultline is-safe trl==1.12.0              an upgrade: SAFE or NOT SAFE
+"""
 EXTRA = ("pypi_simple", "ruff", "uv")  # what pyproject.toml has under `run` and the base install lacks
 Command = Callable[..., int]
 COMMANDS: dict[Group, tuple[Command, ...]] = {
-    USE: (use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
+    USE: (
+        *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
+        completion.completion,
+    ),
     MEASURE: (measure.run, measure.list_, measure.show, measure.report),
 }
 MAINTAIN: tuple[Command, ...] = (
@@ -49,22 +60,42 @@ def app() -> App:
         name="faultline",
         help="An executable catalogue of distributed fine-tuning failures, and of the remedies that help.",
         help_format="plaintext",
+        help_epilogue=f"Examples:\n{textwrap.indent(EXAMPLES.strip(), '  ')}\n\nfaultline COMMAND --help has more.",
         version=__version__,
         version_flags=["--version"],
         default_parameter=plain,
     )
     for group, functions in COMMANDS.items():
         for number, function in enumerate(functions):
-            top.command(function, name=word(function), group=group, sort_key=number)
+            _add(top, function, number, group)
     top["--help"].show = top["--version"].show = False
     if INSTALLED:  # there is no committed data to keep
         return top
-    below = App(name="maintain", help="Keep the committed data true.", version_flags=[], group=KEEP)
+    below = App(
+        name="maintain",
+        help="Keep the committed data true.",
+        help_epilogue=maintain.EXAMPLES,
+        version_flags=[],
+        group=KEEP,
+    )
     for number, function in enumerate(MAINTAIN):
-        below.command(function, name=word(function), sort_key=number)
+        _add(below, function, number)
     below["--help"].show = False
     top.command(below)
     return top
+
+
+def _add(app: App, function: Command, place: int, group: Group | None = None) -> None:
+    """Add a command; the examples of its docstring stand below its options."""
+    text, _, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
+    app.command(
+        function,
+        name=word(function),
+        help=text,
+        help_epilogue=f"Examples:\n{examples}",
+        group=group,
+        sort_key=place,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,61 +6,103 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
-from faultline.cli.options import CORES, WHOLE, Axes, Json, Names, RunName, Workers
+from faultline.cli import completion
+from faultline.cli.completion import one, several
+from faultline.cli.options import CORES, WHOLE, Axes, File, Json, Names, RunName, Workers
 
-Runs = Annotated[list[str], Parameter(help="Folders of results/.")]
+EXAMPLES = """\
+Examples:
+  faultline maintain bless --check           what a run changes in the rules
+  faultline maintain env                     what an issue says of a machine"""
+Runs = Annotated[list[File], Parameter(help="Folders of results/.")]
 
 
 def bless(
     run: RunName = "",
     /,
     *,
-    failure: Annotated[str, Parameter(help="Only this failure.")] = "",
+    failure: Annotated[str, Parameter(help="Only this failure.", completer=one(completion.failures))] = "",
     check: Annotated[bool, Parameter(help="Only print the difference; exit code 1 if there is one.")] = False,
 ) -> int:
-    """Rewrite expected.toml from a run, with as few rules as possible."""
+    """Rewrite expected.toml from a run, with few rules.
+
+    Examples:
+      faultline maintain bless --failure zero3_dummy_loss --check
+    """
     from faultline.maintain import command
 
-    return command.bless(run, failure, check)
+    return command.bless(str(run), failure, check)
 
 
 def readmes(run: RunName = "", /) -> int:
-    """Rewrite the measured part of each failure's README from a run, and the catalogue."""
+    """Rewrite the READMEs' measured parts from a run.
+
+    It also rewrites the catalogue's page.
+
+    Examples:
+      faultline maintain readmes
+    """
     from faultline.maintain import command
 
-    return command.readmes(run)
+    return command.readmes(str(run))
 
 
 def record(runs: Runs, /) -> int:
-    """Record the errors that runs ended with, which diagnose knows from then on."""
+    """Record the errors of runs, which diagnose then knows.
+
+    Examples:
+      faultline maintain record results/latest
+    """
     from faultline.maintain import record
 
-    return record.run(runs)
+    return record.run([*map(str, runs)])
 
 
 def score() -> int:
-    """Measure how often diagnose is right, and write the table of fixtures/README.md."""
+    """Measure how often diagnose is right.
+
+    It also writes the table of fixtures/README.md.
+
+    Examples:
+      faultline maintain score
+    """
     from faultline.maintain import score
 
     return score.run()
 
 
 def durations(run: RunName = "", /) -> int:
-    """Record how long the cells of a run took, which balances shards."""
+    """Record how long the cells of a run took.
+
+    It balances shards, and says beforehand how long a run takes.
+
+    Examples:
+      faultline maintain durations
+    """
     from faultline.maintain import command
 
-    return command.durations(run)
+    return command.durations(str(run))
 
 
 def merge(runs: Runs, /) -> int:
-    """Put the shards of a run together, and report what is missing."""
+    """Put the shards of a run together.
+
+    It also reports what is missing.
+
+    Examples:
+      faultline maintain merge shard-1 shard-2
+    """
     from faultline.maintain import command
 
-    return command.merge(runs)
+    return command.merge([*map(str, runs)])
 
 
 def repeat(*, axes: Axes = WHOLE, workers: Workers = CORES) -> int:
-    """Run cells twice, and compare every outcome."""
+    """Run cells twice, and compare every outcome.
+
+    Examples:
+      faultline maintain repeat --failure zero3_dummy_loss
+    """
     from faultline.maintain import reliability
     from faultline.runs.devices import runnable
 
@@ -74,7 +116,11 @@ def chaos(
     seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
     workers: Workers = CORES,
 ) -> int:
-    """Run random cells while ranks are killed at random moments."""
+    """Run cells while ranks are killed at random.
+
+    Examples:
+      faultline maintain chaos --cells 50 --rate 0.1
+    """
     if cells < 1 or not 0 <= rate <= 1:
         raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
     from faultline.maintain import reliability
@@ -83,7 +129,13 @@ def chaos(
 
 
 def bench() -> int:
-    """Measure what cells cost, and write the table of bench/README.md."""
+    """Measure what cells cost.
+
+    It also writes the table of bench/README.md.
+
+    Examples:
+      faultline maintain bench
+    """
     from faultline.maintain import bench
 
     return bench.bench()
@@ -96,14 +148,22 @@ def replay(
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest replay.")] = False,
 ) -> int:
-    """Run is-safe over past upgrades whose answer is known."""
+    """Run is-safe over past upgrades whose answer is known.
+
+    Examples:
+      faultline maintain replay --resume
+    """
     from faultline.maintain import bumps
 
     return bumps.replay(names, workers, resume)
 
 
 def chart() -> int:
-    """Draw the recorded timeline."""
+    """Draw the recorded timeline.
+
+    Examples:
+      faultline maintain chart
+    """
     from faultline.releases import timeline
 
     return timeline.draw()
@@ -114,56 +174,101 @@ def export_all(
     axes: Axes = WHOLE,
     workers: Workers = 1,
 ) -> int:
-    """Export cells that fail, one of each variant unless some are named, and run each file by itself."""
+    """Export cells that fail, and run each file by itself.
+
+    By default one cell of each variant.
+
+    Examples:
+      faultline maintain export-all --failure zero3_dummy_loss
+    """
     from faultline.export import prove
 
     return prove.run_all(prove.Request(axes.selection(), workers))
 
 
-def reports(*, failure: Annotated[Names, Parameter(help="Failures, such as 'zero*' (default: all).")] = "") -> int:
-    """Export and run the upstream report of each failure that today's releases have."""
+def reports(
+    *,
+    failure: Annotated[
+        Names, Parameter(help="Failures, such as 'zero*' (default: all).", completer=several(completion.failures))
+    ] = "",
+) -> int:
+    """Write the upstream report of each failure of today.
+
+    Each report's file is run once.
+
+    Examples:
+      faultline maintain reports --failure zero3_dummy_loss
+    """
     from faultline.maintain import reports
 
     return reports.run(failure)
 
 
 def advisories() -> int:
-    """Write an advisory in the OSV format for each failure."""
+    """Write an advisory in the OSV format for each failure.
+
+    Examples:
+      faultline maintain advisories
+    """
     from faultline.maintain import advisories
 
     return advisories.run()
 
 
-def is_safe_change(before: Annotated[str, Parameter(help="An older requirements.txt.")], /) -> int:
-    """Run is-safe for the pins that differ between an older requirements.txt and today's."""
+def is_safe_change(before: Annotated[File, Parameter(help="An older requirements.txt.")], /) -> int:
+    """Run is-safe for the pins that changed.
+
+    It compares an older requirements.txt with today's.
+
+    Examples:
+      faultline maintain is-safe-change old/requirements.txt
+    """
     from faultline.maintain import bumps
 
     return bumps.change(Path(before))
 
 
 def clean_stacks() -> int:
-    """Remove the environments of all stacks, except if a run uses one."""
+    """Remove the environments of stacks that no run uses.
+
+    Examples:
+      faultline maintain clean-stacks
+    """
     from faultline.maintain import machine
 
     return machine.clean_stacks()
 
 
 def env(*, json: Json = False) -> int:
-    """Print versions, devices and effective settings."""
+    """Print versions, devices and effective settings.
+
+    Examples:
+      faultline maintain env --json
+    """
     from faultline.maintain import machine
 
     return machine.env(json)
 
 
 def screenshots() -> int:
-    """Make the pictures of the pages again, from commands that are run for them."""
+    """Make the pictures of the pages again.
+
+    Examples:
+      faultline maintain screenshots
+    """
     from faultline.maintain import screenshots
 
     return screenshots.run()
 
 
 def site() -> int:
-    """Build the static site into generated/site, with a page for each failure and each stack."""
+    """Build the static site into generated/site.
+
+    It has a page for each failure and each stack.
+
+    Examples:
+      faultline maintain site
+    """
     from faultline.site import build
 
     return build.run()

@@ -5,27 +5,32 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import CORES, WHOLE, Axes, RunName, Workers, at_most_one
+from faultline.cli.options import CORES, WHOLE, Axes, Failure, Python, RunName, Stack, Workers, at_most_one
 
 
 def run(
     *,
     axes: Axes = WHOLE,
     stack: Annotated[
-        str,
+        Stack,
         Parameter(help="A name from stacks/, a date, or requirements such as 'trl==1.12.0'."),
     ] = TODAY,
-    python: Annotated[str, Parameter(help="Another environment, by its interpreter.")] = "",
+    python: Python = "",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest run.")] = False,
     shard: Annotated[str, Parameter(metavar="I/N", help="Run one of N equal parts.")] = "",
     quick: Annotated[bool, Parameter(help="Run one cell of each variant, where its failure shows.")] = False,
 ) -> int:
-    """Run cells, and compare each outcome with the expected one."""
+    """Run cells, and compare each outcome with the expected one.
+
+    Examples:
+      faultline run --failure zero3_dummy_loss
+      faultline run --strategy 'zero2*,fsdp2' --checkpointing reentrant --quick
+    """
     at_most_one(stack="" if stack == TODAY else stack, python=python)
     from faultline.matrix import command
 
-    return command.run(command.RunRequest(axes.selection(), stack, python, workers, resume, shard, quick))
+    return command.run(command.RunRequest(axes.selection(), stack, str(python), workers, resume, shard, quick))
 
 
 def list_(
@@ -34,7 +39,12 @@ def list_(
     ids: Annotated[bool, Parameter(help="Print only ids, one on each line.")] = False,
     left_out: Annotated[bool, Parameter(help="Print what the default matrix lacks, each with the rule.")] = False,
 ) -> int:
-    """List the failures of a selection, with their titles and their cells."""
+    """List failures with titles and cells, or the cells.
+
+    Examples:
+      faultline list
+      faultline list --ids --failure zero3_dummy_loss --strategy zero3
+    """
     at_most_one(ids=ids, left_out=left_out)
     from faultline.matrix import command
 
@@ -42,19 +52,28 @@ def list_(
 
 
 def show(
-    failure: Annotated[str, Parameter(help="The name of a failure.")],
+    failure: Failure,
     /,
     *,
     signatures: Annotated[bool, Parameter(help="Also print the patterns of its errors.")] = False,
 ) -> int:
-    """Show a failure: its cause, what you see, what helps and what doesn't, and its records."""
+    """Show a failure: its cause, what helps, and its records.
+
+    Examples:
+      faultline show zero3_dummy_loss
+    """
     from faultline.matrix import command
 
     return command.show(failure, signatures)
 
 
 def report(run: RunName = "", /) -> int:
-    """Show a run again, and write its page and junit.xml."""
+    """Show a run again, and write its page and junit.xml.
+
+    Examples:
+      faultline report
+      faultline report results/2026-01-31T12-00-00
+    """
     from faultline.matrix import command
 
-    return command.report(run)
+    return command.report(str(run))

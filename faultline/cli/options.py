@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
+from faultline.cli import completion
+from faultline.cli.completion import one, several
 
 if TYPE_CHECKING:
     from faultline.cells.selection import Selection
@@ -41,10 +44,18 @@ def at_most_one(**given: object) -> None:
 
 
 Names = Annotated[str, Parameter(metavar="NAMES")]
+File = Annotated[str | Path, Parameter(metavar="FILE")]
+"""A name that a shell completes as a file; it stays the text that was typed."""
+Python = Annotated[File, Parameter(help="Another environment, by its interpreter.")]
+Failure = Annotated[str, Parameter(help="The name of a failure.", completer=one(completion.failures))]
+Stack = Annotated[str, Parameter(metavar="STACK", completer=one(completion.stacks))]
+Checkpointing = Annotated[
+    Names, Parameter(help="off, reentrant or non-reentrant.", completer=several(completion.checkpointing))
+]
 Workers = Annotated[int, Parameter(validator=positive, help="Cells that run at a time; by default, one for each core.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
-Device = Annotated[str, Parameter(help="cpu (default) or cuda.")]
-RunName = Annotated[str, Parameter(help="The folder of a run; by default, results/latest.")]
+Device = Annotated[str, Parameter(help="cpu (default) or cuda.", completer=one(completion.devices))]
+RunName = Annotated[File, Parameter(metavar="RUN", help="The folder of a run; by default, results/latest.")]
 
 
 @Parameter(name="*")
@@ -52,10 +63,14 @@ RunName = Annotated[str, Parameter(help="The folder of a run; by default, result
 class Places:
     """The options that name places of the matrix; each takes names or patterns, with commas between them."""
 
-    strategy: Annotated[Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2.")] = ""
-    checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant.")] = ""
-    precision: Annotated[Names, Parameter(help="fp32 or bf16.")] = ""
-    world: Annotated[Names, Parameter(help="World sizes: 1, 2 or 4 ranks.")] = ""
+    strategy: Annotated[
+        Names, Parameter(help="Strategies, such as ddp,zero*,fsdp2.", completer=several(completion.strategies))
+    ] = ""
+    checkpointing: Checkpointing = ""
+    precision: Annotated[Names, Parameter(help="fp32 or bf16.", completer=several(completion.precisions))] = ""
+    world: Annotated[
+        Names, Parameter(help="World sizes: 1, 2 or 4 ranks.", completer=several(completion.world_sizes))
+    ] = ""
     device: Device = ""
 
     def selection(self, **others: str) -> Selection:
@@ -72,10 +87,20 @@ EVERYWHERE = Places()
 class Axes:
     """The options that narrow the matrix."""
 
-    failure: Annotated[Names, Parameter(help="Failures, such as zero3_dummy_loss or 'zero*'.")] = ""
-    variant: Annotated[Names, Parameter(help="Variants, such as broken.")] = ""
+    failure: Annotated[
+        Names,
+        Parameter(help="Failures, such as zero3_dummy_loss or 'zero*'.", completer=several(completion.failures)),
+    ] = ""
+    variant: Annotated[Names, Parameter(help="Variants, such as broken.", completer=several(completion.variants))] = ""
     places: Places = EVERYWHERE
-    cell: Annotated[str, Parameter(metavar="IDS", help="Whole cell ids, without any other of these options.")] = ""
+    cell: Annotated[
+        str,
+        Parameter(
+            metavar="IDS",
+            help="Whole cell ids, without any other of these options.",
+            completer=several(completion.cells),
+        ),
+    ] = ""
 
     def selection(self) -> Selection:
         return self.places.selection(failure=self.failure, variant=self.variant, cell=self.cell)

@@ -5,94 +5,146 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli import options
-from faultline.cli.options import CORES, WHOLE, Axes, Device, Json, Names, Workers, at_most_one
+from faultline.cli import completion, options
+from faultline.cli.completion import one, several
+from faultline.cli.options import (
+    CORES,
+    WHOLE,
+    Axes,
+    Checkpointing,
+    Device,
+    Failure,
+    File,
+    Json,
+    Names,
+    Python,
+    Stack,
+    Workers,
+    at_most_one,
+)
 
 
 def diagnose(
     logs: Annotated[
-        tuple[str, ...],
+        tuple[File, ...],
         Parameter(converter=options.files, help="Log files, also gzipped; none or - is standard input."),
     ] = (),
     /,
     *,
-    strategy: Annotated[Names, Parameter(help="The strategy of the run, if the log doesn't name it.")] = "",
-    checkpointing: Annotated[Names, Parameter(help="off, reentrant or non-reentrant.")] = "",
-    stack: Annotated[str, Parameter(help="A name from stacks/, a month, or versions such as trl==0.15.2.")] = "",
+    strategy: Annotated[
+        Names,
+        Parameter(
+            help="The strategy of the run, if the log doesn't name it.", completer=several(completion.strategies)
+        ),
+    ] = "",
+    checkpointing: Checkpointing = "",
+    stack: Annotated[Stack, Parameter(help="A name from stacks/, a month, or versions such as trl==0.15.2.")] = "",
     json: Json = False,
 ) -> int:
-    """Name the failure that a log shows, and what was measured to help."""
+    """Name the failure that a log shows, and what helps against it.
+
+    The text of an error may stand in the place of a file.
+
+    Examples:
+      faultline diagnose train.log
+      torchrun train.py 2>&1 | tee train.log | faultline diagnose
+    """
     from faultline.diagnose import command
 
-    return command.run(command.Request(logs, strategy, checkpointing, stack, json))
+    return command.run(command.Request(tuple(map(str, logs)), strategy, checkpointing, stack, json))
 
 
 def check(
-    target: Annotated[str, Parameter(help="train.py:build, a config.json, or the folder of a model.")],
+    target: Annotated[
+        File, Parameter(metavar="TARGET", help="train.py:build, a config.json, or the folder of a model.")
+    ],
     /,
     *,
     lora: Annotated[str, Parameter(metavar="r=8,target=all-linear", help="Add an adapter of PEFT.")] = "",
-    stack: Annotated[str, Parameter(help="Other versions: a name from stacks/, or trl==1.12.0.")] = "",
-    python: Annotated[str, Parameter(help="Another environment, by its interpreter.")] = "",
+    stack: Annotated[Stack, Parameter(help="Other versions: a name from stacks/, or trl==1.12.0.")] = "",
+    python: Python = "",
     places: options.Places = options.EVERYWHERE,
     workers: Workers = CORES,
     json: Json = False,
 ) -> int:
-    """Train your model under the strategies, and compare each with a single process.
+    """Compare your model under each strategy with a single process.
 
     By default under all strategies and checkpointing modes, in fp32 and with 2 ranks.
+
+    Examples:
+      faultline check train.py:build
+      faultline check path/to/model --lora r=8,target=all-linear --strategy zero3
     """
     at_most_one(stack=stack, python=python)
     from faultline.check import command
 
-    return command.run(command.Request(target, places.selection(), lora, stack or TODAY, python, workers, json))
+    request = command.Request(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json)
+    return command.run(request)
 
 
 def audit(
     files: Annotated[
-        tuple[str, ...],
+        tuple[File, ...],
         Parameter(converter=options.files, help="Requirements, lock files, configs, or folders; - is stdin."),
     ] = (),
     /,
     *,
     env: Annotated[bool, Parameter(help="Read the packages of the active environment (the default).")] = False,
-    python: Annotated[str, Parameter(help="Read the packages of another environment, by its interpreter.")] = "",
+    python: Annotated[File, Parameter(help="Read the packages of another environment, by its interpreter.")] = "",
     all: Annotated[bool, Parameter(help="Also list what only could apply, and the open conditions.")] = False,
     json: Json = False,
 ) -> int:
-    """List the failures whose recorded conditions hold in a training project."""
+    """List the failures whose conditions hold in a training project.
+
+    Examples:
+      faultline audit requirements.txt accelerate.yaml grpo.yaml
+      faultline audit . --all
+    """
     from faultline.audit import command
 
-    return command.run(command.Request(files, env, python, all, json))
+    return command.run(command.Request([*map(str, files)], env, str(python), all, json))
 
 
 def export(
-    cell: Annotated[str, Parameter(help="A whole cell id.")],
+    cell: Annotated[str, Parameter(help="A whole cell id.", completer=one(completion.cells))],
     /,
     *,
     output: Annotated[
-        str, Parameter(name=["--output", "-o"], converter=options.file, help="The file; default: stdout.")
+        File, Parameter(name=["--output", "-o"], converter=options.file, help="The file; default: stdout.")
     ] = "",
     force: Annotated[bool, Parameter(help="Overwrite the file.")] = False,
     markdown: Annotated[bool, Parameter(help="Write the issue around the file.")] = False,
 ) -> int:
-    """Write one file, or one issue, that shows a cell without this repository."""
+    """Write one file, or one issue, that shows a cell by itself.
+
+    Examples:
+      faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu -o repro.py
+      faultline export zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu --markdown
+    """
     from faultline.export import command
 
-    return command.run(command.Request(cell, output, force, markdown))
+    return command.run(command.Request(cell, str(output), force, markdown))
 
 
 def is_safe(
-    requirements: Annotated[str, Parameter(help="Requirements such as 'trl==1.12.0', a name from stacks/, or a date.")],
+    requirements: Annotated[
+        Stack,
+        Parameter(metavar="REQUIREMENTS", help="Requirements such as 'trl==1.12.0', a name from stacks/, or a date."),
+    ],
     /,
     *,
-    base: Annotated[str, Parameter(help="The baseline; by default, what is installed.")] = TODAY,
+    base: Annotated[Stack, Parameter(help="The baseline; by default, what is installed.")] = TODAY,
     all: Annotated[bool, Parameter(help="Run the whole default matrix.")] = False,
     axes: Axes = WHOLE,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
 ) -> int:
-    """Run the same cells before and after an upgrade, and judge whether the upgrade is safe."""
+    """Run the same cells before and after an upgrade, and judge it.
+
+    Examples:
+      faultline is-safe trl==1.12.0 --strategy 'zero*'
+      faultline is-safe deepspeed==0.18.9 --base deepspeed==0.18.3
+    """
     from faultline.releases import is_safe
 
     return is_safe.run(is_safe.Request(requirements, axes.selection(), base, all, workers, resume))
@@ -100,7 +152,7 @@ def is_safe(
 
 def bisect(
     *,
-    package: Annotated[str, Parameter(help="Any package of the stack.")],
+    package: Annotated[str, Parameter(help="Any package of the stack.", completer=one(completion.packages))],
     axes: Axes = WHOLE,
     introduced: Annotated[bool, Parameter(help="Find the first release with the failure.")] = False,
     fixed: Annotated[
@@ -117,7 +169,11 @@ def bisect(
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest bisect.")] = False,
 ) -> int:
-    """Find the release of a package that introduced or fixed a failure."""
+    """Find the release that introduced or fixed a failure.
+
+    Examples:
+      faultline bisect --package trl --failure grpo_lora_no_grad --strategy ddp
+    """
     at_most_one(introduced=introduced, fixed=fixed)
     from faultline.releases import bisect
 
@@ -126,8 +182,12 @@ def bisect(
     return bisect.run(bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume))
 
 
-def reproduce(failure: Annotated[str, Parameter(help="The name of a failure.")], /, *, device: Device = "cpu") -> int:
-    """Show a failure on the stack on which it was reported, and on today's."""
+def reproduce(failure: Failure, /, *, device: Device = "cpu") -> int:
+    """Show a failure on the stack of its report, and on today's.
+
+    Examples:
+      faultline reproduce zero3_dummy_loss
+    """
     from faultline.releases import reproduce
 
     return reproduce.run(reproduce.Request(failure, device or "cpu"))
@@ -142,7 +202,11 @@ def timeline(
     resume: Annotated[bool, Parameter(help="Go on with the newest timeline.")] = False,
     write: Annotated[bool, Parameter(help="Make the result the committed one, in observations/.")] = False,
 ) -> int:
-    """Run cells on the libraries as of the first of each month."""
+    """Run cells on the libraries as of the first of each month.
+
+    Examples:
+      faultline timeline --since 2025-06-01 --failure grpo_lora_no_grad
+    """
     from faultline.releases import timeline
 
     return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write))

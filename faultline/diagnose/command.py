@@ -1,8 +1,11 @@
 """The verb: reads logs, prints the answer, and returns whether a failure is named."""
 
+import io
 import json
+import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -14,17 +17,20 @@ from faultline.base.text import STDIN, matches, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
-from faultline.diagnose import data, lines, view
+from faultline.diagnose import data, lines, signs, view
 from faultline.diagnose.details import details
 from faultline.diagnose.diagnosis import diagnose
 from faultline.observations import measured
 from faultline.observations.matching import Hints
 from faultline.stacks import requests
 
+GIVEN = "the given text"  # in the place of a file's name
+
 
 @dataclass(frozen=True)
 class Request:
-    """The logs to read (none: standard input), what is known of their run, and whether the answer is JSON."""
+    """The logs to read (none: standard input), or an error's words in their place; what is known of their run, and
+    whether the answer is JSON."""
 
     logs: tuple[str, ...] = ()
     strategy: str = ""
@@ -36,11 +42,17 @@ class Request:
 def run(request: Request) -> int:
     """Print the answer to a log: exit code 0 if a failure is named, 1 if not; raises UsageError for no log at all."""
     logs = request.logs or (STDIN,)
-    if not request.logs and sys.stdin.isatty():
-        raise UsageError("no log given: name one file or several, or pipe a log in")
+    if not request.logs and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError("no log given: `faultline diagnose train.log`, or `cat train.log | faultline diagnose`")
     options = hints(request)
     binary: list[str] = []
-    diagnosis = diagnose(lambda wanted: lines.read(logs, wanted, binary), options)
+    text = pasted(request.logs)
+
+    def read(wanted: lines.Wanted) -> Iterator[lines.Line]:
+        stream = io.BytesIO(text.encode(errors="replace"))
+        return lines.lines(GIVEN, stream, wanted) if text else lines.read(logs, wanted, binary)
+
+    diagnosis = diagnose(read, options)
     if diagnosis.empty:
         names = ["standard input" if name == STDIN else plain(name) for name in logs]
         raise UsageError(f"{' and '.join(names)} {'is' if len(logs) == 1 else 'are'} empty")
@@ -52,6 +64,18 @@ def run(request: Request) -> int:
     else:
         view.show(Console(), diagnosis, known)
     return EXIT_AS_EXPECTED if diagnosis.match else EXIT_UNEXPECTED
+
+
+def pasted(words: Sequence[str]) -> str:
+    """The text of an error that was given in place of files, else nothing.
+
+    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has.
+    """
+    text = " ".join(words)
+    if " " not in text.strip() or any(os.path.exists(word) for word in words):
+        return ""
+    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines()))
+    return text if shown else ""
 
 
 def hints(request: Request) -> Hints:

@@ -65,11 +65,11 @@ def read(files: Sequence[str], wanted: Wanted = lambda: None, binary: list[str] 
         except OSError as error:
             advice = ""
             if name.startswith(("http://", "https://")):
-                advice = "; nothing is downloaded, so save the page to a file"
+                advice = "; nothing is downloaded: paste the text into a file, or pipe it in"
             elif isinstance(error, IsADirectoryError):
                 advice = "; name the logs in it"
-            elif ": " in name:
-                advice = "; to give the text of an error, pipe it in"
+            elif " " in name:
+                advice = "; the text of an error begins with its type, as in 'RuntimeError: ...'"
             raise UsageError(f"{plain(name)} can't be read: {error.strerror or error}{advice}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 
 import pytest
@@ -20,11 +21,38 @@ from faultline.ranks import preload
 FAILURES = loading.failures()
 
 
+def examples(page):
+    """The commands that a page of help shows as examples, as words."""
+    lines = page.partition("\nExamples:\n")[2].splitlines()
+    commands = [
+        re.split(r"\)\"?$| {3,}| \|", re.sub(r".*?\bfaultline ", "", line))[0] for line in lines if line[:2] == "  "
+    ]
+    return [shlex.split(command) for command in commands]
+
+
+@pytest.mark.parametrize("page", [[], ["maintain"], *(verb.split() for verb in app.commands())])
+def test_every_example_can_be_typed_and_fits(asked, page):
+    """Breaks when an example of the help names an option that is no more, or is broken over lines."""
+    out = asked(*page, "--help")[1]
+    assert all(len(line) <= 80 for line in out.splitlines())
+    for words in examples(out):
+        command, _, _ = app.app().parse_args(words, exit_on_error=False, print_error=False)
+        assert [app.word(command)] == (words[1:2] if words[0] == "maintain" else words[:1])
+
+
+@pytest.mark.parametrize("page", [[], ["maintain"]])
+def test_each_command_has_one_line_in_the_list(asked, page):
+    out = asked(*page, "--help")[1]
+    assert not re.findall(r"^│ {4,}\w.*", out, re.M), "a summary takes two lines"
+    assert len(examples(out)) == (4 if not page else 2)
+
+
 @pytest.mark.parametrize("verb", app.commands())
 def test_every_verb_has_help(asked, verb):
     code, out, errors = asked(*verb.split(), "--help")
     assert code == 0 and not errors
     usage, sentence = out.split("\n\n")[:2]
+    assert examples(out), "there is no example"
     assert usage.startswith(f"Usage: faultline {verb}")
     assert re.fullmatch(r"[A-Z]([^.]|\.\w)*\.", sentence), "the help is no complete sentence"
     entries = re.findall(r"^│ +(?:\*  )?(?:--|[A-Z]+ ).*?(?=^│ +(?:\*  )?(?:--|[A-Z]+ )|^╰)", out, re.M | re.S)

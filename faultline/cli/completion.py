@@ -1,0 +1,124 @@
+"""What a shell offers for a half-typed word: a function for each kind of value, and the script that asks for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from cyclopts import App
+    from cyclopts.completion import CompletionContext
+
+Complete = Callable[["CompletionContext"], Iterable[str]]
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def one(names: Callable[[], Iterable[str]]) -> Complete:
+    """Offers names; they are read when the shell asks, so that none is ever out of date."""
+    return lambda context: names()
+
+
+def several(names: Callable[[], Iterable[str]]) -> Complete:
+    """Offers names for the last place of a list with commas."""
+
+    def offered(context: CompletionContext) -> list[str]:
+        before, comma, _ = context.incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names() if name not in before.split(",")]
+
+    return offered
+
+
+def failures() -> Iterable[str]:
+    from faultline.catalogue import loading
+
+    return loading.failures()
+
+
+def variants() -> Iterable[str]:
+    from faultline.catalogue import loading
+
+    return dict.fromkeys(variant.name for failure in loading.failures().values() for variant in failure.variants)
+
+
+def strategies() -> Iterable[str]:
+    from faultline import strategies
+
+    return strategies.names()
+
+
+def checkpointing() -> Iterable[str]:
+    from faultline.cells import cell
+
+    return cell.CHECKPOINTING
+
+
+def precisions() -> Iterable[str]:
+    from faultline.cells import cell
+
+    return cell.PRECISIONS
+
+
+def devices() -> Iterable[str]:
+    from faultline.cells import cell
+
+    return cell.DEVICES
+
+
+def world_sizes() -> Iterable[str]:
+    from faultline.cells import cell
+
+    return map(str, cell.WORLD_SIZES)
+
+
+def cells() -> Iterable[str]:
+    from faultline.catalogue import loading
+    from faultline.cells import selection
+
+    return (cell.id for cell in selection.select(loading.failures(), selection.Selection()))
+
+
+def stacks() -> Iterable[str]:
+    from faultline.stacks import requests
+
+    return requests.named()
+
+
+def packages() -> Iterable[str]:
+    from faultline.base.packages import NEEDED
+
+    return NEEDED
+
+
+def completion(
+    shell: Annotated[Shell, Parameter(help="The shell that reads the script.")],
+    /,
+) -> int:
+    """Print the script with which a shell completes all this.
+
+    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish. The script asks this program for names, so
+    it stays true when the catalogue grows.
+
+    Examples:
+      eval "$(faultline completion bash)"
+      source <(faultline completion zsh)
+      faultline completion fish | source
+    """
+    from faultline.cli.app import app
+
+    print(script(app(), shell))
+    return 0
+
+
+def script(top: App, shell: Shell) -> str:
+    """The completion script of a shell, which runs the program that is being typed: one in a clone, or on the path."""
+    text = top.generate_completion(shell=shell)
+    if shell == "zsh":  # which loads it from a folder of completions; here it is sourced
+        return f"{text}\ncompdef _cyclopts_faultline faultline"
+    if shell == "bash":  # readline itself knows folders, and blanks in names; a comma needs no backslash
+        text = re.sub(r"COMPREPLY=\( \$\(compgen -f .*", "COMPREPLY=()", text)
+        text = text.replace("""printf -v _q '%q' "$_x";""", """printf -v _q '%q' "$_x"; _q=${_q//\\\\,/,};""")
+        return f"{text}complete -o default -F _faultline faultline"
+    return text

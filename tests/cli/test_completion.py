@@ -1,0 +1,88 @@
+"""What a shell offers for a half-typed word: the script is run, and what it would show is read."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from faultline import strategies
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import CHECKPOINTING
+from faultline.cli import app
+from faultline.stacks import requests
+
+OFFER = """
+source {script}
+COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); COMPREPLY=()
+_faultline
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.fixture
+def offered(asked, tmp_path):
+    """Ask bash; gives what it would show behind these words, the last of which is half-typed."""
+    code, script, errors = asked("completion", "bash")
+    assert code == 0 and not errors
+    (tmp_path / "script").write_text(script)
+    program = tmp_path / "faultline"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P {ROOT}/faultline/__main__.py "$@"\n')
+    program.chmod(0o755)
+
+    def offer(*words):
+        text = OFFER.format(script=tmp_path / "script", words=shlex.join((str(program), *words)))
+        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert not done.stderr
+        return done.stdout.split()
+
+    return offer
+
+
+def test_commands_and_options_are_offered(offered):
+    assert offered("dia") == ["diagnose"]
+    assert {name for name in app.commands() if " " not in name} < {*offered("")}
+    assert offered("maintain", "clean") == ["clean-stacks"]
+    assert offered("run", "--check") == ["--checkpointing"]
+    assert offered("completion", "") == ["bash", "zsh", "fish"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["show", ""], [*failures()]),
+        (["run", "--failure", ""], [*failures()]),
+        (["run", "--strategy", ""], strategies.names()),
+        (["check", "train.py:build", "--checkpointing", ""], [*CHECKPOINTING]),
+        (["run", "--stack", ""], [*requests.named()]),
+        (["is-safe", "trl==1.12.0", "--base", ""], [*requests.named()]),
+        (["list", "--device", "c"], ["cpu", "cuda"]),
+        (["run", "--strategy", "ddp,fsdp2"], ["ddp,fsdp2", "ddp,fsdp2-no-reshard"]),
+        (["run", "--strategy", "=", "fsdp2"], ["fsdp2", "fsdp2-no-reshard"]),
+        (["export", "rank0_only_save/broken/ddp/off/fp32/w2"], ["rank0_only_save/broken/ddp/off/fp32/w2/cpu"]),
+    ],
+)
+def test_values_are_those_of_the_catalogue(offered, words, names):
+    """Breaks when a failure, a strategy or a stack is added and no shell offers it."""
+    assert offered(*words) == names
+
+
+def test_files_are_left_to_the_shell(asked, offered):
+    """Breaks when a folder is completed with a blank behind it, or a log is not completed at all."""
+    assert offered("diagnose", "scr") == []
+    assert "complete -o default -F _faultline faultline" in asked("completion", "bash")[1].splitlines()[-1]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_script_is_one_of_its_shell(asked, tmp_path, shell):
+    program = shutil.which(shell)
+    if not program:
+        pytest.skip(f"there is no {shell} here")
+    (tmp_path / "script").write_text(asked("completion", shell)[1])
+    subprocess.run([program, "-n", str(tmp_path / "script")], env=dict(os.environ), check=True)
