@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from faultline.audit import view
 from faultline.audit.conditions import findings
-from faultline.audit.evidence import evidence
 from faultline.audit.project import read_project
+from faultline.audit.result import AuditResult
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 
 
@@ -25,16 +24,17 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Exit code 1 if a failure of the catalogue applies to the project, 0 if none does or one only could."""
-    project = read_project(list(request.files), request.environment, request.python)
-    matches = findings(project)
-    detailed = [finding for finding in matches if finding.applies or request.everything or request.json]
-    measured = {
-        finding.failure.name: [evidence(finding.failure, case, project.versions) for case in finding.cases]
-        for finding in detailed
-    }
+    """Print the answer: exit code 1 if a failure of the catalogue applies to the project, 0 if none does or one only
+    could."""
+    result = answer(request)
     if request.json:
-        print(json.dumps(view.as_json(project, matches, measured), indent=2))
+        print(json.dumps(result.as_json(), indent=2))
     else:
-        view.show(Console(), project, matches, measured)
-    return EXIT_UNEXPECTED if any(finding.applies for finding in matches) else EXIT_AS_EXPECTED
+        result.show(Console())
+    return EXIT_UNEXPECTED if result.applies else EXIT_AS_EXPECTED
+
+
+def answer(request: Request) -> AuditResult:
+    """Read a project; raises UsageError where there is nothing to read."""
+    project = read_project(list(request.files), request.environment, request.python)
+    return AuditResult(project, tuple(findings(project)), request.everything)

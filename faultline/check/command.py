@@ -17,12 +17,13 @@ from faultline.base.errors import (
 from faultline.base.packages import TODAY
 from faultline.base.text import LONGEST, cut, plain
 from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
-from faultline.check import findings, view
+from faultline.check import findings
+from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
-from faultline.runs.results import finite
 from faultline.stacks import environments
 
 
@@ -40,40 +41,54 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Check a model: exit code 0 if it trains alike everywhere, 1 if not."""
-    target = parse(request.target, request.lora)
-    findings.check_facts(failures().values())
-    cells = select({checked_cell.NAME: checked_cell.CHECKED}, request.selection)
-    if not cells:
-        raise UsageError("no cell matches all of these options")
-    python = environments.chosen(request.stack, request.python).python
-    devices.check_device(cells[0].device, python)
-    folder = storage.new_run(kind=checked_cell.NAME)
-    asked = {"target": request.target, "lora": request.lora, "python": python}
-    folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
+    """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not."""
     try:
-        run_cell = functools.partial(checked_cell.run, target)
-        folders.measure(cells, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)
+        result = answer(request)
     except TargetFailed as failed:
         print(f"faultline: {cut(f'{request.target}: {failed}', LONGEST)}", file=sys.stderr)
         if failed.traceback:
             print(plain(failed.traceback), end="", file=sys.stderr)
         return EXIT_USAGE
+    if request.json:
+        print(json.dumps(result.as_json(), indent=2))
+    else:
+        result.show(Console())
+    if not result.ran:
+        return EXIT_USAGE
+    return EXIT_AS_EXPECTED if result.agrees else EXIT_UNEXPECTED
+
+
+def answer(request: Request) -> CheckResult:
+    """Train a model in its cells, behind a progress bar on stderr; every cell is on disk at once.
+
+    Raises UsageError for what can't be checked, TargetFailed where one process can't train the model, and Unavailable
+    where there is no environment for it.
+    """
+    target = parse(request.target, request.lora)
+    findings.check_facts(failures().values())
+    cells = selected(request.selection)
+    python = environments.chosen(request.stack, request.python).python
+    devices.check_device(cells[0].device, python)
+    folder = storage.new_run(kind=checked_cell.NAME)
+    asked = {"target": request.target, "lora": request.lora, "python": python}
+    folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
+    run_cell = functools.partial(checked_cell.run, target)
+    folders.measure(cells, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)
     folder.describe(finished=True)
     by_id = {entry.cell.id: entry for entry in folder.results()}
-    results = [by_id[cell.id] for cell in cells]
-    if request.json:
-        print(json.dumps(finite(view.as_json(results)), indent=2))
-    else:
-        view.show(Console(), request.target, options(request), results)
-        print(f"results: {folder.shown}/cells.jsonl")
-    if not findings.ran(results):
-        return EXIT_USAGE
-    return EXIT_AS_EXPECTED if findings.agrees(results) else EXIT_UNEXPECTED
+    return CheckResult(request.target, options(request), tuple(by_id[cell.id] for cell in cells), folder)
 
 
-def options(request: Request) -> list[str]:
+def selected(selection: Selection) -> list[Cell]:
+    """The cells of any model that are asked for; raises UsageError for unknown names, and where there is none."""
+    cells = select({checked_cell.NAME: checked_cell.CHECKED}, selection)
+    if not cells:
+        raise UsageError("no cell matches all of these options")
+    return cells
+
+
+def options(request: Request) -> tuple[str, ...]:
     """The options that make a target what it is, beside the cells that are asked for."""
     stack = "" if request.stack == TODAY else request.stack
     given = {"--lora": request.lora, "--stack": stack, "--python": request.python}
-    return [word for name, value in given.items() if value for word in (name, value)]
+    return tuple(word for name, value in given.items() if value for word in (name, value))

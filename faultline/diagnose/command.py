@@ -5,8 +5,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -17,9 +17,10 @@ from faultline.base.text import STDIN, matches, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
-from faultline.diagnose import data, lines, signs, view
+from faultline.diagnose import lines, signs
 from faultline.diagnose.details import details
 from faultline.diagnose.diagnosis import diagnose
+from faultline.diagnose.result import DiagnoseResult
 from faultline.observations import measured
 from faultline.observations.matching import Hints
 from faultline.stacks import requests
@@ -29,41 +30,45 @@ GIVEN = "the given text"  # in the place of a file's name
 
 @dataclass(frozen=True)
 class Request:
-    """The logs to read (none: standard input), or an error's words in their place; what is known of their run, and
-    whether the answer is JSON."""
+    """The logs to read (none: standard input), or the `text` of one, what is known of their run, and whether the answer
+    is JSON."""
 
     logs: tuple[str, ...] = ()
     strategy: str = ""
     checkpointing: str = ""
     stack: str = ""
     json: bool = False
+    text: str = ""
 
 
 def run(request: Request) -> int:
     """Print the answer to a log: exit code 0 if a failure is named, 1 if not; raises UsageError for no log at all."""
-    logs = request.logs or (STDIN,)
     if not request.logs and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no log given: `faultline diagnose train.log`, or `cat train.log | faultline diagnose`")
+    result = answer(replace(request, text=pasted(request.logs)))
+    if request.json:
+        print(json.dumps(result.as_json(), indent=2))
+    else:
+        result.show(Console())
+    return EXIT_AS_EXPECTED if result.diagnosis.match else EXIT_UNEXPECTED
+
+
+def answer(request: Request) -> DiagnoseResult:
+    """Read logs to their end; raises UsageError for one that can't be read, for empty ones, and for unknown names."""
+    logs = request.logs or (STDIN,)
     options = hints(request)
     binary: list[str] = []
-    text = pasted(request.logs)
-
-    def read(wanted: lines.Wanted) -> Iterator[lines.Line]:
-        stream = io.BytesIO(text.encode(errors="replace"))
-        return lines.lines(GIVEN, stream, wanted) if text else lines.read(logs, wanted, binary)
-
-    diagnosis = diagnose(read, options)
+    if request.text:
+        logs, content = (GIVEN,), io.BytesIO(request.text.encode("utf-8", "replace"))
+        diagnosis = diagnose(lambda wanted: lines.lines(GIVEN, content, wanted, binary), options)
+    else:
+        diagnosis = diagnose(lambda wanted: lines.read(logs, wanted, binary), options)
     if diagnosis.empty:
         names = ["standard input" if name == STDIN else plain(name) for name in logs]
         raise UsageError(f"{' and '.join(names)} {'is' if len(logs) == 1 else 'are'} empty")
     if binary and not diagnosis.cause:
         raise UsageError(f"{plain(binary[0])} is not text; unpack it, if it is packed with anything but gzip")
-    known = details(diagnosis)
-    if request.json:
-        print(json.dumps(data.as_json(diagnosis, known), indent=2))
-    else:
-        view.show(Console(), diagnosis, known)
-    return EXIT_AS_EXPECTED if diagnosis.match else EXIT_UNEXPECTED
+    return DiagnoseResult(diagnosis, details(diagnosis))
 
 
 def pasted(words: Sequence[str]) -> str:
