@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit import files
-from faultline.audit import versions as audit_versions
 from faultline.audit.project import read_project
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
+from faultline.projects import files
+from faultline.projects import versions as asked_versions
 
 
 def versions(tmp_path, text, name="requirements.txt"):
@@ -395,7 +395,7 @@ def test_any_text_is_read_or_refused(text):
     """Breaks when some text ends in anything but an answer or a refusal."""
     try:
         data = files.parsed(text, "x")
-        audit_versions.read(files.Document("x", ROOT / "x", text, data))
+        asked_versions.read(files.Document("x", ROOT / "x", text, data))
     except UsageError:
         pass
 
@@ -423,5 +423,5 @@ SHAPES = st.recursive(
 @given(st.one_of(st.dictionaries(st.sampled_from(KEYS), SHAPES, max_size=6), st.lists(SHAPES, max_size=3)))
 def test_lock_files_of_any_shape_are_read_or_passed_over(data):
     """Breaks when a lock file of a version to come ends in a traceback."""
-    for pin in audit_versions.read(files.Document("x", ROOT / "x", "", data)) or ():
+    for pin in asked_versions.read(files.Document("x", ROOT / "x", "", data)) or ():
         assert pin.package == "trl" and pin.source.startswith("x:")

@@ -11,13 +11,13 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from faultline.audit import files
-from faultline.audit.files import Document, Table, table
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
+from faultline.projects import files
+from faultline.projects.files import Document, Table, table
 
 DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
