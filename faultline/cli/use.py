@@ -83,19 +83,25 @@ def export(
 
 
 def is_safe(
-    requirements: Annotated[str, Parameter(help="Requirements such as 'trl==1.12.0', a name from stacks/, or a date.")],
-    /,
+    to: Annotated[
+        str,
+        Parameter(
+            help="Requirements such as 'trl==1.12.0', a requirements or lock file, a name from stacks/, or a date."
+        ),
+    ],
     *,
-    base: Annotated[str, Parameter(help="The baseline; by default, what is installed.")] = TODAY,
+    base: Annotated[str, Parameter(help="The baseline, in the same forms; by default, what is installed.")] = TODAY,
+    python: Annotated[str, Parameter(help="The baseline: another environment, by its interpreter.")] = "",
     all: Annotated[bool, Parameter(help="Run the whole default matrix.")] = False,
     axes: Axes = WHOLE,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
 ) -> int:
     """Run the same cells before and after an upgrade, and judge whether the upgrade is safe."""
+    at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe
 
-    return is_safe.run(is_safe.Request(requirements, axes.selection(), base, all, workers, resume))
+    return is_safe.run(is_safe.Request(to, axes.selection(), base, all, workers, resume, python))
 
 
 def bisect(

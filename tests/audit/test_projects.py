@@ -182,6 +182,26 @@ def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, 
     assert code == 0 and expected in out
 
 
+@pytest.mark.parametrize(
+    ("name", "markers"),
+    [
+        (
+            "uv.lock",
+            ("resolution-markers = [\"sys_platform == 'linux'\"]", "resolution-markers = [\"os_name == 'nt'\"]"),
+        ),
+        ("poetry.lock", ("markers = \"sys_platform != 'darwin'\"", "markers = \"sys_platform == 'darwin'\"")),
+        ("pylock.toml", ("marker = \"os_name == 'posix'\"", "marker = \"os_name == 'nt'\"")),
+    ],
+)
+def test_of_several_locked_builds_the_one_for_linux_counts(tmp_path, name, markers):
+    """Breaks when the builds of torch for several systems contradict each other, and none is known."""
+    table = "packages" if name == "pylock.toml" else "package"
+    head = 'lock-version = "1.0"\n' if name == "pylock.toml" else "version = 1\n"
+    builds = zip(("2.13.0", "2.12.0"), markers, strict=True)
+    text = head + "".join(f'[[{table}]]\nname = "torch"\nversion = "{build}"\n{each}\n' for build, each in builds)
+    assert versions(tmp_path, text, name) == {"torch": "==2.13.0"}
+
+
 def test_a_text_with_words_is_no_list_of_requirements(tmp_path):
     """The near miss: breaks when prose, of which some lines are a word, is read as requirements."""
     (tmp_path / "notes.txt").write_text("Notes\nWe train with trl and peft.\nAnd then?\n")
