@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from faultline.audit import engines
 from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, Statement, truth
-from faultline.audit.files import Document, Section
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
+from faultline.projects.files import Document, Section
 from faultline.strategies.naming import switches
 
 # Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.

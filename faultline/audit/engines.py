@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from faultline import strategies
-from faultline.audit import files
-from faultline.audit.files import Document, Section
 from faultline.base.errors import UsageError
 from faultline.base.text import matches, one_line
 from faultline.cells.cell import PRECISIONS
+from faultline.projects import files
+from faultline.projects.files import Document, Section
 from faultline.strategies.naming import asked_for, configured, presets, within
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])

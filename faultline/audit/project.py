@@ -7,16 +7,17 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import arguments, files, versions
+from faultline.audit import arguments
 from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement, family
-from faultline.audit.files import Candidate
-from faultline.audit.versions import Pin
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
+from faultline.projects import files, versions
+from faultline.projects.files import Candidate
+from faultline.projects.versions import Pin
 from faultline.strategies.naming import asked_for
 
 OTHER_NORM = "own max_grad_norm"

@@ -31,6 +31,15 @@ def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> 
     return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF)
 
 
+def slip(name: str, known: Sequence[str]) -> bool:
+    """Whether a name is a known one but for a letter that is missing, too much, another, or in another place."""
+    return any(not _but_for_one(plain(name)).isdisjoint(_but_for_one(plain(each))) for each in known)
+
+
+def _but_for_one(word: str) -> set[str]:
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+
 def plain(name: str) -> str:
     """A name in small letters and digits."""
     return re.sub(r"[\W_]+", "", name.lower())

@@ -127,13 +127,16 @@ def export(
 
 
 def is_safe(
-    requirements: Annotated[
+    to: Annotated[
         Stack,
-        Parameter(metavar="REQUIREMENTS", help="Requirements such as 'trl==1.12.0', a name from stacks/, or a date."),
+        Parameter(
+            metavar="TO",
+            help="Requirements such as 'trl==1.12.0', a requirements or lock file, a name from stacks/, or a date.",
+        ),
     ],
-    /,
     *,
-    base: Annotated[Stack, Parameter(help="The baseline; by default, what is installed.")] = TODAY,
+    base: Annotated[Stack, Parameter(help="The baseline, in the same forms; by default, what is installed.")] = TODAY,
+    python: Annotated[File, Parameter(help="The baseline: another environment, by its interpreter.")] = "",
     all: Annotated[bool, Parameter(help="Run the whole default matrix.")] = False,
     axes: Axes = WHOLE,
     workers: Workers = CORES,
@@ -143,11 +146,12 @@ def is_safe(
 
     Examples:
       faultline is-safe trl==1.12.0 --strategy 'zero*'
-      faultline is-safe deepspeed==0.18.9 --base deepspeed==0.18.3
+      faultline is-safe --base uv.lock --to deepspeed==0.18.9
     """
+    at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe
 
-    return is_safe.run(is_safe.Request(requirements, axes.selection(), base, all, workers, resume))
+    return is_safe.run(is_safe.Request(to, axes.selection(), base, all, workers, resume, str(python)))
 
 
 def bisect(

@@ -35,10 +35,12 @@ class Safety(StrEnum):
     SAFE = "SAFE"
     NOT_SAFE = "NOT SAFE"
     UNKNOWN = "UNKNOWN"
+    NOTHING = "NOTHING TO COMPARE"
 
     @property
     def exit_code(self) -> int:
-        return {"SAFE": EXIT_AS_EXPECTED, "NOT SAFE": EXIT_UNEXPECTED, "UNKNOWN": EXIT_UNDECIDED}[self]
+        codes = {Safety.NOT_SAFE: EXIT_UNEXPECTED, Safety.UNKNOWN: EXIT_UNDECIDED}
+        return codes.get(self, EXIT_AS_EXPECTED)  # also where nothing changes, and so nothing can break
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,13 @@ class Comparison:
     """What two stacks did with the same cells.
 
     `cells` were asked for; `compared` of them ran on both stacks and proved
-    what they are, `unproven` proved nothing on either. `unusable` says why there is nothing to compare; `identical`,
-    that there is no difference to look for.
+    what they are, under these `strategies`; `unproven` proved nothing on either. `unusable` says why there is nothing
+    to compare; `identical`, that there is no difference to look for.
     """
 
     cells: int = 0
     compared: int = 0
+    strategies: frozenset[str] = frozenset()
     unproven: int = 0
     changes: tuple[Change, ...] = ()
     unusable: str = ""
@@ -142,23 +145,29 @@ class Comparison:
 
     @property
     def verdict(self) -> Safety:
+        """SAFE only where cells ran on both stacks, and nothing rules it out."""
+        if self.identical:
+            return Safety.NOTHING
         words = {word for word, _ in self.reasons}
-        return next((word for word in (Safety.NOT_SAFE, Safety.UNKNOWN) if word in words), Safety.SAFE)
+        ruled_out = next((word for word in (Safety.NOT_SAFE, Safety.UNKNOWN) if word in words), None)
+        return ruled_out or (Safety.SAFE if self.compared else Safety.UNKNOWN)
 
 
 def compare(cells: Sequence[Cell], before: Iterable[Sequence[Result]], after: Iterable[Sequence[Result]]) -> Comparison:
     """Hold two stacks against each other; each side is its runs, the first of all cells, others of some again."""
     sides = _by_cell(before), _by_cell(after)
-    changes, compared, unproven = [], 0, 0
+    changes, compared, unproven = [], [], 0
     for cell in cells:
         old, new = (side.get(cell.id, []) for side in sides)
         proven = [_proven(side) for side in (old, new)]
-        compared += all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven)
+        if all(any(r.outcome != Outcome.IMPOSSIBLE for r in side) for side in proven):
+            compared.append(cell)
         unproven += not any(proven)
         change = changed(cell, old, new)
         if change:
             changes.append(change)
-    return Comparison(len(cells), compared, unproven, tuple(changes))
+    strategies = frozenset(cell.strategy for cell in compared)
+    return Comparison(len(cells), len(compared), strategies, unproven, tuple(changes))
 
 
 def changed(cell: Cell, before: Sequence[Result], after: Sequence[Result]) -> Change | None:

@@ -3,16 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
+from faultline.base.text import count
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases import changes, is_safe_view
+from faultline.releases import changes, is_safe_view, sides
 from faultline.releases.changes import Comparison
 from faultline.releases.is_safe_view import Answer
 from faultline.runs import campaigns, devices
@@ -25,28 +26,37 @@ from faultline.stacks.requests import Stack
 
 @dataclass(frozen=True)
 class Request:
-    """Requirements to judge on a baseline; `whole` asks for all selected cells, with the remedies of mechanisms."""
+    """What to judge and on which baseline, as people have it; `python` names the baseline by an interpreter instead.
 
-    requirements: str
+    `whole` asks for all selected cells, with the remedies of mechanisms.
+    """
+
+    candidate: str
     selection: Selection
     base: str = TODAY
     whole: bool = False
     workers: int = 1
     resume: bool = False
+    python: str = ""
 
 
 def run(request: Request) -> int:
-    """Whether requirements are safe on a baseline: exit code 0 if they are, 1 if not, 3 if that can't be known."""
+    """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
+    known."""
     cells = devices.runnable(request.selection)
     if not (request.whole or request.selection.variant or request.selection.cells):
         cells = default(cells)
     if not cells:
         raise UsageError("no cell matches all of these options")
-    base = requests.parse(request.base)
-    on(base, "", request.requirements)  # a mistake in the question is reported before anything runs
-    asked = {"requirements": request.requirements, "base": base.name, "cells": [cell.id for cell in cells]}
+    base, notes = sides.baseline(request.base, request.python)
+    candidate = sides.read(request.candidate, sides.expected(base), "as in the baseline")
+    if candidate.text or not candidate.notes:
+        on(base, "", candidate.text)  # a mistake in the question is reported before anything runs
+    asked = {"candidate": candidate.text, "base": [base.name, *base.requirements], "cells": [cell.id for cell in cells]}
     campaign = campaigns.begin("is-safe", asked, request.workers, request.resume)
-    answer = ask(campaign, request.requirements, base, cells)
+    for note in (*notes, *candidate.notes):
+        campaigns.note(note)
+    answer = replace(ask(campaign, candidate.text, base, cells), notes=(*notes, *candidate.notes))
     is_safe_view.write(campaign.folder.path, answer)
     is_safe_view.terminal(Console(), answer)
     print(f"results: {campaign.folder.shown}/summary.md, verdict.json, report.html")
@@ -61,19 +71,33 @@ def default(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) -> Answer:
-    """Run cells on both stacks, and again those that changed; what can't be installed is known before any runs."""
-    names = (base.name, f"{' '.join(candidate.split())} on {base.name}")
-    old = campaigns.measure(campaign, names[0], base, [])
-    new = campaigns.measure(campaign, names[1], on(base, old.lock, candidate), []) if old.lock else Measured(names[1])
+    """Run cells on both stacks, and again those that changed.
+
+    That both are the same is known before an environment is made, and what can't be installed before any cell runs.
+    """
+    text = " ".join(candidate.split())
+    stack = sides.known(base)
+    if sides.same(base, text):
+        return Answer(text, base.name, (), Comparison(identical=True), stack=_line(stack))
+    names = (base.name, f"{text} on {base.name}")
+    old = campaigns.resolved(campaign, names[0], base)
+    changed_to = on(base, old.lock, text) if old.lock else None
+    new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
     changed = packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
+    if changed and changed_to:
+        campaigns.note(f"{count(len(cells), 'cell')} on 2 stacks: {names[0]}, and {names[1]}")
+        old = campaigns.measure(campaign, names[0], base, [])
+        new = campaigns.measure(campaign, names[1], changed_to, [])
     unusable = next((f"{each.name}: {each.unusable}" for each in (old, new) if each.unusable), "")
     if not unusable and changed:
         comparison = compare(campaign, (old, new), cells)
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
-    stack = stack_name({name: version for name, version in pins(old.lock).items() if name in STACK})
-    text = " ".join(candidate.split())
-    return Answer(text, base.name, changed, comparison, repeatable(base, text, new), stack)
+    return Answer(text, base.name, changed, comparison, repeatable(base, text, new), _line(pins(old.lock)))
+
+
+def _line(versions: Mapping[str, str]) -> str:
+    return stack_name({name: version for name, version in versions.items() if name in STACK})
 
 
 def packages(before: Mapping[str, str], after: Mapping[str, str], removed: bool = True) -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from faultline import strategies
 from faultline.base.console import write_line
+from faultline.base.packages import STACK, TODAY
 from faultline.base.text import count, one_line, plain
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
@@ -20,7 +21,7 @@ from faultline.report.page import template
 
 PACKAGES, GROUPS = 80, 12  # that the comment has: GitHub takes 65536 characters
 ERROR = 700  # characters of an error that the comment and the terminal show
-STYLES = {Safety.SAFE: "bold green", Safety.NOT_SAFE: "bold red", Safety.UNKNOWN: "bold yellow"}
+STYLES = dict(zip(Safety, ("bold green", "bold red", "bold yellow", "bold"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Answer:
 
     `packages` has name, old and new version; `repeat` is the stack, as
     `faultline run` takes it, on which a cell does what it did on the candidate.
-    `stack` has the baseline's versions in a line.
+    `stack` has the baseline's versions in a line, `notes` what is taken where a file pins no version.
     """
 
     candidate: str
@@ -38,6 +39,11 @@ class Answer:
     comparison: Comparison
     repeat: str = ""
     stack: str = ""
+    notes: Sequence[str] = ()
+
+    @property
+    def against(self) -> str:
+        return "your installed stack" if self.baseline == TODAY else self.baseline
 
 
 def write(folder: Path, answer: Answer) -> None:
@@ -48,24 +54,40 @@ def write(folder: Path, answer: Answer) -> None:
 
 
 def headline(answer: Answer) -> str:
-    return one_line(f"{answer.comparison.verdict}: {answer.candidate} on {answer.baseline}")
+    """The verdict, and on what: ``SAFE: trl 1.16.0 → 1.12.0 (against your installed stack)``."""
+    return one_line(f"{answer.comparison.verdict}: {upgrade(answer)} (against {answer.against})")
+
+
+def upgrade(answer: Answer) -> str:
+    """The versions that were asked for and differ, or all of the stack that do; else the candidate as it was given."""
+    asked = {re.split(r"[^\w.-]", word)[0].lower() for word in answer.candidate.split()}
+    steps = dict(zip((name for name, _, _ in answer.packages), bumped(answer), strict=True))
+    some = [step for name, step in steps.items() if name in asked] or [steps[name] for name in STACK if name in steps]
+    return ", ".join(some) or answer.candidate
 
 
 def because(answer: Answer) -> list[str]:
     """Why the verdict is what it is, and what the comparison covered, each in a line."""
     comparison = answer.comparison
     if comparison.identical:
-        return ["the candidate changes no package: there is nothing to compare"]
+        return ["no package changes, so no cell ran: this is neither SAFE nor NOT SAFE"]
     lines = [one_line(reason) for _, reason in comparison.reasons]
     if not comparison.unusable:
         total = f"{comparison.compared} of {comparison.cells} cells ran on both stacks"
         lines.append(f"{total}, {len(comparison.changes)} changed")
+        if left_out := not_compared(comparison):
+            lines.append(f"nothing was compared under {left_out}")
     return lines
 
 
+def not_compared(comparison: Comparison) -> str:
+    """The strategies under which no cell ran on both stacks, in few words."""
+    return grouped([name for name in strategies.names() if name not in comparison.strategies], ())
+
+
 def bumped(answer: Answer) -> list[str]:
-    """The packages that differ: ``trl 1.16.0 -> 1.12.0``."""
-    return [one_line(f"{name} {old or 'none'} -> {new or 'none'}") for name, old, new in answer.packages]
+    """The packages that differ: ``trl 1.16.0 → 1.12.0``."""
+    return [one_line(f"{name} {old or 'none'} → {new or 'none'}") for name, old, new in answer.packages]
 
 
 def places(group: ChangeGroup) -> list[tuple[str, str]]:
@@ -104,6 +126,7 @@ def data(answer: Answer) -> dict[str, object]:
         "baseline": plain(answer.baseline),
         "stack": plain(answer.stack),
         "reasons": because(answer),
+        "notes": [one_line(note) for note in answer.notes],
         "unusable": plain(comparison.unusable),
         "identical": comparison.identical,
         "packages": [
@@ -111,6 +134,7 @@ def data(answer: Answer) -> dict[str, object]:
         ],
         "cells": comparison.cells,
         "compared": comparison.compared,
+        "strategies": [name for name in strategies.names() if name in comparison.strategies],
         "changed": len(comparison.changes),
         "groups": [
             {
@@ -146,9 +170,9 @@ def markdown(answer: Answer) -> str:
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
     # What made a stack unusable is said in the words of others; all other reasons are ours.
     reasons = map(code, because(answer)) if answer.comparison.unusable else because(answer)
-    lines = [f"## {verdict}: {code(answer.candidate[:500])}", ""]
-    lines += [f"Compared with {code(': '.join(filter(None, (answer.baseline, answer.stack))))}.", ""]
-    lines += [f"- {line}" for line in reasons]
+    lines = [f"## {verdict}: {code(upgrade(answer)[:500])}", ""]
+    lines += [f"Compared with {code(': '.join(filter(None, (answer.against, answer.stack))))}.", ""]
+    lines += [f"- {line}" for line in (*reasons, *map(code, answer.notes[:GROUPS]))]
     if answer.packages:
         more = f" and {len(answer.packages) - PACKAGES} more" if len(answer.packages) > PACKAGES else ""
         lines += ["", f"Packages: {', '.join(code(text[:100]) for text in bumped(answer)[:PACKAGES])}{more}."]
@@ -166,7 +190,11 @@ def markdown(answer: Answer) -> str:
 def page(answer: Answer) -> str:
     """The answer as an HTML page that needs nothing else."""
     return template(Path(__file__).with_name("verdict.html.j2")).render(
-        headline=headline(answer), bumped=bumped(answer), because=because(answer), **data(answer)
+        headline=headline(answer),
+        upgrade=upgrade(answer),
+        against=answer.against,
+        because=because(answer),
+        **data(answer),
     )
 
 
@@ -185,7 +213,7 @@ def terminal(console: Console, answer: Answer) -> None:
         cells = count(len(group.changes), "cell")
         write_line(
             console,
-            Text(f"{number}. {group.kind}", "bold").append(f"  {cells}: {group.before} -> {group.after}", "not bold"),
+            Text(f"{number}. {group.kind}", "bold").append(f"  {cells}: {group.before} → {group.after}", "not bold"),
         )
         for axis, text in places(group):
             write_line(console, f"  {axis}: {text}")

@@ -73,6 +73,19 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
     return Campaign(folder, workers, lock)
 
 
+def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
+    """The exact versions of a stack, of which no environment is made yet; resolved once for each name."""
+    folder = part(campaign, name)
+    info = folder.info()
+    if not (info.lock or info.unusable):
+        try:
+            folder.describe(lock=locked(stack))
+        except Uninstallable as error:
+            folder.describe(unusable=str(error))
+        info = folder.info()
+    return Measured(name, info.lock, unusable="" if info.lock else info.unusable)
+
+
 def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
     """Run cells on a stack, those that the campaign has under this name already left out.
 
@@ -104,6 +117,11 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     folder.describe(finished=True, unusable="")
     results = [entry for entry in folder.results() if entry.cell in wanted]
     return Measured(name, environment.lock, results, versions=environment.versions)
+
+
+def locked(stack: Stack) -> str:
+    """What is installed here, or what a stack resolves to, a line for each package."""
+    return environments.ready(stack).lock if stack.here else environments.resolve(stack)
 
 
 def ready(stack: Stack, lock: str) -> Environment:

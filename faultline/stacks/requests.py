@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError, unknown
+from faultline.base.near import slip
 from faultline.base.packages import NEEDED, TODAY, pinned
 from faultline.base.paths import ROOT, STACKS
 
@@ -65,12 +66,19 @@ def parse(text: str) -> Stack:
 
 
 def changed(text: str, base: Iterable[str], asof: str = "") -> Stack:
-    """Requirements with spaces between them, and the pins of a base as far as they leave the choice."""
+    """Requirements with spaces between them, and the pins of a base as far as they leave the choice.
+
+    Raises UsageError for a package that is nearly one of those that the suite needs: it would change nothing of them.
+    """
     words = text.split()
     given = {requirement(word): word for word in words}
     if len(given) < len(words):
         raise UsageError(f"{text!r} names a package twice")
-    rest = tuple(pin for pin in base if requirement(pin) not in given)
+    pins = {requirement(pin): pin for pin in base}
+    for name in given:
+        if name not in NEEDED and name not in pins and slip(name, NEEDED):
+            raise unknown("package", name, NEEDED)
+    rest = tuple(pin for name, pin in pins.items() if name not in given)
     return Stack(" ".join(words), ordered(given), asof, rest)
 
 

@@ -15,7 +15,6 @@ from packaging.version import Version
 
 from faultline import strategies
 from faultline.audit import conditions
-from faultline.audit import versions as audit_versions
 from faultline.audit.arguments import trainers
 from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.evidence import evidence
@@ -26,6 +25,7 @@ from faultline.catalogue.loading import needs
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell
 from faultline.observations import history, measured, ranges, releases, store
 from faultline.observations.store import Row, Stack
+from faultline.projects import versions
 
 UNCACHED, RELEASES = history.of.__wrapped__, history._releases.__wrapped__  # nothing made up stays for other tests
 PAGE = (paths.ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
@@ -682,7 +682,7 @@ def test_what_began_with_a_release_is_left_out_before_it():
 
 def test_the_environment_here_is_todays_stack():
     """Breaks when what is installed is not read as what requirements.txt pins."""
-    results = put_together([Content(pins=audit_versions.environment(Path(sys.prefix), "installed"))]).versions
+    results = put_together([Content(pins=versions.environment(Path(sys.prefix), "installed"))]).versions
     assert {name: asked.pinned for name, asked in results.items()} == {
         name: asked.pinned for name, asked in TODAY.items()
     }

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit import files
-from faultline.audit import versions as audit_versions
 from faultline.audit.project import read_project
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
+from faultline.projects import files
+from faultline.projects import versions as asked_versions
 
 
 def versions(tmp_path, text, name="requirements.txt"):
@@ -180,6 +180,26 @@ def test_a_line_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path, 
         assert "req.txt:2: " in note and expected in note
     code, out, _ = asked("audit", str(tmp_path))
     assert code == 0 and expected in out
+
+
+@pytest.mark.parametrize(
+    ("name", "markers"),
+    [
+        (
+            "uv.lock",
+            ("resolution-markers = [\"sys_platform == 'linux'\"]", "resolution-markers = [\"os_name == 'nt'\"]"),
+        ),
+        ("poetry.lock", ("markers = \"sys_platform != 'darwin'\"", "markers = \"sys_platform == 'darwin'\"")),
+        ("pylock.toml", ("marker = \"os_name == 'posix'\"", "marker = \"os_name == 'nt'\"")),
+    ],
+)
+def test_of_several_locked_builds_the_one_for_linux_counts(tmp_path, name, markers):
+    """Breaks when the builds of torch for several systems contradict each other, and none is known."""
+    table = "packages" if name == "pylock.toml" else "package"
+    head = 'lock-version = "1.0"\n' if name == "pylock.toml" else "version = 1\n"
+    builds = zip(("2.13.0", "2.12.0"), markers, strict=True)
+    text = head + "".join(f'[[{table}]]\nname = "torch"\nversion = "{build}"\n{each}\n' for build, each in builds)
+    assert versions(tmp_path, text, name) == {"torch": "==2.13.0"}
 
 
 def test_a_text_with_words_is_no_list_of_requirements(tmp_path):
@@ -395,7 +415,7 @@ def test_any_text_is_read_or_refused(text):
     """Breaks when some text ends in anything but an answer or a refusal."""
     try:
         data = files.parsed(text, "x")
-        audit_versions.read(files.Document("x", ROOT / "x", text, data))
+        asked_versions.read(files.Document("x", ROOT / "x", text, data))
     except UsageError:
         pass
 
@@ -423,5 +443,5 @@ SHAPES = st.recursive(
 @given(st.one_of(st.dictionaries(st.sampled_from(KEYS), SHAPES, max_size=6), st.lists(SHAPES, max_size=3)))
 def test_lock_files_of_any_shape_are_read_or_passed_over(data):
     """Breaks when a lock file of a version to come ends in a traceback."""
-    for pin in audit_versions.read(files.Document("x", ROOT / "x", "", data)) or ():
+    for pin in asked_versions.read(files.Document("x", ROOT / "x", "", data)) or ():
         assert pin.package == "trl" and pin.source.startswith("x:")

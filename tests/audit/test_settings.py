@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline import strategies
-from faultline.audit import arguments, files
+from faultline.audit import arguments
 from faultline.audit.engines import OTHER_TRAINER
 from faultline.audit.project import read_project
 from faultline.base.paths import ROOT
+from faultline.projects import files
 
 
 def package(name):

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline import strategies
-from faultline.base.near import near
+from faultline.base.near import near, slip
+from faultline.base.packages import NEEDED
 from faultline.catalogue.loading import failures
 from faultline.strategies import naming
 
@@ -39,3 +40,17 @@ def test_a_suggestion_is_a_known_name_and_a_known_name_suggests_itself(name, kno
     assert set(near(name, known)) <= {*known}
     for each in known:
         assert each in near(each, known)
+
+
+@pytest.mark.parametrize("name", ["tlr", "trll", "tl", "transformer", "transfromers", "deepsped", "dataset", "PFET"])
+def test_a_slip_of_the_pen_is_seen(name):
+    """Breaks when a package that nobody meant is asked of an index."""
+    assert slip(name, NEEDED)
+
+
+@pytest.mark.parametrize(
+    "name", ["torchao", "torchvision", "xformers", "bitsandbytes", "liger-kernel", "vllm", "numpy"]
+)
+def test_another_package_is_no_slip(name):
+    """The near miss: breaks when a real package can't be asked about."""
+    assert not slip(name, NEEDED)

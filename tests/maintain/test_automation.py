@@ -115,13 +115,13 @@ def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
     monkeypatch.setattr(is_safe, "run", lambda request: calls.append(request) or 3)
     assert app.main(["maintain", "is-safe-change", str(old)]) == 3
     (pinned,) = re.findall(r"^trl==.*$", (ROOT / "requirements.txt").read_text(), re.M)
-    assert [(each.requirements, each.base) for each in calls] == [(pinned, "trl==0.0.1")]
+    assert [(each.candidate, each.base) for each in calls] == [(pinned, "trl==0.0.1")]
     assert not list(tmp_path.glob("results/*")), "is-safe writes the summary itself"
     assert app.main(["maintain", "is-safe-change", str(ROOT / "requirements.txt")]) == 0 and len(calls) == 1
     (summary,) = tmp_path.glob("results/is-safe-*/summary.md")
     assert summary.read_text() == "## Nothing to compare: no pin of the stack changes\n"
     verdict = json.loads((summary.parent / "verdict.json").read_text())
-    assert (verdict["verdict"], verdict["identical"]) == ("SAFE", True)
+    assert (verdict["verdict"], verdict["identical"]) == ("NOTHING TO COMPARE", True)
     with pytest.raises(UsageError, match="no is-safe run to resume"):
         storage.latest_run(tmp_path / "results", kind="is-safe")
 

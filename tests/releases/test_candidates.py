@@ -14,7 +14,7 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.maintain import bumps
 from faultline.ranks.report import Report
-from faultline.releases import is_safe
+from faultline.releases import is_safe, sides
 from faultline.releases.changes import Safety
 from faultline.runs import campaigns, folders, results, storage
 from faultline.runs.oracle import Judgement
@@ -58,6 +58,7 @@ def lab(tmp_path, monkeypatch):
         folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)
+    monkeypatch.setattr(campaigns, "locked", lambda stack: ready(stack).lock)
     monkeypatch.setattr(folders, "measure", measure)
     return root, does, done
 
@@ -68,11 +69,13 @@ def answer_in(root):
 
 
 def test_a_safe_candidate(lab, asked):
-    """Breaks when a harmless release is reported, or measured more than once."""
-    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
-    assert code == 0 and out.startswith("SAFE: trl==1.12.0 on today")
+    """Breaks when a harmless release is reported, or measured more than once, or SAFE doesn't say what it is worth."""
+    code, out, errors = asked("is-safe", "trl==1.12.0", *NARROW)
+    assert code == 0 and out.startswith("SAFE: trl 1.16.0 → 1.12.0 (against your installed stack)\n")
     root, _, done = lab
     answer = answer_in(root)
+    assert f"{answer['cells']} cells on 2 stacks" in errors[0] and "nothing was compared under single, ddp*" in out
+    assert answer["strategies"] == ["zero2"]
     assert answer["verdict"] == "SAFE" and answer["packages"] == [
         {"name": "trl", "before": "1.16.0", "after": "1.12.0"}
     ]
@@ -116,16 +119,93 @@ def test_a_stack_that_cannot_be_had_is_unknown(lab, asked, requirements, trl, ex
     assert trl or not done, "cells ran although there was nothing to compare them with"
 
 
-def test_what_is_installed_already_is_safe_at_once(lab, asked):
-    """Breaks when a candidate that changes nothing takes minutes, or is UNKNOWN."""
-    code, out, _ = asked("is-safe", "trl==1.16.0", *NARROW)
-    assert code == 0 and "changes no package" in out and not lab[2]
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("trl==1.16.0",),
+        ("--base", "trl==1.12.0 peft==0.21.0", "--to", "peft==0.21.0"),
+        ("--base", "old.txt", "--to", "old.txt"),
+        ("--to", "loose.txt"),
+        ("--base", "2026-06-01", "--to", "2026-06-01"),
+    ],
+)
+def test_what_changes_nothing_is_no_verdict_and_makes_no_environment(lab, asked, argv, monkeypatch, tmp_path):
+    """Breaks when two stacks that are one take minutes, or are called SAFE although nothing was compared."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(requests, "installed", lambda: tuple(BASE.split()))
+    monkeypatch.setattr(campaigns, "ready", pytest.fail)
+    (tmp_path / "old.txt").write_text("trl==1.12.0\npeft>=0.1\n")
+    (tmp_path / "loose.txt").write_text("trl>=1.0\n")
+    code, out, _ = asked("is-safe", *argv, *NARROW)
+    assert code == 0 and out.startswith("NOTHING TO COMPARE") and "neither SAFE nor NOT SAFE" in out and not lab[2]
+    assert answer_in(lab[0])["identical"]
+
+
+def test_stacks_that_resolve_to_the_same_make_no_environment(lab, asked, monkeypatch):
+    """Breaks when an environment is made for what a resolver alone could say."""
+    monkeypatch.setattr(campaigns, "locked", lambda stack: BASE)
+    monkeypatch.setattr(campaigns, "ready", pytest.fail)
+    assert asked("is-safe", "trl<=1.16.0", *NARROW)[1].startswith("NOTHING TO COMPARE: trl<=1.16.0")
+
+
+LOCK = """version = 1
+[[package]]
+name = "trl"
+version = "1.12.0"
+[[package]]
+name = "torch"
+version = "2.13.0+cu130"
+resolution-markers = ["sys_platform == 'linux'"]
+[[package]]
+name = "torch"
+version = "2.12.0"
+resolution-markers = ["sys_platform == 'darwin'"]
+"""
+
+
+def test_the_files_that_people_have_are_sides(lab, asked, monkeypatch, tmp_path):
+    """Breaks when a lock file is no baseline, a build tag is asked of an index, or what isn't pinned is passed over."""
+    does, installed = lab[1], sides.versions_in(requests.base())
+    monkeypatch.chdir(tmp_path)
+    does["1.12.0"], does["1.14.0"] = [TRAINS], [TRAINS]
+    (tmp_path / "uv.lock").write_text(LOCK)
+    (tmp_path / "new.txt").write_text("trl==1.14.0\npeft>=9.0  # any\naccelerate>=0.1\n-r missing.txt\n")
+    code, out, errors = asked("is-safe", "--base", "uv.lock", "--to", "trl==1.16.0", *NARROW)
+    assert code == 0 and out.startswith("SAFE: trl 1.12.0 → 1.16.0 (against uv.lock)\n")
+    assert errors[0].startswith("uv.lock doesn't name these, which are taken as installed here: transformers ")
+    code, out, errors = asked("is-safe", "--base", "uv.lock", "--to", "new.txt", *NARROW)
+    assert code == 0 and out.startswith("SAFE: trl 1.12.0 → 1.14.0 (against uv.lock)\n")
+    notes = [
+        "new.txt:4: skipped, missing.txt does not exist",
+        "new.txt pins no peft (>=9.0): taken is the newest release that fits",
+        f"new.txt pins no accelerate (>=0.1): taken is {installed['accelerate']} as in the baseline",
+    ]
+    assert errors[1:4] == notes
+    stack, _ = sides.baseline("uv.lock", "")
+    assert {"trl==1.12.0", "torch==2.13.0"} <= set(stack.requirements) and stack.name == "uv.lock"
+
+
+def test_another_environment_is_a_baseline_by_its_interpreter(lab, asked, tmp_path):
+    """Breaks when what is installed elsewhere has to be written down before it can be compared with."""
+    lab[1]["1.12.0"] = [TRAINS]
+    python = tmp_path / "venv" / "bin" / "python"
+    (tmp_path / "venv/lib/python3.12/site-packages/trl-1.12.0.dist-info").mkdir(parents=True)
+    python.parent.mkdir()
+    python.touch()
+    code, out, _ = asked("is-safe", "--python", str(python), "--to", "trl==1.16.0", *NARROW)
+    assert code == 0 and out.startswith("SAFE: trl 1.12.0 → 1.16.0 (against the packages of ")
+    assert asked("is-safe", "trl==1.16.0", "--python", str(python), "--base", "trl==1.1", *NARROW)[0] == EXIT_USAGE
 
 
 @pytest.mark.parametrize(
     "argv",
     [
         ["trl=1.0"],
+        ["tlr==1.12.0"],
+        ["missing.txt"],
+        ["tests"],
+        ["pyproject.toml", "--base", "docs/releases.md"],
+        ["stacks/bumps.toml"],
         [""],
         ["trl==1.12.0 TRL==1.11.0"],
         ["trl==1.12.0", "--base", "trl=1"],

@@ -112,7 +112,8 @@ def test_what_proves_nothing_is_not_safe():
         assert compared([expected] * 3, [expected] * 3).verdict is UNKNOWN
     assert Comparison(unusable="no such release").verdict is UNKNOWN
     assert compared([], []).verdict is UNKNOWN
-    assert Comparison(identical=True).verdict is SAFE
+    assert Comparison(identical=True).verdict is Safety.NOTHING
+    assert Comparison().verdict is Comparison(cells=9).verdict is UNKNOWN
 
 
 def test_little_proof_is_not_safe():

@@ -111,13 +111,13 @@ def test_the_verdict_comes_first():
     """Breaks when the reader must look for the answer."""
     result = answer(["trains", "trains"], ["raises:other:RuntimeError: Output 0 of Split", "trains"])
     text = is_safe_view.markdown(result)
-    assert text.startswith("## NOT SAFE: `trl==1.12.0`\n")
-    assert "`trl 1.16.0 -> 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
+    assert text.startswith("## NOT SAFE: `trl 1.16.0 → 1.12.0`\n")
+    assert "`trl 1.16.0 → 1.12.0`" in text and "RuntimeError: Output 0 of Split" in text
     assert f"faultline run --cell {cells(1)[0].id} --stack 'trl==1.12.0'" in text
     out = io.StringIO()
     is_safe_view.terminal(Console(file=out, width=80), result)
-    assert out.getvalue().startswith("NOT SAFE: trl==1.12.0 on today\n")
-    assert "trl 1.16.0 -> 1.12.0" in out.getvalue() and "RuntimeError: Output 0 of Split" in out.getvalue()
+    assert out.getvalue().startswith("NOT SAFE: trl 1.16.0 → 1.12.0 (against your installed stack)\n")
+    assert "packages: trl 1.16.0 → 1.12.0" in out.getvalue() and "RuntimeError: Output 0 of Split" in out.getvalue()
 
 
 def test_a_comment_fits_however_much_changed():

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from faultline.audit import files
-from faultline.audit.files import Document, Table, table
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
+from faultline.projects import files
+from faultline.projects.files import Document, Table, table
 
 DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
@@ -108,16 +108,21 @@ def _pin(name: object, specifier: str, place: str) -> Pin | None:
 def _requirement(text: str, place: str) -> Pin | None:
     """The pin of a requirement, if its marker holds for this Python on Linux; raises InvalidRequirement."""
     requirement = Requirement(text)
-    try:
-        if requirement.marker and not requirement.marker.evaluate(LINUX):
-            return None
-    except (UndefinedComparison, UndefinedEnvironmentName):  # taken to hold
-        pass
+    if requirement.marker and not _holds(str(requirement.marker)):
+        return None
     specifier = str(requirement.specifier)
     if requirement.url:  # the version of its file or tag
         build = BUILD.search(requirement.url)
         specifier = f"=={build[1] or build[2]}" if build else ""
     return _pin(requirement.name, specifier, place)
+
+
+def _holds(marker: object) -> bool:
+    """Whether a marker holds for this Python on Linux; one that can't be read is taken to."""
+    try:
+        return Marker(str(marker)).evaluate(LINUX)
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+        return True
 
 
 def _lines(document: Document, depth: int = 0) -> list[Pin | None] | None:
@@ -176,6 +181,9 @@ def _skipped(source: str, why: str) -> Pin:
 def _locked(document: Document, package: Table) -> Pin | None:
     """A package of pylock.toml, uv.lock or poetry.lock, whatever else its entry has or lacks."""
     name = str(package.get("name", ""))
+    markers = package.get("resolution-markers") or [package.get("marker") or package.get("markers") or ""]
+    if not any(_holds(marker) for marker in (markers if isinstance(markers, list) else [markers])):
+        return None
     place = re.search(rf'^\s*name\s*=\s*"{re.escape(name)}"', document.text, re.MULTILINE)
     return _pin(name, f"=={package.get('version', '')}", document.line(place.end() if place else 0))
 
