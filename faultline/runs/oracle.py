@@ -87,7 +87,7 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
         worst = max(differs, key=lambda name: differs[name])
         return (
             Signature.CHECKPOINT_DIFFERS,
-            f"{len(differs)} tensors of the checkpoint are off: {worst} by {differs[worst]:.2g}",
+            f"{len(differs)} tensors of the checkpoint differ: {worst} by {percent(differs[worst])}",
         )
     if checkpoint.untied:
         return (
