@@ -60,19 +60,19 @@ def show(
 
 def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
     """What became of every claim by the committed record, beside what the results of the newest run say of it."""
-    here = claims.verdicts(failure, newest)
-    found = []
+    yours = claims.verdicts(failure, newest)
+    every = []
     for key, claim in failure.claims.items():
         judged = verdicts.on_record(failure, claim)
         pro, contra = len(judged.verdict.supporting), len(judged.verdict.against)
         against = (*judged.where, f"on {listing(judged.stacks)}") if judged.stacks else judged.where
         fate = Fate(key, claim, judged.verdict.word, pro, pro + contra, against)
-        if here[key].word in WORDS:
-            number = len(here[key].supporting)
-            yours = f"your newest run: {here[key].word}, {number} of {number + len(here[key].against)}"
-            fate = replace(fate, against=(yours, *against))
-        found.append(fate)
-    return found
+        if yours[key].word in WORDS:
+            number = len(yours[key].supporting)
+            said = f"your newest run: {yours[key].word}, {number} of {number + len(yours[key].against)}"
+            fate = replace(fate, against=(said, *against))
+        every.append(fate)
+    return every
 
 
 def commands(failure: Failure) -> list[str]:
