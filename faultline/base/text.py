@@ -2,6 +2,7 @@
 
 import fnmatch
 import functools
+import math
 import re
 import shlex
 import shutil
@@ -67,6 +68,20 @@ def listing(words: Sequence[str]) -> str:
     """Words as a sentence has them: ``ddp, zero2 and fsdp2``."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def percent(share: float | str) -> str:
+    """A share of two significant digits: ``210 %``; what is not finite comes as its text."""
+    if isinstance(share, str) or not math.isfinite(share):
+        return str(share)
+    return f"{float(f'{100 * share:.2g}'):.10g} %"
+
+
+def short_link(url: str) -> str:
+    """A link in a few characters: ``trl#2719``, or the address's host."""
+    if issue := re.fullmatch(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+).*", url):
+        return f"{issue[1]}#{issue[2]}"
+    return url.removeprefix("https://").partition("/")[0]
 
 
 def count(number: int, noun: str) -> str:

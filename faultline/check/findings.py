@@ -184,6 +184,12 @@ def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
     return tuple(Match(f, did.signature, matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
 
 
+def as_silent(result: Result) -> list[Failure]:
+    """The failures that are as silent in a cell's place, those that are no trainer's first."""
+    there = [f for f in failures().values() if place(result) in measured.silent(f, {result.signature})]
+    return sorted(there, key=_share_of_trainers)
+
+
 def _alone(result: Result) -> Match | None:
     """The known failure that one process shows already where a cell agrees with it: weights that never move, because
     the model's own checkpoints cut them off."""

@@ -8,16 +8,17 @@ from rich.text import Text
 
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
-from faultline.base.text import cut, here, one_line, plain
+from faultline.base.text import cut, here, one_line, percent, plain
 from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
-from faultline.cells.words import places
+from faultline.cells.words import grouped, places
 from faultline.check.findings import (
     COMPARED,
     CUT_OFF,
     Form,
     Group,
     agrees,
+    as_silent,
     cut_off,
     facts_of,
     fine,
@@ -31,6 +32,7 @@ from faultline.ranks.report import Facts
 from faultline.report import remedies as listed
 from faultline.report import run, terminal
 from faultline.runs import progress
+from faultline.runs.oracle import differing
 from faultline.runs.results import Difference, Result
 
 SHOWN = 3  # names of each kind
@@ -93,7 +95,7 @@ def verdict(results: Sequence[Result]) -> str:
     wrong = sum(not fine(result) for result in results) - unproven - faults
     parts = []
     if wrong:
-        parts.append(f"{wrong} of {len(results)} cells train differently from a single process")
+        parts.append(f"{wrong} of {len(results)} configurations train differently from a single process")
     if unproven:
         parts.append(f"{unproven} invalid, as nothing proves which strategy and mode ran")
     if faults:
@@ -101,7 +103,11 @@ def verdict(results: Sequence[Result]) -> str:
     if parts:
         return "; ".join(parts) + "."
     trained = sum(result.outcome == "trains" for result in results)
-    who = f"All {trained} cells that can be run train" if trained > 1 else "The cell that can be run trains"
+    who = (
+        f"All {trained} configurations that can be run train"
+        if trained > 1
+        else "The configuration that can be run trains"
+    )
     answer = f"{who} like a single process: every gradient and weight agrees."
     if never := cut_off(facts_of(results)):
         answer += f" But {_names(never)} never move, not even in a single process."
@@ -172,7 +178,24 @@ def _group(
         for word, text, cells in listed.rows(group.fates):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
+    else:
+        for line in next_steps(group, results):
+            write_line(console, f"  {line}")
     write_line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
+
+
+def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
+    """Where to go from what is silent and has no name: strategies that agree, and failures that do the same there."""
+    if not all(form.results[0].outcome == "diverges" for form in group.forms):
+        return []
+    wrong = {result.cell.strategy for result in results if not fine(result)}
+    agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
+    lines = [f"agree with a single process: {grouped(agreeing, ())}"] if agreeing else ["no strategy agrees"]
+    names = [failure.name for failure in as_silent(group.forms[0].results[0])]
+    if 0 < len(names) <= LINES:  # of more, nobody learns anything
+        lines.append(f"known to do the same there: {_names(names)}")
+        lines.append(f"details: {here(f'faultline show {names[0]}')}")
+    return lines
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -186,9 +209,9 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     write_line(console, f"  {cut(one.detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
         write_line(console, f"  raised on rank {' and '.join(map(str, ranks))} of {len(one.ranks)}")
-    for off in worst(one)[:SHOWN]:
-        error = f"{off.kind} off by {_number(off.error)} in step {off.step} on rank {off.rank}"
-        write_line(console, f"    {one_line(off.parameter)}: {error}")
+    for text in map(differing, worst(one)[:SHOWN]):
+        if text not in one.detail:
+            write_line(console, f"    {one_line(text)}")
     if one.checked.raised_in is not None:
         write_line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
     for fact in one.checked.shows:
@@ -218,12 +241,8 @@ def _place(difference: Difference) -> str:
         "backward": f"in the backward pass, {module} ({one_line(difference.parameter)})",
         "update": f"in the optimizer's step, {module} ({one_line(difference.parameter)})",
     }[difference.phase]
-    off = f"off by {_number(difference.error)}" if difference.error is not None else "which is not a number"
+    off = f"by {percent(difference.error)}" if difference.error is not None else "which is not a number"
     return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
-
-
-def _number(value: float | str) -> str:
-    return f"{value:.2g}" if isinstance(value, float | int) else value
 
 
 def as_json(results: Sequence[Result]) -> dict[str, object]:

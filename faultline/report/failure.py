@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline.base.console import write_line
-from faultline.base.text import here, listing, one_line
-from faultline.catalogue import REMEDIES, Failure, stories
+from faultline.base.text import here, listing, one_line, short_link
+from faultline.catalogue import REMEDIES, TRIED_HERE, Failure, stories
 from faultline.cells import claims as judging
 from faultline.observations import measured, verdicts
 from faultline.observations.remedies import Fate
@@ -38,7 +38,8 @@ def show(
     _part(console, "What you see", "\n\n".join(stories.seen(story)))
     _part(console, "Where it happens today", today.replace("`", ""))
     remedies = [fate for fate in fates if fate.claim.kind in (*REMEDIES, "detects") and fate.word in WORDS]
-    _fates(console, "What helps", [fate for fate in remedies if fate.word != "refuted"])
+    helpful = [fate for word in ("verified", "conditional") for fate in remedies if fate.word == word]
+    _fates(console, "What helps", helpful)
     _fates(console, "What doesn't", [fate for fate in remedies if fate.word == "refuted"])
     _fates(console, "Also claimed", [fate for fate in fates if fate not in remedies and fate.word in WORDS])
     untested = [fate.claim.text for fate in fates if fate.word not in WORDS]
@@ -48,7 +49,8 @@ def show(
     facts = {"since": failure.since, "until": failure.until, "upstream": failure.upstream, "measured": source}
     for name, text in facts.items():
         _beside(console, name, text, max(map(len, facts)) + 2)
-    _lines(console, failure.records)
+    sources = (claim.source for claim in failure.claims.values() if claim.source)
+    _lines(console, dict.fromkeys((*failure.records, *sources)))
     if signatures:
         _heading(console, "Signatures")
         _lines(console, [f"{name}: {pattern}" for name, pattern in failure.errors.items()])
@@ -58,19 +60,19 @@ def show(
 
 def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
     """What became of every claim by the committed record, beside what the results of the newest run say of it."""
-    here = claims.verdicts(failure, newest)
-    found = []
+    yours = claims.verdicts(failure, newest)
+    every = []
     for key, claim in failure.claims.items():
         judged = verdicts.on_record(failure, claim)
         pro, contra = len(judged.verdict.supporting), len(judged.verdict.against)
         against = (*judged.where, f"on {listing(judged.stacks)}") if judged.stacks else judged.where
         fate = Fate(key, claim, judged.verdict.word, pro, pro + contra, against)
-        if here[key].word in WORDS:
-            number = len(here[key].supporting)
-            yours = f"your newest run: {here[key].word}, {number} of {number + len(here[key].against)}"
-            fate = replace(fate, against=(yours, *against))
-        found.append(fate)
-    return found
+        if yours[key].word in WORDS:
+            number = len(yours[key].supporting)
+            said = f"your newest run: {yours[key].word}, {number} of {number + len(yours[key].against)}"
+            fate = replace(fate, against=(said, *against))
+        every.append(fate)
+    return every
 
 
 def commands(failure: Failure) -> list[str]:
@@ -116,8 +118,10 @@ def _lines(console: Console, lines: Iterable[str]) -> None:
 def _fates(console: Console, heading: str, fates: Collection[Fate]) -> None:
     if fates:
         _heading(console, heading)
-    for word, text, cells in rows(fates):
-        _beside(console, word, f"{text}  [{cells}]", max(map(len, WORDS)) + 2, WORDS[word])
+    for fate in fates:
+        [(word, text, cells)] = rows([fate])
+        source = short_link(fate.claim.source) or TRIED_HERE
+        _beside(console, word, f"{text} [{cells}] ({source})", max(map(len, WORDS)) + 2, WORDS[word])
 
 
 def _beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from faultline import strategies
 from faultline.base import traces
 from faultline.base.errors import CheckFailed, Impossible
+from faultline.base.text import percent
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks.report import Checkpoint, ErrorReport, Report
+from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs.supervisor import Ended
 from faultline.strategies import Evidence
 
@@ -86,7 +87,7 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
         worst = max(differs, key=lambda name: differs[name])
         return (
             Signature.CHECKPOINT_DIFFERS,
-            f"{len(differs)} tensors of the checkpoint are off: {worst} by {differs[worst]:.2g}",
+            f"{len(differs)} tensors of the checkpoint differ: {worst} by {percent(differs[worst])}",
         )
     if checkpoint.untied:
         return (
@@ -215,6 +216,12 @@ def placement_faults(reports: Sequence[Report]) -> list[str]:
     return faults
 
 
+def differing(row: Deviation) -> str:
+    """How far what a parameter was compared by is from the reference, relative to the reference's norm, in words."""
+    what = {"gradients": "gradient", "weights": "update"}[row.kind]
+    return f"{what} of {row.parameter} differs by {percent(row.error)} (step {row.step}, rank {row.rank})"
+
+
 def _judge_numbers(reports: Sequence[Report]) -> Judgement:
     """Agreement with the reference and between ranks, over every parameter and step."""
     rows = [row for report in reports for row, noise in report.deviations() if noise is None and float(row.error) > 0]
@@ -232,7 +239,9 @@ def _judge_numbers(reports: Sequence[Report]) -> Judgement:
     unmoved = sorted({name for step in steps for name in step.unmoved})
     if any(step.bad for step in steps):
         signature = Signature.UNMOVED if unmoved else Signature.DIFFERS
-        detail = f"{worst} is off by {error:.2g}" + (f"; never moved: {_some(unmoved)}" if unmoved else "")
+        parts = [differing(largest)] if largest else []
+        parts += [f"never moved: {_some(unmoved)}"] if unmoved else []
+        detail = "; ".join(parts)
         return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
     if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)

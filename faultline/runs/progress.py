@@ -12,7 +12,7 @@ from faultline.base.text import one_line
 from faultline.runs.results import Result, as_expected
 
 UNEXPECTED = "not as expected"  # of a cell of the catalogue; what is checked has nothing but one process to go by
-UNLIKE_ALONE = "not as in one process"
+UNLIKE_ALONE = "unlike a single process"
 
 
 @contextmanager

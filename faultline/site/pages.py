@@ -1,6 +1,5 @@
 """What each page of the site says: records for the templates, made from the facts and the stories."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from markdown_it import MarkdownIt
 from faultline import catalogue
 from faultline.base.packages import TODAY
 from faultline.base.paths import REPROS
-from faultline.base.text import count
+from faultline.base.text import count, short_link
 from faultline.catalogue import stories
 from faultline.catalogue.loading import failures
 from faultline.observations import measured, verdicts
@@ -171,15 +170,8 @@ def claim_lines(failure: catalogue.Failure) -> list[ClaimLine]:
         numbers = f"{len(verdict.supporting)} of {count(total, 'cell')}" if total else "no cell could tell"
         on = "" if there == TODAY else f" on {there}"
         text = "; ".join((f"{numbers}{on}", *(each.replace("`", "") for each in against)))
-        lines.append(ClaimLine(verdict.word, html(claim.text), text, claim.source, link(claim.source)))
+        lines.append(ClaimLine(verdict.word, html(claim.text), text, claim.source, short_link(claim.source)))
     return sorted(lines, key=lambda line: ORDER.index(line.word))
-
-
-def link(url: str) -> str:
-    """A link in a few characters: ``trl#2719``, or the address's host."""
-    if issue := re.fullmatch(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+).*", url):
-        return f"{issue[1]}#{issue[2]}"
-    return url.removeprefix("https://").partition("/")[0]
 
 
 def stack(stack: facts.Version) -> StackPage:

@@ -430,6 +430,19 @@ def shown(results, target="train.py:build", options=()):
     return console.export_text()
 
 
+def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
+    """Breaks when somebody whose weights are wrong hears so, and nothing that they could do next."""
+    wrong = entry("diverges", "check/model/zero2/off/fp32/w2/cpu", signature="unmoved", detail="never moved: a")
+    text = shown([wrong, entry(), entry(cell="check/model/fsdp1-full/off/fp32/w2/cpu")])
+    assert "\n  agree with a single process: ddp, fsdp1-full\n" in text
+    assert "\n  known to do the same there: ddp_unfreeze_after_wrap, zero_unfreeze_after_initialize\n" in text
+    assert "faultline show ddp_unfreeze_after_wrap\n" in text
+    alone = shown([entry("diverges", "check/model/zero2/off/fp32/w2/cpu", signature="differs", detail="wrong")])
+    assert "\n  no strategy agrees\n" in alone and "known to do the same" not in alone, (
+        "twenty failures differ somewhere"
+    )
+
+
 @given(st.text())
 def test_no_name_or_error_steers_the_terminal(text):
     """Names of modules and errors come from a user's file: they are data."""
@@ -530,7 +543,7 @@ def test_a_server_that_dies_before_anything_was_seen_is_an_invalid_cell(tmp_path
 def test_words_of_the_matrix_are_not_told_of_ones_own_model():
     """Nothing is expected of a model that nobody ran before: a cell is held against one process."""
     answer = shown([entry(), entry("diverges", signature="differs", verdict="unexpected failure")])
-    assert "1 not as in one process" in answer and "marks what is not as in one process" in answer
+    assert "1 unlike a single process" in answer and "marks what is unlike a single process" in answer
     assert "expected" not in answer
 
 
@@ -565,7 +578,7 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monk
     code, answer, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
     assert [*used] == ["/made/for/trl==1.12.0"]
-    assert "All 3 cells that can be run train like a single process" in answer
+    assert "All 3 configurations that can be run train like a single process" in answer
 
 
 def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):

@@ -123,6 +123,7 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_some_of_them(refused):
         (["report"], "there is no run yet"),
         (["maintain", "durations"], "there is no run yet"),
         (["show", "zero3_dumy_loss"], "did you mean zero3_dummy_loss"),
+        (["show", "zero3_"], "4 failures begin with 'zero3_': zero3_dummy_loss, zero3_lora"),
         (["list", "--ids", "--left-out"], "--ids and --left-out exclude each other"),
         (["bisect", "--package", "trl", "--introduced", "--fixed"], "--introduced and --fixed exclude each other"),
         (["bisect", "--package", "trl"], "bisect needs a failure"),
@@ -342,7 +343,7 @@ def test_no_other_way_leads_to_cuda_without_a_gpu(refused, monkeypatch, argv):
 
 def test_a_file_that_can_not_be_written_is_one_line(asked, monkeypatch):
     """Breaks when a full disk, or a file in the place of a folder, ends in a traceback."""
-    monkeypatch.setattr(command, "show", lambda name: Path("/dev/null/results").mkdir())
+    monkeypatch.setattr(command, "show", lambda *_: Path("/dev/null/results").mkdir())
     code, _, errors = asked("show", "zero3_dummy_loss")
     assert code == 2 and errors == ["faultline: Not a directory: /dev/null/results"], "nothing was measured"
 
@@ -350,7 +351,7 @@ def test_a_file_that_can_not_be_written_is_one_line(asked, monkeypatch):
 def test_a_long_error_is_cut(asked, monkeypatch):
     """Breaks when twelve kilobytes of torch's dispatcher are printed as one line."""
 
-    def fail(name):
+    def fail(*_):
         raise UsageError("Could not run 'aten::empty'. " + "CPU: registered at /build/RegisterCPU.cpp:30798 " * 300)
 
     monkeypatch.setattr(command, "show", fail)

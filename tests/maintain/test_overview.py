@@ -47,7 +47,7 @@ def test_the_counts_add_up():
 def test_a_line_has_the_places_the_fix_and_the_first_remedy():
     """Breaks when a silent failure looks like an error, or a refuted remedy like one that helps."""
     lines = {row.split("](")[0][3:]: row.strip("| ").split(" | ") for row in overview.table().splitlines()[2:]}
-    _, _, where, fixed, helps = lines["zero12_manual_ga_keeps_last_microbatch"]
+    _, _, where, fixed, helps, _ = lines["zero12_manual_ga_keeps_last_microbatch"]
     assert (where, fixed) == ("silent: `zero1*`, `zero2*`", "not fixed")
     assert helps.startswith("`engine.set_gradient_accumulation_boundary(last)`")
     assert lines["grpo_lora_no_grad"][3] == "trl 0.16.0"
@@ -60,7 +60,7 @@ def test_the_first_remedy_is_a_verified_one_if_there_is_one(name):
     failure = failures()[name]
     remedies = [claim for claim in failure.claims.values() if claim.kind in REMEDIES]
     words = {claim.text: verdicts.known(failure, claim).word for claim in remedies}
-    first = overview._line(failure)[-1]
+    first = overview._line(failure)[4]
     if "verified" in words.values():
         assert words[first] == "verified"
     elif "conditional" in words.values():
@@ -82,7 +82,7 @@ def test_what_the_broken_cell_has_already_does_not_help(monkeypatch):
     shown = {Cell(failure.name, "broken", "zero2"): Did("diverges", "differs")}
     trains = {Cell(failure.name, "broken", "ddp"): Did("trains")}
     monkeypatch.setattr(measured, "outcomes", lambda failure, stack="today": shown | trains)
-    assert overview._line(failure)[-1] == ""
+    assert overview._line(failure)[4] == ""
     monkeypatch.setattr(overview, "failures", lambda: {failure.name: failure})
     assert overview.counts() == "1 failures and 3 claims: 1 verified, 1 refuted, 1 conditional."
 

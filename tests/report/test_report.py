@@ -20,21 +20,25 @@ from faultline import strategies
 from faultline.base import text as base_text
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
+from faultline.catalogue.loading import failures
 from faultline.cells import words
 from faultline.cells.cell import Cell
 from faultline.observations import verdicts
+from faultline.observations.remedies import Fate
 from faultline.report import claims, junit, listing, page, run
+from faultline.report import failure as report_failure
 from faultline.report import terminal as report_terminal
 from faultline.runs import progress
 from faultline.runs import results as runs_results
 from faultline.runs.results import Deviation, RankError
 from faultline.runs.storage import RunInfo
+from tests.support import entries
 from tests.support.entries import EVIL, FAILURE, RANK, broken, evil, result
 
 
 @pytest.fixture(autouse=True)
 def _catalogue(monkeypatch):
-    for module in (run, report_terminal, listing, page):
+    for module in (run, report_terminal, page):
         monkeypatch.setattr(module, "failures", lambda: {"example": FAILURE})
 
 
@@ -258,23 +262,78 @@ def test_progress_of_nothing_and_one_that_is_interrupted_end_quietly():
     assert console.file.getvalue().endswith("\x1b[?25h"), "the cursor stays hidden"
 
 
-def test_the_overview_splits_cells_by_level_and_counts_each_rule():
-    cells = [Cell("example", "broken", "ddp"), Cell("example", "sft-broken", "ddp"), Cell("example", "mended", "ddp")]
-    text = shown(listing.overview, cells, {"[red] is left out": 12})
-    assert re.search(r"example +2 +1 +3 *\n", text) and re.search(r"all +2 +1 +3 *\n", text)
-    assert re.search(r"\[red\] is left out +12", text)
+LISTED = [Cell("zero3_dummy_loss", "broken", "ddp"), Cell("zero3_dummy_loss", "no_dummy", "ddp")]
 
 
-def test_a_failure_is_shown_with_its_record_and_verdicts():
-    results = [broken(), result(variant="mended"), result(strategy="zero2")]
-    text = shown(listing.failure, FAILURE, claims.verdicts(FAILURE, results), "Verdicts from [somewhere]")
-    for part in ("https://example.org/1", "always", "torn: torn [a-z]+", "sft-broken (only ddp)"):
-        assert part in text
-    assert "\na: https://example.org/a\nb: https://example.org/b\n" in text, "nobody can look up who claims it"
-    assert text.endswith("\nVerdicts from [somewhere]\n")
-    assert re.search(r"a +mend `it` +verified +1 +0", text) and re.search(r"b +pray +conditional +1 +1", text)
-    unknown = shown(listing.failure, FAILURE, {}, "")
-    assert "pray" in unknown and "untested" not in unknown, "a claim is said to be untested where nothing was run"
+def test_the_overview_has_each_failure_with_its_title_and_its_cells():
+    """Breaks when nobody can learn from a list what the failures are."""
+    title = failures()["zero3_dummy_loss"].title
+    wide = shown(listing.overview, LISTED, 12, width=150)
+    assert f"zero3_dummy_loss      2  {title}\n" in wide and "\n2 cells of 1 failure.\n12 others can't exist" in wide
+    assert "others" not in shown(listing.overview, LISTED, 0)
+
+
+def test_a_narrow_overview_breaks_no_word():
+    """Breaks when a list that is piped has lines that a terminal breaks, or a name that nobody can search for."""
+    cells = [Cell(name, "broken", "ddp") for name in failures()]
+    lines = shown(listing.overview, cells, 0, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {*failures()} <= {line.split()[0] for line in lines if line}
+    words = {word for failure in failures().values() for word in failure.title.split()}
+    assert words <= {word for line in lines for word in line.split()}
+
+
+def test_titles_fit_on_a_line():
+    """Breaks when a title is a sentence of its own story."""
+    assert not [failure.name for failure in failures().values() if len(failure.title) > 78]
+
+
+STORY = {
+    "": "It is torn.",
+    "Cause": "Because of [this](../other/README.md).\n\nAnd that.",
+    "Record": "[one](https://example.org)\n\n    RuntimeError: torn to pieces\n\nand more",
+}
+
+
+def fate(key, word, pro, cells, *against):
+    return Fate(key, FAILURE.claims[key], word, pro, cells, against)
+
+
+def test_a_failure_is_shown_with_its_cause_first_and_patterns_only_if_asked():
+    """Breaks when somebody who asks what a failure is reads regular expressions first."""
+    fates = [fate("a", "verified", 2, 2), fate("b", "conditional", 1, 2, "trains under ddp")]
+    text = shown(report_failure.show, FAILURE, STORY, fates, "with torch 2")
+    parts = ["Cause\n  Because of this.\n  And that.\n",
+             "What you see\n  It is torn.\n      RuntimeError: torn to pieces\n",
+             "Where it happens today\n", "What helps\n  verified     mend `it` [2 of 2 cells] (example.org)\n",
+             "Also claimed\n  conditional  pray [1 of 2 cells; trains under ddp] (example.org)\n",
+             "Variants\n  broken, sft-broken (only ddp): the failure\n  mended: mend `it`\n",
+             "Records\n  since     always\n  until     never\n  measured  with torch 2\n  https://example.org/1\n"
+             "  https://example.org/a\n", "Commands\n"]  # fmt: skip
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "torn [a-z]+" not in text
+    assert "torn: torn [a-z]+" in shown(report_failure.show, FAILURE, STORY, fates, "", True)
+
+
+def test_what_no_cell_could_tell_is_no_verdict_and_what_was_refuted_is_no_help():
+    fates = [fate("a", "refuted", 0, 2), fate("b", "untested", 0, 0)]
+    text = shown(report_failure.show, FAILURE, {}, fates, "")
+    assert "What helps" not in text and "What doesn't\n  refuted      mend `it` [0 of 2 cells]" in text
+    assert "Claimed, and no cell can tell\n  pray\n" in text
+
+
+def test_the_newest_run_stands_beside_the_record():
+    """Breaks when a run on this machine contradicts the record and nobody learns of it."""
+    known = failures()["zero_double_reduction"]
+    cells = [Cell(known.name, name, "zero2", "reentrant") for name in ("broken", "two_calls")]
+    cells.append(Cell(known.name, "broken", "zero2", "non-reentrant"))
+    outcomes = (("raises", "reduced-twice"), ("trains", ""), ("raises", "reduced-twice"))
+    results = [entries.entry(cell, *did) for cell, did in zip(cells, outcomes, strict=True)]
+    fates = {each.key: each for each in report_failure.fates(known, results)}
+    assert fates["two_calls"].word == "refuted" and fates["two_calls"].against[0] == "your newest run: verified, 1 of 1"
+    assert fates["non-reentrant"].against == ("your newest run: refuted, 0 of 1",)
+    assert fates["one_call"].against == report_failure.fates(known, [])[3].against
 
 
 def test_the_environment_can_be_pasted():
