@@ -62,7 +62,7 @@ def completion(
 COMMANDS: dict[Group, tuple[Command, ...]] = {
     USE: (
         *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
-        completion,
+        *(use.explain, completion),
     ),
     MEASURE: (measure.run, measure.list_, measure.show, measure.report),
 }

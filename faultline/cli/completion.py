@@ -84,6 +84,12 @@ def stacks() -> Iterable[str]:
     return requests.named()
 
 
+def words() -> Iterable[str]:
+    from faultline.explain.vocabulary import vocabulary
+
+    return (word for word in vocabulary() if " " not in word)
+
+
 def packages() -> Iterable[str]:
     from faultline.base.packages import NEEDED
 
