@@ -52,7 +52,7 @@ def cut(text: object, most: int) -> str:
     if len(line) <= most:
         return line
     whole = line[:most].rpartition(" ")[0]
-    return (whole if len(whole) > most // 2 else line[: most - 1]) + "…"
+    return (whole if len(whole) >= most // 2 else line[: most - 1]) + "…"
 
 
 def here(command: str) -> str:

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from typing import Annotated
 
 from cyclopts import (
     App,
@@ -25,7 +26,8 @@ from faultline import __version__
 from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
-from faultline.cli import completion, maintain, measure, use
+from faultline.cli import completion as values
+from faultline.cli import maintain, measure, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -37,10 +39,30 @@ faultline is-safe trl==1.12.0              an upgrade: SAFE or NOT SAFE
 """
 EXTRA = ("pypi_simple", "ruff", "uv")  # what pyproject.toml has under `run` and the base install lacks
 Command = Callable[..., int]
+
+
+def completion(
+    shell: Annotated[values.Shell, Parameter(help="The shell that reads the script.")],
+    /,
+) -> int:
+    """Print the script with which a shell completes all this.
+
+    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish. The script asks this program for names, so
+    it stays true when the catalogue grows.
+
+    Examples:
+      eval "$(faultline completion bash)"
+      source <(faultline completion zsh)
+      faultline completion fish | source
+    """
+    print(values.script(app(), shell))
+    return 0
+
+
 COMMANDS: dict[Group, tuple[Command, ...]] = {
     USE: (
         *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
-        completion.completion,
+        *(use.explain, completion),
     ),
     MEASURE: (measure.run, measure.list_, measure.show, measure.report),
 }

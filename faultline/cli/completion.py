@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -86,30 +84,16 @@ def stacks() -> Iterable[str]:
     return requests.named()
 
 
+def words() -> Iterable[str]:
+    from faultline.explain.vocabulary import vocabulary
+
+    return (word for word in vocabulary() if " " not in word)
+
+
 def packages() -> Iterable[str]:
     from faultline.base.packages import NEEDED
 
     return NEEDED
-
-
-def completion(
-    shell: Annotated[Shell, Parameter(help="The shell that reads the script.")],
-    /,
-) -> int:
-    """Print the script with which a shell completes all this.
-
-    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish. The script asks this program for names, so
-    it stays true when the catalogue grows.
-
-    Examples:
-      eval "$(faultline completion bash)"
-      source <(faultline completion zsh)
-      faultline completion fish | source
-    """
-    from faultline.cli.app import app
-
-    print(script(app(), shell))
-    return 0
 
 
 def script(top: App, shell: Shell) -> str:

@@ -4,12 +4,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable
 from faultline.base.paths import RESULTS
+from faultline.base.text import count
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
@@ -17,6 +19,7 @@ from faultline.export import emit
 from faultline.export.cell import place
 from faultline.observations import measured
 from faultline.observations.measured import quick
+from faultline.runs import durations
 from faultline.runs.supervisor import inherited
 
 FOLDER = RESULTS / "exports"
@@ -63,6 +66,7 @@ def run_all(request: Request) -> int:
     if request.selection == Selection():
         cells = quick(cells)
     wrong = []
+    announce(cells, request.workers)
     with ThreadPoolExecutor(request.workers) as pool:
         for number, proof in enumerate(pool.map(one, cells), 1):
             result = proof.why or "reproduced"
@@ -72,6 +76,12 @@ def run_all(request: Request) -> int:
         print(f"differs: {proof.id}: {proof.why}; see {proof.file.parent.name}/{proof.file.name}")
     print(f"{len(cells) - len(wrong)} of {len(cells)} exports do what their cells do")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def announce(cells: Collection[Cell], workers: int = 1) -> None:
+    """Say before files are run how long that takes: each imports the libraries for itself."""
+    seconds = sum(durations.likely(cells)) + len(cells) * durations.START
+    print(f"{count(len(cells), 'file')}, each run by itself: {durations.about(seconds / workers)}", file=sys.stderr)
 
 
 def one(cell: Cell) -> Proof:

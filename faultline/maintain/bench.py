@@ -26,13 +26,14 @@ from faultline.cells import expected, selection
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
-from faultline.runs import runner, shards
+from faultline.runs import durations, runner, shards
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
 
 README = ROOT / "bench" / "README.md"
 STRATEGIES = strategies.listed_as("ONE_RANK")
 REPEATS = 20
+CORES = os.cpu_count() or 2
 
 Row = tuple[str, str, str]
 """What is measured, its value, and the target."""
@@ -41,8 +42,11 @@ PROGRESS = Console(stderr=True)
 
 
 def bench() -> int:
-    """Measure everything and rewrite the table; takes about an hour, most of it the matrix's."""
+    """Measure everything and rewrite the table; most of the time is the matrix's."""
     rows: list[Row] = []
+    cells = selection.select(failures(), Selection())
+    both = 1.25 * durations.expected(cells, CORES) + len(STRATEGIES) * REPEATS * durations.START  # each under torchrun
+    PROGRESS.print(f"{len(cells)} cells and a quarter of them again, {durations.about(both)}", highlight=False)
     with RankServer(sys.executable) as ranks:
         references = runner.References(ranks.folder)
         rows += per_cell(ranks, references)
@@ -141,12 +145,12 @@ def memory(ranks: RankServer, references: runner.References) -> Row:
 def linear() -> list[Row]:
     """The default matrix, and a quarter of it against the whole."""
     cells = selection.select(failures(), Selection())
-    quarter = shards.split(cells, 4, shards.recorded())[0]
+    quarter = shards.split(cells, 4, durations.recorded())[0]
     seconds = []
     wrong: set[str] = set()
     for part in (quarter, cells):
         entries: list[Result] = []
-        seconds.append(timed(partial(runner.run_all, part, os.cpu_count() or 2, entries.append)))
+        seconds.append(timed(partial(runner.run_all, part, CORES, entries.append)))
         wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
         PROGRESS.print(
             f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"

@@ -15,6 +15,7 @@ from faultline.maintain import bless as blessing
 from faultline.maintain import overview
 from faultline.maintain.readmes import measured_part, noise
 from faultline.matrix import command as matrix
+from faultline.runs import durations as recorded
 from faultline.runs import folders, results, shards
 
 
@@ -66,8 +67,8 @@ def readmes(run: str) -> int:
 
 
 def durations(run: str) -> int:
-    """Record how long cells took, so that shards of later runs are of equal length."""
-    shards.record(folders.entries(folders.undisturbed(run)))
+    """Record how long cells took: later shards are of equal length, and later runs say how long they take."""
+    recorded.record(folders.entries(folders.undisturbed(run)))
     return EXIT_AS_EXPECTED
 
 

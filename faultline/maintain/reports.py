@@ -26,13 +26,13 @@ def run(names: str) -> int:
     selection.check(failures(), asked)
     FOLDER.mkdir(parents=True, exist_ok=True)
     wrong = False
-    for failure in failures().values():
-        cell = shown(failure)
-        if cell is None or not matches(failure.name, asked.failure or ("*",)):
-            continue
+    chosen = [failure for failure in failures().values() if matches(failure.name, asked.failure or ("*",))]
+    cells = [cell for cell in map(shown, chosen) if cell]
+    prove.announce(cells)
+    for cell in cells:
         proof = prove.one(cell)
         print(f"{cell.id}: {proof.why or 'reproduced'}, {proof.lines} lines, {proof.seconds:.0f} s", flush=True)
-        report = FOLDER / f"{failure.name}.md"
+        report = FOLDER / f"{cell.failure}.md"
         if proof.why:
             wrong = True
             report.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world, listed
 from faultline.cells.selection import Selection
 from faultline.releases import bisect_record, bisect_view
-from faultline.releases.bisection import Bisection, Question
+from faultline.releases.bisection import AGREE, Bisection, Question
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign
 from faultline.stacks import index, requests
@@ -63,6 +63,7 @@ def run(request: Request) -> int:
     }
     campaign, releases = begun(request, package, asked)
     bisection = Bisection(campaign, question, releases)
+    campaigns.announce(campaign, cells, most_runs(len(releases)), f"that is the most for {len(releases)} releases")
     boundary = bisection.search()
     if not request.direction and boundary.after is None and boundary.before is not None:
         bisection.question = replace(question, introduced=True)  # no direction was given, and the newest shows it
@@ -75,6 +76,11 @@ def run(request: Request) -> int:
         print(line)
     print(f"results: {campaign.folder.shown}/bisect.json")
     return EXIT_UNDECIDED if boundary.between else EXIT_AS_EXPECTED if boundary.both else EXIT_UNEXPECTED
+
+
+def most_runs(releases: int) -> int:
+    """How many runs find a change if each run gives an answer: both ends, the halves between, both sides again."""
+    return 1 + releases.bit_length() + 2 * (AGREE - 1)
 
 
 def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from faultline.base.errors import UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
-from faultline.base.text import count
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
@@ -85,7 +84,7 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
     new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
     changed = packages(pins(old.lock), pins(new.lock), removed=not base.here) if new.lock else []
     if changed and changed_to:
-        campaigns.note(f"{count(len(cells), 'cell')} on 2 stacks: {names[0]}, and {names[1]}")
+        campaigns.announce(campaign, cells, 2, f"{names[0]}, and {names[1]}; what changes runs again")
         old = campaigns.measure(campaign, names[0], base, [])
         new = campaigns.measure(campaign, names[1], changed_to, [])
     unusable = next((f"{each.name}: {each.unusable}" for each in (old, new) if each.unusable), "")

@@ -43,6 +43,7 @@ def run(request: Request) -> int:
     devices.check_device(cell.device)
     campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
+    campaigns.announce(campaign, [cell], len(names))
     both = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]
     note = failure.reported.note if cell.device == "cpu" else ""
     show(Console(), failure, cell, both, note)

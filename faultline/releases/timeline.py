@@ -47,6 +47,7 @@ def run(request: Request) -> int:
         check_complete(observed.committed(), dates, cells)
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
     campaign = campaigns.begin("timeline", asked, request.workers, request.resume)
+    campaigns.announce(campaign, cells, len(dates))
     measured = [measure(campaign, date, requests.parse(date), cells) for date in dates]
     timeline = gather(measured, cells)
     folder = campaign.folder.path

@@ -1,14 +1,12 @@
 """One failure on the terminal: the cause, what one sees, where it happens, what helps and what doesn't, the records."""
 
-import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from rich.console import Console
-from rich.text import Text
 
-from faultline.base.console import write_line
-from faultline.base.text import here, listing, one_line, short_link
+from faultline.base.console import write_beside, write_line
+from faultline.base.text import here, listing, short_link
 from faultline.catalogue import REMEDIES, TRIED_HERE, Failure, stories
 from faultline.cells import claims as judging
 from faultline.observations import measured, verdicts
@@ -48,7 +46,7 @@ def show(
     _heading(console, "Records")
     facts = {"since": failure.since, "until": failure.until, "upstream": failure.upstream, "measured": source}
     for name, text in facts.items():
-        _beside(console, name, text, max(map(len, facts)) + 2)
+        write_beside(console, name, text, max(map(len, facts)) + 2)
     sources = (claim.source for claim in failure.claims.values() if claim.source)
     _lines(console, dict.fromkeys((*failure.records, *sources)))
     if signatures:
@@ -106,7 +104,7 @@ def _part(console: Console, heading: str, text: str) -> None:
         if block.startswith("    "):
             _lines(console, block.splitlines())
         else:
-            _beside(console, "", stories.plain(block), 0)
+            write_beside(console, "", stories.plain(block), 0)
 
 
 def _lines(console: Console, lines: Iterable[str]) -> None:
@@ -121,13 +119,4 @@ def _fates(console: Console, heading: str, fates: Collection[Fate]) -> None:
     for fate in fates:
         [(word, text, cells)] = rows([fate])
         source = short_link(fate.claim.source) or TRIED_HERE
-        _beside(console, word, f"{text} [{cells}] ({source})", max(map(len, WORDS)) + 2, WORDS[word])
-
-
-def _beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:
-    """A name of so many characters, and a text wrapped beside it."""
-    wrapped = textwrap.wrap(
-        one_line(text), max(console.width - width - 2, 20), break_on_hyphens=False, break_long_words=False
-    )
-    for number, line in enumerate(wrapped):
-        write_line(console, Text("  ").append(f"{'' if number else name:<{width}}", style).append(line))
+        write_beside(console, word, f"{text} [{cells}] ({source})", max(map(len, WORDS)) + 2, WORDS[word])

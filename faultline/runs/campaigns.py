@@ -13,6 +13,7 @@ from faultline.base.packages import stack_name
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.runs import folders, storage
+from faultline.runs.durations import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -146,6 +147,12 @@ def file_name(name: str) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def announce(campaign: Campaign, cells: Sequence[Cell], runs: int, more: str = "") -> None:
+    """Say before anything is measured what that will take; `more` says what isn't in it."""
+    beside = f"; {more}" if more else ""
+    note(f"{estimate(cells, campaign.workers, runs)}{beside}; an environment that is not there yet is made first")
 
 
 def note(text: str) -> None:

@@ -31,7 +31,7 @@ def measure(
     writer = storage.Writer(folder)
     folder.describe(finished=False)
     try:
-        with progress.progress(Console(stderr=True), len(cells) + len(known), known, wrong) as advance:
+        with progress.progress(Console(stderr=True), cells, known, workers, wrong) as advance:
 
             def done(entry: Result) -> None:
                 writer.add(entry)

@@ -1,54 +1,76 @@
-"""How far a run is."""
+"""How far a run is, and how long it still takes."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from faultline.base.console import write_line
-from faultline.base.text import one_line
+from faultline.base.text import count, one_line
+from faultline.cells.cell import Cell
+from faultline.runs import durations
 from faultline.runs.results import Result, as_expected
 
 UNEXPECTED = "not as expected"  # of a cell of the catalogue; what is checked has nothing but one process to go by
 UNLIKE_ALONE = "unlike a single process"
+RARELY = 10  # seconds between two lines, where nobody watches
 
 
 @contextmanager
 def progress(
-    console: Console, total: int, known: Collection[Result], wrong: str = UNEXPECTED
+    console: Console, cells: Collection[Cell], known: Collection[Result], workers: int = 1, wrong: str = UNEXPECTED
 ) -> Iterator[Callable[[Result], None]]:
-    """Show how far a run is, and give the function to call with each result.
+    """Say how many cells run and about how long that takes, then how far they are; gives the function to call with
+    each result.
 
     `known` are results that a resumed run has already; `wrong` says what those are that are counted. Where nobody
-    watches, a line for each tenth takes the place of the bar.
+    watches, a line for each tenth takes the place of the bar, but none soon after another.
     """
-    done, unexpected = len(known), sum(not as_expected(result) for result in known)
-    start = time.monotonic()
+    total, done = len(cells) + len(known), len(known)
+    unexpected = sum(not as_expected(result) for result in known)
+    start = said = time.monotonic()
+    still = Remaining(cells, workers)
+    before = f"{count(total, 'cell')}, {done} of them known from before; " if known else ""
+    if cells:
+        write_line(console, before + durations.estimate(cells, workers))
     bar = Progress(
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
         TextColumn("{task.description}", markup=False),
         console=console,
         disable=not console.is_terminal or console.is_dumb_terminal,
     )
-    task = bar.add_task(f"{unexpected} {wrong}", total=total, completed=done)
-    if bar.disable:
-        before = f", {done} of them known from before" if done else ""
-        write_line(console, f"{total} {'cell' if total == 1 else 'cells'}{before}")
+    task = bar.add_task(f"{durations.about(still.seconds)} left, {unexpected} {wrong}", total=total, completed=done)
 
     def advance(result: Result) -> None:
-        nonlocal done, unexpected
-        done, unexpected = done + 1, unexpected + (not as_expected(result))
-        bar.update(task, advance=1, description=f"{unexpected} {wrong}, {one_line(result.cell.failure)[:32]}")
-        if bar.disable and done * 10 // total > (done - 1) * 10 // total:
-            seconds = int(time.monotonic() - start)
-            elapsed = f"{seconds // 60}:{seconds % 60:02}"
-            write_line(console, f"{done}/{total} cells after {elapsed}, {unexpected} {wrong}, {result.cell.failure}")
+        nonlocal done, unexpected, said
+        done, unexpected, now = done + 1, unexpected + (not as_expected(result)), time.monotonic()
+        still.without(result.cell, now - start)
+        left = f"{durations.about(still.seconds)} left, " if done < total else ""
+        state = f"{left}{unexpected} {wrong}, {one_line(result.cell.failure)[:32]}"
+        bar.update(task, advance=1, description=state)
+        tenth = done * 10 // total > (done - 1) * 10 // total
+        if bar.disable and (done == total or (tenth and now - said > RARELY)):
+            said, seconds = now, int(now - start)
+            write_line(console, f"{done}/{total} cells after {seconds // 60}:{seconds % 60:02}, {state}")
 
     with bar:
         yield advance
+
+
+class Remaining:
+    """How long the rest of a run takes: what is recorded of its cells, times how long those that ran took of it."""
+
+    def __init__(self, cells: Collection[Cell], workers: int) -> None:
+        self._likely = dict(zip(cells, durations.likely(cells), strict=True))
+        self._whole = self._left = sum(self._likely.values()) or 1.0
+        self._all = self.seconds = durations.expected(cells, workers)
+
+    def without(self, cell: Cell, elapsed: float) -> None:
+        """One cell less, so many seconds after the start."""
+        self._left -= self._likely.pop(cell, 0.0)
+        left = max(0.0, (self._all - durations.START) * self._left / self._whole)
+        self.seconds = left * elapsed / (self._all - left)

@@ -1,21 +1,14 @@
 """A run split over machines: shards are stateless and balanced by recorded durations."""
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from faultline.base.errors import UsageError
-from faultline.base.paths import ROOT
-from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.runs import storage
+from faultline.runs.durations import UNKNOWN, kind, recorded
 from faultline.runs.folders import entries
-from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
-
-DURATIONS = ROOT / "fixtures" / "durations.json"
-UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
 
 
 def part(cells: Sequence[Cell], text: str) -> list[Cell]:
@@ -36,26 +29,6 @@ def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> li
         loads[lightest] += seconds.get(kind(cell), UNKNOWN)
         chosen[lightest].add(cell)
     return [[cell for cell in cells if cell in shard] for shard in chosen]
-
-
-def kind(cell: Cell) -> str:
-    """What the duration of a cell mostly depends on."""
-    failure = failures().get(cell.failure)
-    trainer = next((v.trainer for v in failure.variants if v.name == cell.variant), "") if failure else ""
-    return f"{cell.failure}/{trainer or 'scenario'}/{cell.strategy}/w{cell.world_size}"
-
-
-def recorded(file: Path = DURATIONS) -> dict[str, float]:
-    return json.loads(file.read_text()) if file.exists() else {}
-
-
-def record(entries: Iterable[Result], file: Path = DURATIONS) -> None:
-    """Write the mean seconds of each kind of cell, for later splits."""
-    times: dict[str, list[float]] = {}
-    for entry in entries:
-        times.setdefault(kind(entry.cell), []).append(entry.seconds)
-    means = {name: round(sum(values) / len(values), 2) for name, values in sorted(times.items())}
-    file.write_text(json.dumps(means, indent=1) + "\n")
 
 
 def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
 
 import pytest
 
@@ -14,7 +13,6 @@ from faultline.catalogue import loading
 from faultline.cells import selection
 from faultline.cells.selection import Selection
 from faultline.cli import app
-from faultline.observations import verdicts
 from faultline.observations.measured import pinned
 from faultline.ranks import preload
 
@@ -73,8 +71,8 @@ def test_list_tells_cells_and_what_is_left_out(asked):
     code, out, errors = asked("list")
     assert code == 0 and not errors
     cells = selection.select(FAILURES, Selection())
-    counts = Counter(rule for _, rule in selection.left_out(FAILURES, Selection()))
-    for word in (*FAILURES, str(len(cells)), *map(str, counts.values())):
+    others = sum(1 for _ in selection.left_out(FAILURES, Selection()))
+    for word in (*FAILURES, f"{len(cells)} cells of {len(FAILURES)} failures", f"{others:,} others"):
         assert word in out, f"{word} is missing from the list"
 
 
@@ -101,14 +99,12 @@ def test_show_tells_the_record_the_variants_and_the_claims(asked, failure):
     assert code == 0 and not errors
     record = FAILURES[failure]
     answer = "".join(out.split())
-    for word in (*record.records, *(v.name for v in record.variants), *(c.source for c in record.claims.values())):
+    for word in (*record.records, *(variant.name for variant in record.variants)):
         assert word in answer, f"{word} is missing"
-    answer = " ".join(out.split())
-    assert f"Verdicts from the committed record, measured with {packages.stack_name(pinned())}." in answer
-    assert f"`faultline run --failure {failure}` measures them here." in answer
+    assert "".join(f"measured with {packages.stack_name(pinned())}".split()) in answer
+    assert f"faultline run --failure {failure}".replace(" ", "") in answer
     for claim in record.claims.values():
-        word = verdicts.known(record, claim).word
-        assert word in answer, f"without a run, {claim.text!r} has no verdict"
+        assert "".join(claim.text.split()) in answer, f"the claim {claim.text!r} is missing"
 
 
 def test_env_is_json_for_machines_and_text_for_people(asked):

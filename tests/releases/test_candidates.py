@@ -74,7 +74,7 @@ def test_a_safe_candidate(lab, asked):
     assert code == 0 and out.startswith("SAFE: trl 1.16.0 → 1.12.0 (against your installed stack)\n")
     root, _, done = lab
     answer = answer_in(root)
-    assert f"{answer['cells']} cells on 2 stacks" in errors[0] and "nothing was compared under single, ddp*" in out
+    assert f"{answer['cells']} cells in 2 runs, " in errors[0] and "nothing was compared under single, ddp*" in out
     assert answer["strategies"] == ["zero2"]
     assert answer["verdict"] == "SAFE" and answer["packages"] == [
         {"name": "trl", "before": "1.16.0", "after": "1.12.0"}

@@ -231,21 +231,23 @@ def test_hostile_text_does_not_steer_the_terminal(function):
     assert "--cell" not in text, "a command is shown that does more than repeat a cell"
 
 
-def test_progress_without_a_terminal_is_a_line_for_each_tenth():
+def test_progress_without_a_terminal_is_a_line_for_each_tenth(monkeypatch):
     console = Console(file=io.StringIO(), width=100)
     known = [broken()] * 5
-    with progress.progress(console, 50, known) as advance:
+    monkeypatch.setattr(progress, "RARELY", 0)
+    with progress.progress(console, [evil().cell] * 45, known, 2) as advance:
         for _ in range(45):
             advance(evil())
     lines = console.file.getvalue().splitlines()
-    assert lines[0] == "50 cells, 5 of them known from before"
+    assert lines[0].startswith("50 cells, 5 of them known from before; 45 cells, ")
+    assert lines[0].endswith(" with 2 workers")
     assert len(lines) == 10 and lines[-1].startswith("50/50 cells after 0:0") and "50 not as expected" in lines[-1]
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", console.file.getvalue())
 
 
 def test_progress_on_a_terminal_counts_what_was_not_expected():
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    with progress.progress(console, 3, [broken()]) as advance:
+    with progress.progress(console, [result().cell, evil().cell], [broken()]) as advance:
         advance(result())
         advance(evil())
     text = console.file.getvalue()
@@ -254,10 +256,12 @@ def test_progress_on_a_terminal_counts_what_was_not_expected():
 
 
 def test_progress_of_nothing_and_one_that_is_interrupted_end_quietly():
-    with progress.progress(Console(file=io.StringIO()), 0, []):
+    quiet = Console(file=io.StringIO())
+    with progress.progress(quiet, [], []):
         pass
+    assert not quiet.file.getvalue()
     console = Console(file=io.StringIO(), force_terminal=True)
-    with pytest.raises(KeyboardInterrupt), progress.progress(console, 3, []):
+    with pytest.raises(KeyboardInterrupt), progress.progress(console, [evil().cell], []):
         raise KeyboardInterrupt
     assert console.file.getvalue().endswith("\x1b[?25h"), "the cursor stays hidden"
 

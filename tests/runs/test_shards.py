@@ -15,10 +15,12 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection, select
-from faultline.runs import shards, storage
+from faultline.runs import durations as durations_of
+from faultline.runs import storage
+from faultline.runs.durations import kind, record, recorded
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import result
-from faultline.runs.shards import kind, merge, part, record, recorded, split
+from faultline.runs.shards import merge, part, split
 from faultline.runs.storage import RunFolder, RunInfo
 from faultline.runs.supervisor import Ended
 from tests.support import entries
@@ -56,7 +58,7 @@ def test_law_the_split_does_not_depend_on_the_order_of_the_cells(cells, count, s
 @given(some_cells, counts, durations)
 @settings(deadline=None)
 def test_law_no_shard_is_longer_than_another_by_more_than_one_cell(cells, count, seconds):
-    times = {cell: seconds.get(kind(cell), shards.UNKNOWN) for cell in cells}
+    times = {cell: seconds.get(kind(cell), durations_of.UNKNOWN) for cell in cells}
     loads = [sum(times[cell] for cell in shard) for shard in split(cells, count, seconds)]
     longest = max(times.values(), default=0)
     assert max(loads) - min(loads) <= longest + 1e-6, f"loads {loads} with no cell longer than {longest}"

@@ -1,0 +1,95 @@
+"""Every word that the output uses is explained, by the page or the record that defines it."""
+
+import re
+
+import pytest
+
+from faultline import strategies
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells import expected
+from faultline.cells.cell import CHECKPOINTING
+from faultline.explain import pages
+from faultline.explain.command import meant
+from faultline.explain.vocabulary import SIGNATURES, STRATEGIES, vocabulary
+from faultline.releases.changes import Kind, Safety
+
+WORDS = vocabulary()
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+
+
+def kinds(name):
+    return [word.kind for word in WORDS.get(name, ())]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (re.findall(r"^## (.+)$", GLOSSARY, re.M), pages.TERMS),
+        (Outcome, "Outcomes"),
+        (Signature, SIGNATURES),
+        ({name for failure in failures().values() for name in failure.errors}, SIGNATURES),
+        (
+            {name for each in failures().values() for rule in expected.rules(each) for name in rule.signature},
+            SIGNATURES,
+        ),
+        (strategies.names(), STRATEGIES),
+        (CHECKPOINTING, "Checkpointing modes"),
+        (["verified", "refuted", "conditional", "untested", *Safety], "Verdicts"),
+        (["expected", "unexpected failure", "unexpected pass", "changed"], "Verdicts"),
+        (["certain", "likely"], "Answers of diagnose"),
+        (Kind, "Kinds of change"),
+        (failures(), "Failures"),
+    ],
+)
+def test_every_word_is_explained(names, kind):
+    """Breaks when somebody meets a word in an answer that no page and no record explains."""
+    assert {str(name) for name in names if kind not in kinds(str(name))} == set()
+
+
+def test_every_explanation_says_something():
+    assert [word for entries in WORDS.values() for word in entries if not word.text] == []
+
+
+def test_a_signature_names_its_failures_and_the_error():
+    [word] = WORDS["no-grad-fn"]
+    assert word.text.startswith("RuntimeError: element 0 of tensors does not require grad")
+    assert "grpo_lora_no_grad" in dict(word.facts) and word.command == "faultline show grpo_lora_no_grad"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("raises (no-grad-fn)", "no-grad-fn"),
+        ("raises:no-grad-fn", "no-grad-fn"),
+        ("raises no-grad-fn", "no-grad-fn"),
+        ("not safe", "NOT SAFE"),
+        ("Checkpointing mode", "checkpointing mode"),
+        ("ZeRO-3", "zero3"),
+        ("unexpected failure", "unexpected failure"),
+    ],
+)
+def test_a_word_is_known_as_the_output_writes_it(text, word):
+    assert meant(text, WORDS) == word
+
+
+def test_a_slip_is_answered_with_the_word_that_was_meant(asked):
+    code, out, [line] = asked("explain", "conditonal")
+    assert code == 2 and not out and line == "faultline: unknown word 'conditonal'; did you mean conditional?"
+
+
+def test_a_failure_is_answered_with_its_cause_and_the_next_command(asked):
+    code, out, _ = asked("explain", "zero3_dummy_loss")
+    assert code == 0 and "cause  Outside its module's forward pass" in out
+    assert out.splitlines()[-1].endswith("faultline show zero3_dummy_loss")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_word_is_broken_at_any_width(asked, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = asked("explain")
+    listed = {word for line in out.splitlines() for word in re.split(r", ?| {2,}", line)}
+    assert code == 0 and {*strategies.names(), *Outcome, *Signature} <= listed
+    assert max(map(len, out.splitlines())) <= width
+    assert "`zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu`" in asked("explain", "cell")[1]
