@@ -9,17 +9,17 @@ from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, State
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
-from faultline.projects.files import Document, Section
+from faultline.projects.documents import Document, Section
 from faultline.strategies.naming import switches
 
-# Keys of TrainingArguments, TRL's scripts, axolotl and LLaMA-Factory by which a file of arguments is known.
+# Keys of TrainingArguments, TRL's scripts, axolotl, LLaMA-Factory and ms-swift by which a file of arguments is known.
 ARGUMENTS = frozenset(
     "output_dir per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps learning_rate "
     "lr_scheduler_type gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing fsdp fsdp_config "
     "deepspeed ddp_find_unused_parameters ddp_static_graph bf16 fp16 use_peft lora_r lora_rank lora_target_modules "
     "lora_target average_tokens_across_devices num_generations reward_funcs teacher_model_name_or_path lmbda "
     "micro_batch_size base_model adapter finetuning_type accelerate_config stage rlhf_type "
-    "disable_gradient_checkpointing use_reentrant_gc".split()
+    "disable_gradient_checkpointing use_reentrant_gc train_type tuner_type".split()
 )
 # Keys that only DeepSpeed's configs have.
 DEEPSPEED = frozenset(
@@ -28,6 +28,13 @@ DEEPSPEED = frozenset(
 PARAMETERS = "lora_target_parameters"
 SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")  # beside an adapter, whole
 LORA = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules", "lora_target", "peft_config")
+ADAPTERS: dict[str, tuple[object, ...]] = {  # settings that name a kind of adapter, and the kinds that are none
+    "adapter": (None, "", "none"),
+    "finetuning_type": ("full", "freeze"),
+    "train_type": ("full",),  # of ms-swift 3
+    "tuner_type": ("full",),  # of ms-swift 4
+}
+NOT_PEFT = ("llamapro", "reft")  # which train new blocks, or what layers return
 # Settings that only some of TRL's trainers have.
 TRAINERS_BY_SETTING = {
     "reward_funcs": "grpo rloo",
@@ -76,7 +83,7 @@ def read(document: Document) -> tuple[str, list[Statement]] | None:
         return "deepspeed", [*engines.deepspeed(whole)]
     for section in (whole, *(whole.section(key) for key in data if isinstance(key, str))):
         if ARGUMENTS & section.data.keys():
-            return "arguments", [*_arguments(section)]
+            return "arguments", [*stated(section)]
     return None
 
 
@@ -86,20 +93,18 @@ def trainers() -> frozenset[str]:
     return OTHER.union(variant.trainer for variant in variants if variant.trainer)
 
 
-def _arguments(section: Section) -> Iterator[Statement]:
-    """TrainingArguments, TRL's script arguments, axolotl and LLaMA-Factory, as far as they are the same thing."""
-    yield from _distribution(section)
-    yield from _switches(section)
-    yield from _unnamed(section)
-    yield from _precision(section)
-    yield from _adapter(section)
-    yield from engines.accumulation(section)
-    trainer = [*_trainer(section)]
+def stated(section: Section) -> Iterator[Statement]:
+    """What TrainingArguments, TRL's script arguments, axolotl, LLaMA-Factory and ms-swift say, as far as they are the
+    same thing. Where a setting's value isn't known, nothing is concluded from others that it might overrule."""
+    for read_part, keys in PARTS.items():
+        if section.unknown.isdisjoint(keys):
+            yield from read_part(section)
+    trainer = [*_trainer(section)] if section.unknown.isdisjoint(TRAINER_KEYS) else []
     left = trainers().intersection(*(statement.values for statement in trainer))
     file = one_line(section.document.name)
     named = left & _called(re.findall(r"[a-z0-9]+", file.lower()))
     if trainer and named and named != left:
-        trainer.append(Statement("trainer", named, f"{file}:1 by its name"))
+        trainer.append(Statement("trainer", named, replace(section.document.place(1), text="by its name")))
         left = named
     yield from trainer
     beta, norm = _number(section.get("beta")), _number(section.get("max_grad_norm"))
@@ -156,9 +161,9 @@ def _fsdp(section: Section) -> Iterator[Statement]:
 
 
 def _unnamed(section: Section) -> Iterator[Statement]:
-    """Checkpointing without its mode, if transformers or TRL chooses that, unlike axolotl and LLaMA-Factory."""
-    others = {"base_model", "datasets", "finetuning_type", "stage", "use_reentrant_gc"}
-    key = next((key for key in ("gradient_checkpointing", "activation_checkpointing") if section.get(key) is True), "")
+    """Checkpointing without its mode, if transformers or TRL chooses that, and not another library."""
+    others = {"base_model", "datasets", "stage", "use_reentrant_gc", *ADAPTERS}
+    key = next((key for key in ("gradient_checkpointing", "activation_checkpointing") if truth(section.get(key))), "")
     if key and not others & section.data.keys() and not any(map(section.get, KWARGS)):
         yield Statement(UNNAMED, YES, section.source(key))
 
@@ -173,10 +178,10 @@ def _precision(section: Section) -> Iterator[Statement]:
 
 def _adapter(section: Section) -> Iterator[Statement]:
     """Whether there is an adapter, and what it adapts beside the weights of modules."""
-    none = {"adapter": (None, "", "none"), "finetuning_type": ("full", "freeze")}
     use = truth(section.get("use_peft"))
-    if key := next((key for key in none if key in section.data), ""):
-        yield Statement("adapter", NO if section.get(key) in none[key] else YES, section.source(key))
+    if key := next((key for key in ADAPTERS if key in section.data), ""):
+        if section.get(key) not in NOT_PEFT:
+            yield Statement("adapter", NO if section.get(key) in ADAPTERS[key] else YES, section.source(key))
     elif use is not None:
         yield Statement("adapter", YES if use else NO, section.source("use_peft"))
     elif key := next((key for key in LORA if section.get(key)), ""):
@@ -209,3 +214,14 @@ def _called(words: Iterable[str]) -> frozenset[str]:
     """The catalogue's trainers of these names; it runs some in several ways, each with a name of its own."""
     names = {*words}
     return frozenset(t for t in trainers() - OTHER if t.removesuffix("_on_policy").replace("_", "") in names)
+
+
+# What reads a part of the arguments, with the settings that all of its conclusions depend on.
+PARTS = {
+    _distribution: ("deepspeed", "fsdp", "fsdp_config", "fsdp_version", "accelerate_config"),
+    _switches: (),
+    _unnamed: ("gradient_checkpointing", "activation_checkpointing", *KWARGS),
+    _precision: ("bf16", "fp16"),
+    _adapter: ("use_peft", *ADAPTERS),
+    engines.accumulation: (),
+}

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 
@@ -10,6 +11,8 @@ from faultline.audit.conditions import findings
 from faultline.audit.project import read_project
 from faultline.audit.result import AuditResult
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+
+Form = Literal["text", "json", "sarif", "github"]
 
 
 @dataclass(frozen=True)
@@ -20,18 +23,21 @@ class Request:
     environment: bool = False
     python: str = ""
     everything: bool = False
-    json: bool = False
+    form: Form = "text"
 
 
 def run(request: Request) -> int:
-    """Print the answer: exit code 1 if a failure of the catalogue applies to the project, 0 if none does or one only
-    could."""
+    """Print the answer: exit code 1 if a failure of the catalogue is certain, 0 if none is."""
     result = answer(request)
-    if request.json:
+    if request.form == "json":
         print(json.dumps(result.as_json(), indent=2))
+    elif request.form == "sarif":
+        print(json.dumps(result.as_sarif(), indent=2))
+    elif request.form == "github":
+        print("\n".join(result.annotations()))
     else:
         result.show(Console())
-    return EXIT_UNEXPECTED if result.applies else EXIT_AS_EXPECTED
+    return EXIT_UNEXPECTED if result.certain else EXIT_AS_EXPECTED
 
 
 def answer(request: Request) -> AuditResult:

@@ -9,14 +9,15 @@ from faultline import strategies
 from faultline.audit.arguments import trainers
 from faultline.audit.engines import NO, OTHER_TRAINER, YES
 from faultline.audit.project import Project
+from faultline.audit.undecided import Open
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.loading import failures, needs, settings
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, Cell, default_world
-from faultline.cells.words import in_words, ordered
+from faultline.cells.words import grouped, in_words, ordered
 from faultline.observations import history, measured, releases
 from faultline.observations.ranges import Range
 
-PLACES = ("strategy", "checkpointing", "precision")
+AXES = ("strategy", "checkpointing", "precision")
 BELOW = "(the failure is in transformers' Trainer or below)"
 
 
@@ -25,7 +26,7 @@ class Case:
     """A way in which a failure may arise in a project: the broken variants, and the cells that show it.
 
     `among` are all cells of the variants in the places that the project leaves. `holds` are the conditions that hold,
-    by what they are about; `open` are the ones that no file states. `asks` says whether one of these is code, or a
+    by what they are about; `open` are the ones that no file decides. `asks` says whether one of these is code, or a
     setting that somebody has to make.
     """
 
@@ -33,14 +34,19 @@ class Case:
     shown: tuple[Cell, ...]
     among: tuple[Cell, ...]
     holds: tuple[str, ...]
-    open: tuple[str, ...]
+    open: tuple[Open, ...]
     asks: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether every recorded condition is known to hold, of which there is one at least."""
+        return bool(self.holds) and not self.open
 
     @property
     def applies(self) -> bool:
         """Whether all conditions hold; or the strategy and a trainer or need, and neither code nor setting is open."""
         named = "strategy" in self.holds and not {"trainer", *needs()}.isdisjoint(self.holds)
-        return not self.open or (named and not self.asks)
+        return self.certain or (named and not self.asks)
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,19 @@ class Finding:
     cases: tuple[Case, ...]
 
     @property
-    def sure(self) -> bool:
-        """Whether every recorded condition is known to hold."""
-        return not self.cases[0].open
+    def certain(self) -> bool:
+        """Whether every recorded condition of a case is known to hold."""
+        return self.cases[0].certain
 
     @property
     def applies(self) -> bool:
         """Whether a case applies, and not only could."""
         return any(case.applies for case in self.cases)
+
+    @property
+    def word(self) -> str:
+        """How sure it is."""
+        return "certain" if self.certain else "likely" if self.applies else "possible"
 
 
 def findings(project: Project) -> list[Finding]:
@@ -67,8 +78,12 @@ def findings(project: Project) -> list[Finding]:
     for failure in failures().values():
         broken = [variant for variant in failure.variants if variant.broken]
         if cases := [case for variant in broken if (case := _case(failure, variant, project))]:
-            matches.append(Finding(failure, tuple(sorted(_together(cases), key=lambda case: len(case.open)))))
-    return sorted(matches, key=lambda finding: (len(finding.cases[0].open), finding.failure.name))
+            matches.append(Finding(failure, tuple(sorted(_together(cases), key=_doubt))))
+    return sorted(matches, key=lambda finding: (_doubt(finding.cases[0]), finding.failure.name))
+
+
+def _doubt(case: Case) -> tuple[bool, int]:
+    return not case.certain, len(case.open)
 
 
 def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
@@ -83,21 +98,33 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
     holds, unknown = trainer
     needed = [need for need in variant.needs if project.left.get(need) == YES]
     missing = [need for need in variant.needs if need not in needed]
-    whys = dict.fromkeys(why for shows, why in states.values() if shows is None)
+    whys = {why: cell for cell, (shows, why) in states.items() if shows is None}
+    undecided = _undecided(failure, variant, shown, [*states], project)
+    about = {name for condition in undecided for name in condition.about}
     holds += needed
-    holds += [axis for axis in PLACES if axis in project.left and _holds(axis, failure, shown, states, project)]
+    holds += [
+        axis
+        for axis in AXES
+        if axis in project.left and axis not in about and _matters(axis, failure, shown, states, project)
+    ]
     for cell in shown if not whys else ():
         turns = (releases.fixed(failure, cell), history.turn(failure.history.began, cell))
         holds += [turn.package for turn in turns if turn and turn.package in project.versions]
-    unknown += missing
-    if len(shown) < len(states):
-        unknown.append(_differs(shown, [*states]))
-    unknown += [*whys, variant.look_for] if variant.look_for else whys
+    unknown += [Open((need,), needs()[need].text) for need in missing]
+    unknown += undecided
+    unknown += [Open(_packages(failure, cell), why) for why, cell in whys.items()]
+    unknown += [Open((), variant.look_for)] if variant.look_for else []
     asks = bool(variant.look_for) or not all(_by_default(need, project) for need in missing)
     return Case((variant,), tuple(shown), tuple(states), tuple(dict.fromkeys(holds)), tuple(unknown), asks)
 
 
-def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list[str], list[str]] | None:
+def _packages(failure: Failure, cell: Cell) -> tuple[str, ...]:
+    """The packages whose releases decide whether a cell shows its failure."""
+    turns = (releases.fixed(failure, cell), history.turn(failure.history.began, cell))
+    return tuple(dict.fromkeys(turn.package for turn in turns if turn)) or (history.package(failure, cell),)
+
+
+def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list[str], list[Open]] | None:
     """The trainer as a condition that holds, and as an open one; None if the project's trainers exclude the variant.
 
     A trainer that the failure was measured in is that variant's; any other may run the bare mechanism, or what goes
@@ -113,8 +140,8 @@ def _trainer(failure: Failure, variant: Variant, project: Project) -> tuple[list
     if left == {variant.trainer}:
         return ["trainer"], []
     if variant.any_trainer and OTHER_TRAINER not in left:
-        return [], [f"your trainer behaves like {_named([variant])} {BELOW}"]
-    return [], ["trainer"]
+        return [], [Open(("trainer",), f"one that behaves like {_named([variant])} {BELOW}")]
+    return [], [Open(("trainer",), "")]  # in words once it is known which variants are alike
 
 
 def _states(failure: Failure, variant: Variant, project: Project) -> dict[Cell, tuple[bool | None, str]]:
@@ -138,12 +165,48 @@ def _by_default(need: str, project: Project) -> bool:
     return not project.versions.get(setting.package, Range()).below(Version(setting.default_since))
 
 
-def _differs(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
-    """The condition that separates some of many cells: their modes if that is all, else their places."""
-    modes = {cell.checkpointing for cell in shown}
-    if len(shown) == sum(cell.checkpointing in modes for cell in among):
-        return f"checkpointing is {' or '.join(ordered(modes, CHECKPOINTING))}"
-    return f"it trains under {in_words(shown, among)}"
+def _undecided(
+    failure: Failure, variant: Variant, shown: Sequence[Cell], among: Sequence[Cell], project: Project
+) -> list[Open]:
+    """The axes of which the project leaves a value that isn't known to show the failure, and the values that do."""
+    run = {cell.checkpointing for cell in measured.outcomes(failure) if cell.variant == variant.name}
+    by_axis = {
+        "strategy": [
+            name for name in project.left.get("strategy", strategies.names()) if not _covers(name, shown, among)
+        ],
+        "checkpointing": {*project.left.get("checkpointing", CHECKPOINTING)} - {cell.checkpointing for cell in shown},
+        "precision": [
+            each for each in project.left.get("precision", PRECISIONS) if not _in_precision(each, shown, among)
+        ],
+    }
+    if run == {"off"}:  # it doesn't depend on it
+        by_axis["checkpointing"] = []
+    differ = tuple(axis for axis, values in by_axis.items() if values)
+    shows = {axis: {getattr(cell, axis) for cell in shown} for axis in AXES}
+    product = [cell for cell in among if all(getattr(cell, axis) in shows[axis] for axis in AXES)]
+    if len(product) > len(shown):  # no axis by itself says where
+        return [Open(differ or ("strategy", "checkpointing"), in_words(shown, among))]
+    return [Open((axis,), _listed(axis, shows[axis])) for axis in differ]
+
+
+def _covers(name: str, shown: Sequence[Cell], among: Sequence[Cell]) -> bool:
+    """Whether a strategy shows the failure, or was not run and is a form of one that does, such as zero3-small."""
+    names = {cell.strategy for cell in shown}
+    ran = name in {cell.strategy for cell in among}
+    return name in names or (not ran and any(name.startswith(f"{each}-") for each in names))
+
+
+def _in_precision(precision: str, shown: Sequence[Cell], among: Sequence[Cell]) -> bool:
+    """Whether the failure shows in a precision; in bf16 as in fp32, where only that was measured."""
+    ran = {cell.precision for cell in among}
+    return precision in {cell.precision for cell in shown} or (precision == "bf16" and precision not in ran)
+
+
+def _listed(axis: str, values: Collection[str]) -> str:
+    """Values of an axis in few words."""
+    if axis == "strategy":
+        return grouped(values, ())
+    return " or ".join(ordered(values, CHECKPOINTING if axis == "checkpointing" else PRECISIONS))
 
 
 def _places(failure: Failure, variant: Variant, project: Project) -> list[Cell]:
@@ -164,13 +227,15 @@ def _places(failure: Failure, variant: Variant, project: Project) -> list[Cell]:
     return left
 
 
-def _holds(axis: str, failure: Failure, shown: Sequence[Cell], among: Collection[Cell], project: Project) -> bool:
-    """Whether an axis is a condition that holds: all values that are left show the failure, and another doesn't."""
-    if {getattr(cell, axis) for cell in shown} != {getattr(cell, axis) for cell in among}:
-        return False
+def _matters(axis: str, failure: Failure, shown: Sequence[Cell], among: Collection[Cell], project: Project) -> bool:
+    """Whether another value of an axis is known not to show the failure, or is a strategy that was not run."""
     cells = measured.outcomes(failure).keys()
     values = {getattr(cell, axis) for cell in cells} - {getattr(cell, axis) for cell in among}
     twins = {replace(cell, **{axis: value}) for cell in shown for value in values} & cells
+    if axis == "strategy":
+        ran = [cell for cell in cells if cell.variant in {each.variant for each in shown}]
+        if not all(_covers(name, ran, ran) for name in strategies.names()):
+            return True
     return any(
         releases.possible(failure, c) and releases.state(failure, c, project.versions)[0] is False for c in twins
     )
@@ -199,12 +264,11 @@ def _named(variants: Sequence[Variant]) -> str:
     return " or ".join("transformers' own" if name == "trainer" else f"TRL's {name}" for name in names)
 
 
-def words(case: Case, condition: str) -> str:
-    """An open condition, as the rest of a sentence that begins with ``if``."""
-    if condition != "trainer":
-        return f"there is {needs()[condition]}" if condition in needs() else condition
+def wanted(case: Case, condition: Open) -> str:
+    """What an open condition asks for."""
+    if condition.wanted or condition.about != ("trainer",):
+        return condition.wanted
     if not any(variant.trainer for variant in case.variants):
-        return "you train with another trainer, or a loop of your own"
+        return "another one, or a loop of your own"
     others = any(variant.any_trainer for variant in case.variants)
-    rest = f", or another one {BELOW}" if others else ""
-    return f"the trainer is {_named(case.variants)}{rest}"
+    return _named(case.variants) + (f", or another one {BELOW}" if others else "")

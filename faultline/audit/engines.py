@@ -11,7 +11,7 @@ from faultline.base.errors import UsageError
 from faultline.base.text import matches, one_line
 from faultline.cells.cell import PRECISIONS
 from faultline.projects import files
-from faultline.projects.files import Document, Section
+from faultline.projects.documents import Document, Place, Section
 from faultline.strategies.naming import asked_for, configured, presets, within
 
 YES, NO = frozenset(["yes"]), frozenset(["no"])
@@ -36,13 +36,18 @@ class Statement:
 
     axis: str
     values: frozenset[str]
-    source: str
+    source: Place
     note: str = ""
 
 
 def family(*patterns: str) -> frozenset[str]:
     """The strategies that match a pattern."""
     return frozenset(name for name in strategies.names() if matches(name, patterns))
+
+
+def of_engine(kind: str) -> frozenset[str]:
+    """The strategies of an engine, as accelerate's `distributed_type` names it."""
+    return family(*asked_for([f"distributed_type: {kind}"]))
 
 
 def truth(value: object) -> bool | None:
@@ -59,9 +64,9 @@ def accelerate(config: Section) -> Iterator[Statement]:
     elif kind == "FSDP":
         yield from fsdp(config.section("fsdp_config"), source, default=1)
     elif kind == "DEEPSPEED":
-        yield from _deepspeed_plugin(config.section("deepspeed_config"), source)
+        yield from deepspeed_plugin(config.section("deepspeed_config"), source)
     elif kind:
-        names = family(*asked_for([f"distributed_type: {kind}"]))
+        names = of_engine(kind)
         yield Statement("strategy", names, source, "" if names else f"{one_line(kind)} was not measured")
     if "mixed_precision" in config.data:
         yield from precision(config, "mixed_precision", str(config.get("mixed_precision")))
@@ -99,7 +104,7 @@ def precision(config: Section, key: str, name: str) -> Iterator[Statement]:
         yield Statement("precision", frozenset(PRECISIONS), source, f"{name} was not measured, only fp32 and bf16")
 
 
-def fsdp(config: Section, source: str, default: int | None, kind: str = "") -> Iterator[Statement]:
+def fsdp(config: Section, source: Place, default: int | None, kind: str = "") -> Iterator[Statement]:
     """FSDP, from a table with or without the prefix ``fsdp_``; `kind` is a sharding that is named outside of it."""
     keys = {str(key).removeprefix("fsdp_"): str(key) for key in config.data}
 
@@ -116,7 +121,7 @@ def fsdp(config: Section, source: str, default: int | None, kind: str = "") -> I
         *(configured(fsdp_version=each, sharding=word, reshard=truth(reshard)) for each in possible)
     )
     if "1" in possible and sharding in keys:
-        where += f", {config.source(keys[sharding])}"
+        where = where.also(str(config.source(keys[sharding])))
     note = "" if names else "this way to shard was not measured"
     if truth(get("offload_params", get("cpu_offload"))):
         note = "FSDP with offloaded parameters was not measured, only without"
@@ -129,7 +134,7 @@ def fsdp(config: Section, source: str, default: int | None, kind: str = "") -> I
         yield Statement("checkpointing", frozenset(["non-reentrant"]), config.source(keys["activation_checkpointing"]))
 
 
-def _deepspeed_plugin(config: Section, source: str) -> Iterator[Statement]:
+def deepspeed_plugin(config: Section, source: Place) -> Iterator[Statement]:
     """The part of an accelerate config that is about DeepSpeed, or the file that it names."""
     stage = str(config.get("zero_stage") if "zero_stage" in config.data else "")
     if config.get("deepspeed_config_file"):
@@ -167,14 +172,15 @@ def deepspeed(config: Section) -> Iterator[Statement]:
         devices = {part: zero.section(f"offload_{part}").get("device") for part in ("optimizer", "param")}
         offload = [part for part, device in devices.items() if _offloaded(device)]
         if bucket is not None and not offload:
-            source += f", {zero.source('reduce_bucket_size')}"
+            small = ", which makes buckets smaller than the model" if bucket == "auto" and int(stage) else ""
+            source = source.also(f"{zero.source('reduce_bucket_size')}{small}")
         yield Statement("strategy", configured(zero_stage=int(stage), offload=offload, bucket=bucket), source)
     else:
         yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE)
     if "gradient_clipping" in config.data:
         yield Statement("no gradient_clipping", NO, config.source("gradient_clipping"))
     else:
-        source = f"{config.source('zero_optimization')}, without gradient_clipping"
+        source = config.source("zero_optimization").also("without gradient_clipping")
         yield Statement("no gradient_clipping", YES, source)
     yield from accumulation(config)
     for name in ("bf16", "fp16"):

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import arguments
+from faultline.audit import reading
 from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement, family
-from faultline.base.errors import UsageError
+from faultline.audit.reading import Content
+from faultline.audit.undecided import label
+from faultline.base.errors import NotRecognised, UsageError
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
 from faultline.catalogue.loading import needs
 from faultline.observations import measured, ranges
 from faultline.observations.ranges import Range
 from faultline.projects import files, versions
-from faultline.projects.files import Candidate
+from faultline.projects.documents import Place
 from faultline.projects.versions import Pin
 from faultline.strategies.naming import asked_for
 
@@ -30,7 +32,7 @@ TRL = frozenset(["sft", "dpo", "grpo", "rloo"])
 # DeepSpeed's gradient_clipping where its config has none: 0.0 up to 0.19.2, 1.0 from 0.19.3 on.
 CLIPS = Version("0.19.3")
 Values = dict[str, frozenset[str]]
-Sources = dict[str, tuple[str, ...]]
+Sources = dict[str, tuple[Place, ...]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Project:
 
     left: Mapping[str, frozenset[str]] = field(default_factory=dict)
     versions: Mapping[str, Range] = field(default_factory=dict)
-    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sources: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
 
@@ -53,60 +55,47 @@ class Project:
         return [axis for axis in axes if axis not in self.left] + [name for name in STACK if name not in self.versions]
 
 
-@dataclass(frozen=True)
-class Content:
-    """What one file states: the kind of its settings and what they say, if it has any, and versions."""
-
-    kind: str = ""
-    statements: Sequence[Statement] = ()
-    pins: Sequence[Pin] = ()
-
-
 def read_project(paths: Sequence[str], environment: bool = False, python: str = "") -> Project:
-    """Read files and folders, and the active environment if that is asked for or there are no paths.
+    """Read files and folders, and the active environment if that is asked for; the current folder if nothing is named.
 
     `python` is another environment, or its interpreter.
-    Raises UsageError for a file that isn't recognised, unless it was only found in a folder.
+    Raises UsageError for a file that isn't recognised or can't be read, unless it was only found in a folder, and if
+    there is nothing to read.
     """
+    paths = paths or ([] if environment or python else ["."])
     candidates, unreadable = files.find(paths)
-    contents: dict[str, Content] = {}
-    skipped = []
+    contents: dict[str, list[Content]] = {}
+    skipped: list[str] = []
+    notes: list[str] = []
     for candidate in candidates:
         try:
-            contents[candidate.name] = _content(candidate)
-        except UsageError:
+            contents[candidate.name] = reading.read(candidate)
+        except NotRecognised:
             if candidate.named:
                 raise
-            skipped.append(candidate.name)
+            skipped += [] if files.may_be_another(candidate.name) else [candidate.name]
+        except UsageError as error:
+            if candidate.named:
+                raise
+            notes.append(f"skipped: {error}")
     if paths and not contents:
-        raise UsageError(f"no requirements, lock file or training config found in {few(paths)}")
-    notes = []
-    if environment or python or not paths:
+        closed = [f"{place} can't be read" for place in unreadable]
+        why = f" ({few([*notes, *closed])})" if notes or closed else ""
+        raise UsageError(f"no requirements, lock file or training config in {few(paths)}{why}; name files or a folder")
+    if environment or python:
         prefix = versions.of_python(python) if python else versions.active()
-        contents[f"what is installed in {prefix}"] = Content(pins=versions.environment(prefix, "installed"))
+        contents[f"what is installed in {prefix}"] = [Content(pins=versions.environment(prefix, "installed"))]
         if not python and prefix == Path(sys.prefix):
             notes.append("no other environment is active, so this is Faultline's own; activate yours or give --python")
-    project = put_together([*contents.values()])
-    notes += project.notes
+    project = put_together([content for of_file in contents.values() for content in of_file])
+    notes = [
+        *notes[:MOST],
+        *([f"skipped: {len(notes) - MOST} more files"] if len(notes) > MOST else []),
+        *project.notes,
+    ]
     notes += [f"skipped (not recognised): {few(skipped)}"] if skipped else []
     notes += [f"skipped (can't be read): {few(unreadable)}"] if unreadable else []
     return replace(project, notes=tuple(notes), read=tuple(contents))
-
-
-def _content(candidate: Candidate) -> Content:
-    """What a file states; raises UsageError for one that isn't recognised."""
-    path, name = candidate.path, candidate.name
-    if files.is_environment(path):
-        return Content(pins=versions.environment(path, name))
-    document = files.read(path, name)
-    settings, pins = arguments.read(document), versions.read(document)
-    if settings is None and pins is None:
-        raise UsageError(
-            f"{name} is not recognised: give requirements or a lock file, an accelerate or DeepSpeed config, or "
-            "training arguments in YAML or JSON"
-        )
-    kind, statements = settings or ("", [])
-    return Content(kind, statements, pins or [])
 
 
 def put_together(contents: Sequence[Content]) -> Project:
@@ -122,7 +111,7 @@ def put_together(contents: Sequence[Content]) -> Project:
     mode, package = _mode(left, packages)
     if unnamed and mode in left.get("checkpointing", ()):
         left["checkpointing"] = frozenset([mode])
-        sources["checkpointing"] += tuple(f"{source}, {mode} by default" for source in sources[package])
+        sources["checkpointing"] += tuple(source.also(f"{mode} by default") for source in sources[package])
     if NORM in left:
         left[OTHER_NORM] = _unlike(left.pop(NORM), packages.get("deepspeed", Range()))
         sources[OTHER_NORM] = sources.pop(NORM)
@@ -148,9 +137,9 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
             left[axis] = frozenset.intersection(*by_kind)
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
-                notes.append(f"{axis}: these contradict each other, so each is taken as possible: {few(places)}")
+                notes.append(f"{label(axis)}: these contradict each other, so each is taken as possible: {few(places)}")
         elif axis != UNNAMED:
-            notes.append(f"{axis}: taken as unknown, because only some of the files of one kind state it")
+            notes.append(f"{label(axis)}: taken as unknown, because only some of the files of one kind state it")
     return left, sources
 
 
@@ -172,7 +161,7 @@ def _versions(pins: Iterable[Pin], notes: list[str]) -> tuple[dict[str, Range], 
     sources: Sources = {}
     for pin in pins:
         if pin.note:
-            notes.append(f"{pin.source}: {pin.note}")
+            notes.append(f"{pin.source.where}: {pin.note}")
             continue
         packages[pin.package] = ranges.both(packages.get(pin.package, Range()), pin.range)
         sources[pin.package] = tuple(dict.fromkeys((*sources.get(pin.package, ()), pin.source)))
@@ -221,7 +210,7 @@ def _torch(asked: Range) -> list[str]:
     return [f"nearly all runs had torch {usual}, {rest}"]
 
 
-def few(texts: Sequence[str]) -> str:
+def few(texts: Sequence[object]) -> str:
     """The first texts in one line, and how many more there are."""
     more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
-    return one_line("; ".join(texts[:MOST]) + more)
+    return one_line("; ".join(map(str, texts[:MOST])) + more)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from faultline.audit import view
+from faultline.audit import data, github, sarif, view
 from faultline.audit.conditions import Finding
+from faultline.audit.data import Measured
 from faultline.audit.evidence import evidence
 from faultline.audit.project import Project
-from faultline.audit.view import Measured
 from faultline.base.console import printed
 
 
@@ -19,7 +19,7 @@ class AuditResult:
     `str` is the answer of `faultline audit`, as it is written to a file.
 
     - `project`: what its files state
-    - `findings`: the surest first, each with its `failure`, `sure`, `applies` and `cases`
+    - `findings`: the surest first, each with its `failure`, `certain`, `applies` and `cases`
     - `everything`: whether the answer also lists what only could apply
     """
 
@@ -28,13 +28,26 @@ class AuditResult:
     everything: bool = False
 
     @property
+    def certain(self) -> tuple[str, ...]:
+        """The names of the failures whose recorded conditions all hold."""
+        return tuple(finding.failure.name for finding in self.findings if finding.certain)
+
+    @property
     def applies(self) -> tuple[str, ...]:
         """The names of the failures that apply, and not only could."""
         return tuple(finding.failure.name for finding in self.findings if finding.applies)
 
     def as_json(self) -> dict[str, object]:
         """What ``--json`` prints; docs/audit.md has the keys."""
-        return view.as_json(self.project, self.findings, self._measured(everything=True))
+        return data.as_json(self.project, self.findings, self._measured(everything=True))
+
+    def as_sarif(self) -> dict[str, object]:
+        """What ``--format sarif`` prints."""
+        return sarif.as_sarif(self.project, self.findings, self._measured(everything=True))
+
+    def annotations(self) -> list[str]:
+        """The lines that ``--format github`` prints."""
+        return [*github.annotations(self.project, self.findings, self._measured(self.everything))]
 
     def show(self, console: Console) -> None:
         view.show(console, self.project, self.findings, self._measured(self.everything))
@@ -50,4 +63,5 @@ class AuditResult:
         return printed(self.show)
 
     def __repr__(self) -> str:
-        return f"AuditResult(applies={list(self.applies)!r}, findings={len(self.findings)})"
+        named = f"certain={list(self.certain)!r}, applies={list(self.applies)!r}"
+        return f"AuditResult({named}, findings={len(self.findings)})"

@@ -23,6 +23,10 @@ class UsageError(FaultlineError):
     """Something asked for can't be done: exit code 2; the message is one line and says what to do about it."""
 
 
+class NotRecognised(UsageError):
+    """A file that says nothing of a training, as far as it can be read."""
+
+
 class NotExportable(UsageError):
     """A cell that can't be made into one file; the message says why."""
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 MOST = 5
 CUTOFF = 0.55  # below it, difflib takes `nope` for `single`
+SHORTEST, SHORT = 3, 7  # letters; torch and torchx are two names, where only letters that changed places are a slip
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -38,6 +39,17 @@ def slip(name: str, known: Sequence[str]) -> bool:
 
 def _but_for_one(word: str) -> set[str]:
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+
+def misspelt(name: str, known: Sequence[str]) -> str:
+    """The known name that somebody misspelt; empty for one that may be another's, as ``x-transformers`` is."""
+    written = plain(name)
+    for each in () if name in known else known:
+        meant = plain(each)
+        swapped = len(written) > SHORTEST and sorted(written) == sorted(meant)
+        if written == meant or (slip(name, [each]) and meant not in written and (swapped or len(meant) > SHORT)):
+            return each
+    return ""
 
 
 def plain(name: str) -> str:

@@ -48,9 +48,10 @@ def settings() -> dict[str, Setting]:
     return {name: each for failure in failures().values() for name, each in failure.recognition.setting.items()}
 
 
-def needs() -> dict[str, str]:
-    """All that variants need, by name, in words."""
-    return NEEDS | {name: setting.text or f"`{name}`" for name, setting in settings().items()}
+def needs() -> dict[str, Setting]:
+    """All that variants need, by name, with what it is in words, and what people write for it."""
+    every = {**NEEDS, **settings()}
+    return {name: replace(each, text=each.text or f"`{name}`", key=each.key or name) for name, each in every.items()}
 
 
 def failure_named(name: str) -> Failure:

@@ -85,24 +85,33 @@ def check(
 def audit(
     files: Annotated[
         tuple[File, ...],
-        Parameter(converter=options.files, help="Requirements, lock files, configs, or folders; - is stdin."),
+        Parameter(
+            converter=options.files, help="Requirements, lock files, configs, scripts, code, or folders; - is stdin."
+        ),
     ] = (),
     /,
     *,
-    env: Annotated[bool, Parameter(help="Read the packages of the active environment (the default).")] = False,
+    env: Annotated[bool, Parameter(help="Read the packages of the active environment.")] = False,
     python: Annotated[File, Parameter(help="Read the packages of another environment, by its interpreter.")] = "",
     all: Annotated[bool, Parameter(help="Also list what only could apply, and the open conditions.")] = False,
     json: Json = False,
+    format: Annotated[
+        Literal["sarif", "github"] | None, Parameter(help="Print SARIF, or annotations for GitHub's workflows.")
+    ] = None,
 ) -> int:
-    """List the failures whose conditions hold in a training project.
+    """List the failures whose conditions hold in a training project; by default, of the current folder.
+
+    Nothing of it is run. Exit code 1: a failure is certain. 0: none is, though some may be undecided.
 
     Examples:
-      faultline audit requirements.txt accelerate.yaml grpo.yaml
-      faultline audit . --all
+      faultline audit
+      faultline audit requirements.txt accelerate.yaml train.sh
     """
+    at_most_one(json=json, format=format)
     from faultline.audit import command
 
-    return command.run(command.Request([*map(str, files)], env, str(python), all, json))
+    form = "json" if json else format or "text"
+    return command.run(command.Request([*map(str, files)], env, str(python), all, form))
 
 
 def explain(

@@ -86,7 +86,7 @@ def story(failure: Failure) -> str:
 def _conditions(variant: Variant) -> Json:
     return {
         "variant": variant.name,
-        **({"needs": [needs()[need] for need in variant.needs]} if variant.needs else {}),
+        **({"needs": [needs()[need].text for need in variant.needs]} if variant.needs else {}),
         **({"look_for": variant.look_for} if variant.look_for else {}),
     }
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.text import STDIN, one_line
+from faultline.projects.documents import Document
 
 LONGEST = 8_000_000  # bytes of a file; uv.lock of a large project has a tenth of it
 LONGEST_YAML = 100_000  # characters, for PyYAML takes seconds for more
@@ -24,15 +25,13 @@ ALIASES = 20  # of a YAML file; merged into each other, more could make millions
 FILES, FOLDERS, DEPTH = 300, 3000, 3  # that are looked at in a folder
 USUAL = re.compile(
     r"(?:reqs?|requirements|constraints|freeze)[\w.-]*\.(?:txt|in|lock)|pyproject\.toml|pylock(?:\.[\w-]+)?\.toml|"
-    r"(?:uv|poetry|Pipfile)\.lock|[\w.+-]+\.(?:ya?ml|json)"
+    r"(?:uv|poetry|Pipfile)\.lock|.+\.(?:ya?ml|json)"
 )
+CODE, SCRIPT = re.compile(r"\.py$"), re.compile(r"\.(?:sh|bash|slurm|sbatch)$")
+SHELL = re.compile(r"#!\S*(?:/|/env )(?:ba|z|da)?sh\b")
 NOT_OURS = re.compile(
     r"\..*|node_modules|site-packages|__pycache__|venv|wandb|results|outputs?|checkpoint-.*|tests?|docs"
 )
-
-
-Table = Mapping[str, object]
-"""A table of somebody's YAML, JSON or TOML, of which nothing is known yet."""
 
 
 @dataclass(frozen=True)
@@ -44,65 +43,12 @@ class Candidate:
     named: bool
 
 
-@dataclass(frozen=True)
-class Document:
-    """A file that was read: `data` is its YAML, JSON or TOML; None if it is lines of `text`."""
-
-    name: str
-    path: Path
-    text: str
-    data: Any = None
-
-    def at(self, *keys: str) -> str:
-        """Where a key stands, its parents named before it: ``train.yaml:3``."""
-        start = 0
-        for key in keys:
-            place = re.compile(rf"""(?<![\w.-])["']?{re.escape(key)}["']?\s*[:=]""").search(self.text, start)
-            if not place:
-                break
-            start = place.start()
-        return self.line(start)
-
-    def line(self, offset: int) -> str:
-        return f"{one_line(self.name)}:{self.text.count(chr(10), 0, offset) + 1}"
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table of a file, and the keys that lead to it."""
-
-    document: Document
-    data: Table
-    path: tuple[str, ...] = ()
-
-    def get(self, key: str) -> Any:
-        return self.data.get(key)
-
-    def section(self, key: str) -> Section:
-        """The table of a key; an empty one where something else stands."""
-        return Section(self.document, table(self.data, key), (*self.path, key))
-
-    def source(self, key: str, default: str = "") -> str:
-        """The place of a key, and how it stands there: ``train.yaml:3 bf16: true``."""
-        value = self.data.get(key, default)
-        shown = "" if value is None or isinstance(value, (dict, list)) else one_line(value)[:60]
-        shown = shown.lower() if isinstance(value, bool) else shown
-        return f"{self.document.at(*self.path, key)} {one_line(key)}" + (f": {shown}" if shown else "")
-
-
-def table(data: object, *keys: str) -> Table:
-    """A table within tables; an empty one where something else stands."""
-    for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}
-
-
 def find(paths: Sequence[str]) -> tuple[list[Candidate], list[str]]:
     """The files that are named or lie in a named folder, and the places in these folders that can't be read."""
     candidates: list[Candidate] = []
     unreadable: list[str] = []
     for path in map(Path, paths):
-        if not path.is_dir() or is_environment(path):
+        if not _is_folder(path) or is_environment(path):
             candidates.append(Candidate(path, one_line(path), named=True))
             continue
         shown_in = path if len(paths) > 1 else Path()
@@ -114,12 +60,24 @@ def find(paths: Sequence[str]) -> tuple[list[Candidate], list[str]]:
 
 def is_environment(folder: Path) -> bool:
     """Whether a folder is a virtual environment."""
-    return (folder / "pyvenv.cfg").is_file()
+    try:
+        return (folder / "pyvenv.cfg").is_file()
+    except OSError:  # a folder that is closed to us
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # within a closed folder; reading it says so
+        return False
 
 
 def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The usual files of a project's folder and of the three levels below, the nearest first; what can't be read."""
+    """The usual files of a project's folder and of the three levels below, scripts and code behind the others and the
+    nearest first; what can't be read."""
     usual: list[Path] = []
+    scripts: list[Path] = []
     closed: list[Path] = []
     walk = os.walk(folder, onerror=lambda error: closed.append(Path(error.filename).relative_to(folder)))
     for root, below, names in itertools.islice(walk, FOLDERS):
@@ -127,8 +85,10 @@ def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
         depth = len(place.parts)
         ours = not depth or "pyvenv.cfg" not in names
         usual += [place / name for name in names if ours and USUAL.fullmatch(name)]
+        scripts += [place / name for name in names if ours and (CODE.search(name) or SCRIPT.search(name))]
         below[:] = sorted(name for name in below if ours and depth < DEPTH and not NOT_OURS.fullmatch(name))
-    return sorted(usual, key=lambda path: (len(path.parts), path))[:FILES], closed
+    nearest = [sorted(each, key=lambda path: (len(path.parts), path))[:FILES] for each in (usual, scripts)]
+    return [*nearest[0], *nearest[1]], closed
 
 
 def read(path: Path, name: str = "") -> Document:
@@ -150,7 +110,22 @@ def read(path: Path, name: str = "") -> Document:
     text = decoded(content)
     if text is None:
         raise UsageError(f"{name} is not text")
-    return Document(name, path, text, parsed(text, name))
+    return Document(name, path, text, None if is_code(name) or is_script(name, text) else parsed(text, name))
+
+
+def is_code(name: str) -> bool:
+    """Whether a file is Python's."""
+    return bool(CODE.search(name))
+
+
+def may_be_another(name: str) -> bool:
+    """Whether a file's name says nothing of what it is for: most code and scripts of a project train nothing."""
+    return bool(CODE.search(name) or SCRIPT.search(name))
+
+
+def is_script(name: str, text: str) -> bool:
+    """Whether a file is a shell's."""
+    return bool(SCRIPT.search(name) or SHELL.match(text))
 
 
 def decoded(content: bytes) -> str | None:
@@ -172,17 +147,22 @@ def parsed(text: str, name: str) -> Any:
         if start == "[":
             with suppress(ValueError):
                 return json.loads(text)
-        with suppress(ValueError):
+        try:
             if data := tomllib.loads(text):
                 return data
+        except ValueError as error:
+            if name.endswith(".toml"):
+                raise UsageError(f"{name} is not valid TOML: {one_line(error)[:200]}") from None
         return _yaml(text, name)
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{name}:{error.lineno} is not valid JSON: {error.msg}") from None
+    except ValueError as error:  # such as a number that is too long
         raise UsageError(f"{name} is not valid JSON: {one_line(error)[:100]}") from None
 
 
-def _yaml(text: str, name: str) -> Table | None:
+def _yaml(text: str, name: str) -> dict[object, object] | None:
     """A YAML mapping; None for anything else, as every line of text is YAML."""
     if not re.search(r"^\s*[\w\"'.-]+\s*:(?:\s|$)", text, re.MULTILINE):
         return None
@@ -200,6 +180,10 @@ def _yaml(text: str, name: str) -> Table | None:
         data = yaml.load(text, yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # such as a date that there isn't
         if name.endswith((".yaml", ".yml")):
-            raise UsageError(f"{name} is not valid YAML: {one_line(error)[:200]}") from None
+            mark = getattr(error, "problem_mark", None)
+            place = f"{name}:{mark.line + 1}" if mark else name
+            raise UsageError(
+                f"{place} is not valid YAML: {one_line(getattr(error, 'problem', '') or error)[:200]}"
+            ) from None
         return None
     return data if isinstance(data, dict) else None

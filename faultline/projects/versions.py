@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
@@ -12,12 +12,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError
+from faultline.base.near import misspelt
 from faultline.base.packages import STACK
 from faultline.base.text import one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
 from faultline.projects import files
-from faultline.projects.files import Document, Table, table
+from faultline.projects.documents import Document, Place, Table, table
 
 DEEP = 5  # files that include each other
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
@@ -38,7 +39,7 @@ class Pin:
 
     package: str
     range: Range
-    source: str
+    source: Place
     note: str = ""
 
 
@@ -59,8 +60,7 @@ def read(document: Document) -> list[Pin] | None:
             pins = [_pin(entry["name"], f"=={entry['version']}", document.line(0)) for entry in entries]
         case None if PRINTED.search(document.text):
             rows = [(ROW.match(line), number) for number, line in enumerate(document.text.split("\n"), 1)]
-            name = one_line(document.name)
-            pins = [_pin(row[1], f"=={row[2]}", f"{name}:{number}") for row, number in rows if row] or None
+            pins = [_pin(row[1], f"=={row[2]}", document.place(number)) for row, number in rows if row] or None
         case None:
             pins = _lines(document)
     return None if pins is None else [pin for pin in pins if pin]
@@ -69,7 +69,7 @@ def read(document: Document) -> list[Pin] | None:
 def environment(prefix: Path, name: str) -> list[Pin]:
     """The versions in an environment, by the names of its metadata folders; nothing of it is imported."""
     packages = (each.split("-", 1) for each in _installed(prefix) if "-" in each)
-    return [pin for package, version in packages if (pin := _pin(package, f"=={version}", name))]
+    return [pin for package, version in packages if (pin := _pin(package, f"=={version}", Place(name)))]
 
 
 def active() -> Path:
@@ -94,9 +94,9 @@ def _installed(prefix: Path) -> list[str]:
     return sorted(folder.name.removesuffix(".dist-info") for folder in metadata)
 
 
-def _pin(name: object, specifier: str, place: str) -> Pin | None:
+def _pin(name: object, specifier: str, place: Place) -> Pin | None:
     """The pin of a package, if it is under test; of any version, if its specifier can't be read."""
-    package, source = canonicalize_name(str(name)), one_line(f"{place} {name}{specifier}")
+    package, source = canonicalize_name(str(name)), replace(place, text=one_line(f"{name}{specifier}"))
     if package not in STACK:
         return None
     try:
@@ -105,9 +105,14 @@ def _pin(name: object, specifier: str, place: str) -> Pin | None:
         return Pin(package, Range(), source)
 
 
-def _requirement(text: str, place: str) -> Pin | None:
-    """The pin of a requirement, if its marker holds for this Python on Linux; raises InvalidRequirement."""
+def _requirement(text: str, place: Place) -> Pin | None:
+    """The pin of a requirement, if its marker holds for this Python on Linux; raises InvalidRequirement.
+
+    A name that is nearly that of a package under test gets a note.
+    """
     requirement = Requirement(text)
+    if meant := misspelt(canonicalize_name(requirement.name), STACK):
+        return Pin("", Range(), place, f"{one_line(requirement.name)}: did you mean {meant}?")
     if requirement.marker and not _holds(str(requirement.marker)):
         return None
     specifier = str(requirement.specifier)
@@ -130,7 +135,7 @@ def _lines(document: Document, depth: int = 0) -> list[Pin | None] | None:
     pins: list[Pin | None] = []
     known, good, bad = False, 0, 0
     for number, line in _joined(document.text):
-        source = f"{one_line(document.name)}:{number}"
+        source = document.place(number)
         if len(line) > LONG and "--hash" not in line:
             return None
         if included := INCLUDED.match(line):
@@ -157,7 +162,7 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         number += lines.count("\n")
 
 
-def _included(document: Document, name: str, depth: int, source: str) -> list[Pin | None]:
+def _included(document: Document, name: str, depth: int, source: Place) -> list[Pin | None]:
     """The pins of an included file, or a note why there are none."""
     try:
         pins = _lines(files.read(document.path.parent / name), depth + 1)
@@ -166,7 +171,7 @@ def _included(document: Document, name: str, depth: int, source: str) -> list[Pi
     return [_skipped(source, f"{name} has no requirements")] if pins is None else pins
 
 
-def _unread(line: str, source: str) -> list[Pin]:
+def _unread(line: str, source: Place) -> list[Pin]:
     """A note on a line that isn't a requirement, but none on a build of a package that isn't under test."""
     if not NAMELESS.match(line):
         return [_skipped(source, f"not a requirement like trl==0.15.2: {line[:60]}")]
@@ -174,7 +179,7 @@ def _unread(line: str, source: str) -> list[Pin]:
     return [_skipped(source, f"names no package: write {name} @ {line[:60]}") for name in names[:1]]
 
 
-def _skipped(source: str, why: str) -> Pin:
+def _skipped(source: Place, why: str) -> Pin:
     return Pin("", Range(), source, one_line(f"skipped, {why}"))
 
 
@@ -191,10 +196,38 @@ def _locked(document: Document, package: Table) -> Pin | None:
 def _pyproject(document: Document, data: Table) -> Iterator[Pin | None]:
     project = table(data, "project")
     groups = (*table(project, "optional-dependencies").values(), *table(data, "dependency-groups").values())
-    for group in (project.get("dependencies"), *groups):
-        yield from (_asked(document, text, text) for text in _texts(group))
+    requirements = [text for group in (project.get("dependencies"), *groups) for text in _texts(group)]
+    uv = {str(name): entry for name, entry in table(data, "tool", "uv", "sources").items()}
+    elsewhere = {canonicalize_name(name): pin for name, entry in uv.items() if (pin := _uv(document, name, entry))}
+    pins = [_asked(document, text, text) for text in requirements]
+    yield from (pin for pin in pins if not pin or pin.package not in elsewhere)
+    yield from elsewhere.values()
     for name, entry in table(data, "tool", "poetry", "dependencies").items():
         yield _pin(name, _poetry(_version(entry)), document.at(str(name)))
+
+
+def _uv(document: Document, name: str, entry: object) -> Pin | None:
+    """The pin of a package that uv takes from a tag or a file, or a note that its version isn't known; None if it comes
+    from an index after all."""
+    taken = [table(each) for each in (entry if isinstance(entry, list) else [entry])]
+    kinds = [
+        (kind, one_line(each[kind])) for each in taken for kind in ("git", "url", "path", "workspace") if kind in each
+    ]
+    if not kinds or canonicalize_name(name) not in STACK:
+        return None
+    start = max(document.text.find("tool.uv.sources"), 0)
+    entry_at = re.compile(rf"\b{re.escape(name)}\b").search(document.text, start)
+    place = document.line(entry_at.start() if entry_at else start)
+    names = [str(each.get(key) or "") for each in taken for key in ("tag", "rev", "url", "path")]
+    builds = {build[1] or build[2] for text in names if text and (build := BUILD.search(f"@{text}"))}
+    version = builds.pop() if len(builds) == len(kinds) == 1 else ""
+    if "." in version and ranges.is_version(version):  # and not a commit
+        return _pin(name, f"=={version}", place)
+    branch = next((str(each["branch"]) for each in taken if "branch" in each), "")
+    where = f"branch {branch}" if branch else f"{kinds[0][0]} {kinds[0][1]}"
+    return Pin(
+        canonicalize_name(name), Range(), place, one_line(f"{name} comes from {where}, so its version is unknown")
+    )
 
 
 def _poetry(version: str) -> str:

@@ -1,0 +1,90 @@
+"""The answer of an audit in SARIF 2.1.0, as code scanners exchange it: a rule for each failure that it names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from faultline import __version__
+from faultline.audit.conditions import Finding
+from faultline.audit.data import Measured
+from faultline.audit.project import Project
+from faultline.audit.wording import message, places, summary
+from faultline.catalogue import Failure
+from faultline.projects.documents import Place
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+LEVELS = {"certain": "error", "likely": "warning", "possible": "note"}
+BASE = "%SRCROOT%"
+Json = dict[str, object]
+
+
+def as_sarif(project: Project, findings: Sequence[Finding], measured: Measured) -> Json:
+    """Every finding as a result: an error if it is certain, a note if it is open."""
+    notes = [*project.notes, summary(findings)]
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "Faultline",
+                        "version": __version__,
+                        "rules": [_rule(finding.failure) for finding in findings],
+                    }
+                },
+                "invocations": [
+                    {
+                        "executionSuccessful": True,
+                        "toolExecutionNotifications": [{"level": "note", "message": {"text": note}} for note in notes],
+                    }
+                ],
+                "originalUriBaseIds": {BASE: {"description": {"text": "The folder in which the audit ran."}}},
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(project, finding, measured, index) for index, finding in enumerate(findings)],
+            }
+        ],
+    }
+
+
+def _rule(failure: Failure) -> Json:
+    page = f"repros/{failure.name}/README.md"
+    return {
+        "id": failure.name,
+        "shortDescription": {"text": failure.title},
+        "fullDescription": {"text": f"{failure.title}. Since: {failure.since}. Until: {failure.until}."},
+        "help": {
+            "text": f"faultline show {failure.name} prints this failure's page, {page} in Faultline's repository."
+        },
+        "helpUri": failure.records[0],
+    }
+
+
+def _result(project: Project, finding: Finding, measured: Measured, index: int) -> Json:
+    located = [location for place in places(project, finding) if (location := _location(place))]
+    return {
+        "ruleId": finding.failure.name,
+        "ruleIndex": index,
+        "level": LEVELS[finding.word],
+        "message": {"text": message(project, finding, measured[finding.failure.name])},
+        "locations": located[:1],
+        "relatedLocations": located[1:],
+    }
+
+
+def _location(place: Place) -> Json | None:
+    """A line of a file, below the current folder if it lies there; None for what is no file."""
+    if place.path == Path():
+        return None
+    return {
+        "physicalLocation": {"artifactLocation": artifact(place.path), "region": {"startLine": place.line}},
+        "message": {"text": place.text or place.name},
+    }
+
+
+def artifact(path: Path) -> dict[str, str]:
+    """Where a file lies: its URI from the current folder, or a whole one elsewhere."""
+    whole = path.resolve()
+    if whole.is_relative_to(Path.cwd()):
+        return {"uri": quote(whole.relative_to(Path.cwd()).as_posix()), "uriBaseId": BASE}
+    return {"uri": whole.as_uri()}

@@ -1,0 +1,88 @@
+"""Conditions in words, each as ``setting: value``, and the line that an audit ends with."""
+
+from collections.abc import Sequence
+
+from faultline import strategies
+from faultline.audit.conditions import Case, Finding, wanted
+from faultline.audit.engines import OTHER_TRAINER
+from faultline.audit.evidence import Observed
+from faultline.audit.project import Project, few
+from faultline.audit.undecided import Open, deciding, key, label
+from faultline.base.text import listing, one_line
+from faultline.catalogue.loading import failures, needs
+from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.words import grouped, ordered
+from faultline.projects.documents import Place
+from faultline.report import remedies as listed
+
+UNMEASURED = "none that was measured"
+UNKNOWN = "unknown"
+CODE = "your code"
+OTHER = "one that was not measured"
+
+
+def value(project: Project, name: str) -> str:
+    """What is known of an axis, need or package."""
+    if name in project.versions:
+        return project.versions[name].text or "any"
+    values = project.left.get(name)
+    if values is None or values == {"yes", "no"}:
+        return UNKNOWN
+    if name == "strategy":
+        return grouped(values, strategies.names()) or UNMEASURED
+    if name in needs() and len(values) == 1:
+        return needs()[name].on if "yes" in values else needs()[name].off
+    shown = (OTHER if each == OTHER_TRAINER else each for each in ordered(values, CHECKPOINTING))
+    return " or ".join(shown) or UNMEASURED
+
+
+def holding(project: Project, name: str) -> str:
+    """A condition that holds, with its places: ``checkpointing: reentrant (train.yaml:3)``."""
+    places = dict.fromkeys(place.where for place in project.sources.get(name, ()))
+    return one_line(f"{label(name)}: {value(project, name)} ({few([*places])})")
+
+
+def undecided(project: Project, case: Case, condition: Open) -> str:
+    """A condition that no file decides: ``checkpointing: unknown (fails with reentrant)``."""
+    text = wanted(case, condition)
+    if not condition.about:
+        return f"{CODE}: {UNKNOWN} (fails with {text})"
+    known = dict.fromkeys(value(project, name) for name in condition.about)
+    names = listing([label(name) for name in condition.about])
+    releases = condition.about[0] not in ("trainer", "strategy", "checkpointing", "precision", *needs())
+    return f"{names}: {', '.join(known)} ({'fails if' if releases else 'fails with'} {text})"
+
+
+def message(project: Project, finding: Finding, measured: Sequence[Observed]) -> str:
+    """A finding in one line: its title, the conditions of its surest case, and what helps."""
+    case = finding.cases[0]
+    helps = [f"{text}" for verdict, text, _ in listed.rows(measured[0].remedies, "") if verdict == "verified"]
+    parts = [
+        finding.failure.title,
+        "Holds: " + "; ".join(holding(project, name) for name in case.holds) if case.holds else "",
+        "Open: " + "; ".join(undecided(project, case, each) for each in case.open) if case.open else "",
+        "Helps: " + "; ".join([*measured[0].upgrade, *helps]) if measured[0].upgrade or helps else "",
+        f"Details: faultline show {finding.failure.name}",
+    ]
+    return one_line(". ".join(filter(None, parts)))
+
+
+def places(project: Project, finding: Finding) -> list[Place]:
+    """The lines of files that state what holds for a finding's surest case; if none does, the first that was read."""
+    stated = [place for name in finding.cases[0].holds for place in project.sources.get(name, ())]
+    every = [place for of_name in project.sources.values() for place in of_name]
+    in_files, first = ([place for place in each if place.line] for each in (stated, every))
+    return list(dict.fromkeys(in_files)) or first[:1]
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many failures of the catalogue are certain and how many are open, and on what: never a clean bill."""
+    words = [finding.word for finding in findings]
+    likely = f", {words.count('likely')} likely" if "likely" in words else ""
+    counts = f"{words.count('certain')} of {len(failures())} failures certain{likely}"
+    left = [[case.open for case in finding.cases] for finding in findings if not finding.certain]
+    if not left:
+        return f"{counts}, none undecided; the others are excluded by what the files state"
+    asked = [key(name) for name in deciding(left)]
+    settings = f"say {listing(asked)}" if asked else "only the code can decide"
+    return f"{counts}, {len(left)} undecided: {settings}"
