@@ -1,7 +1,7 @@
 """The oracle's judgement: from what each rank reported to the one outcome of a cell."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from faultline import strategies
 from faultline.base import traces
@@ -10,7 +10,9 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
+from faultline.cells.finding import Finding, described
 from faultline.ranks.report import Checkpoint, ErrorReport, Report
+from faultline.runs import differences
 from faultline.runs.supervisor import Ended
 from faultline.strategies import Evidence
 
@@ -23,11 +25,15 @@ class Judgement:
     rank: int | None = None
     worst_parameter: str = ""
     relative_error: float | None = None
+    finding: Finding = field(default_factory=Finding)
 
 
-def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None) -> Judgement:
+def judge(
+    cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None, order: Sequence[str] = ()
+) -> Judgement:
     """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
-    `loaded` has; none of it without evidence."""
+    `loaded` has; none of it without evidence. `order` are the modules in the order of their calls, where it is known.
+    """
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
         return _proven(cell, ended, Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits])))
@@ -46,7 +52,7 @@ def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = Non
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
     misplaced = placement_faults(reports)
-    numbers = _judge_numbers(reports)
+    numbers = _judge_numbers(cell, reports, order)
     if misplaced:
         detail = "; ".join(misplaced)
         return replace(numbers, outcome=Outcome.MISPLACED, signature=Signature.REFERENCE_MODEL, detail=detail)
@@ -215,7 +221,7 @@ def placement_faults(reports: Sequence[Report]) -> list[str]:
     return faults
 
 
-def _judge_numbers(reports: Sequence[Report]) -> Judgement:
+def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) -> Judgement:
     """Agreement with the reference and between ranks, over every parameter and step."""
     rows = [row for report in reports for row, noise in report.deviations() if noise is None and float(row.error) > 0]
     largest = max(rows, key=lambda row: row.error, default=None)
@@ -223,17 +229,18 @@ def _judge_numbers(reports: Sequence[Report]) -> Judgement:
     if largest:
         worst = f"{largest.parameter} ({largest.kind}, step {largest.step}, rank {largest.rank})"
         error = float(largest.error)
+    wrong = differences.finding(cell, reports, order)
     for report in reports:
         for number, step in enumerate(report.steps, 1):
             if step.nan:
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
-                return Judgement(Outcome.DIVERGES, Signature.NAN, f"not a number: {place}", None, place)
-    steps = [step for report in reports for step in report.steps]
-    unmoved = sorted({name for step in steps for name in step.unmoved})
-    if any(step.bad for step in steps):
-        signature = Signature.UNMOVED if unmoved else Signature.DIFFERS
-        detail = f"{worst} is off by {error:.2g}" + (f"; never moved: {_some(unmoved)}" if unmoved else "")
-        return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
+                detail = f"not a number: {place}"
+                return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
+    if any(step.bad for report in reports for step in report.steps):
+        signature = Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS
+        parts = [described(wrong.factor)] if wrong.factor else []
+        parts += [f"{worst} is off by {error:.2g}", *([f"never moved: {wrong.names}"] if wrong.unmoved else [])]
+        return Judgement(Outcome.DIVERGES, signature, "; ".join(parts), None, worst, error, wrong)
     if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)
