@@ -76,7 +76,7 @@ def where(difference: Difference) -> str:
         "forward": f"in the forward pass, the output of {module}",
         "backward": f"in the backward pass, {parameter}",
         "update": f"in the optimizer's step, {parameter}",
-        "step": f"of which only the weights were read, {parameter}",
+        "step": f"in the weights after it, {parameter}",
     }[difference.phase]
     off = f"off by {number(difference.error)}" if difference.error is not None else "which is not a number"
     return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
