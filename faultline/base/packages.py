@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -11,6 +12,29 @@ OLDEST, NEWEST = 11, 13  # the minor versions of Python 3 that are supported, wh
 # What the suite imports on a stack; the rest is what these need. trl comes first, because the resolver gives way in
 # what it meets last: as of 2026-07-01 it went back to trl 0.11 and datasets 1.1 for a newer transformers.
 NEEDED = ("trl", *(name for name in STACK if name != "trl"), "datasets", "tokenizers", "safetensors", "pillow")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where a package is developed on GitHub: `folder` has it within the repository, and a tag is ``v1.2.3``."""
+
+    name: str
+    folder: str = ""
+
+    def line(self, version: str, file: str, number: int) -> str:
+        """The address of a line of a file, such as ``trl/trainer/sft_trainer.py``, in a release."""
+        return f"https://github.com/{self.name}/blob/v{version}/{self.folder}{file}#L{number}"
+
+
+REPOSITORIES = {
+    "torch": Repository("pytorch/pytorch"),
+    "transformers": Repository("huggingface/transformers", "src/"),
+    "trl": Repository("huggingface/trl"),
+    "peft": Repository("huggingface/peft", "src/"),
+    "accelerate": Repository("huggingface/accelerate", "src/"),
+    "deepspeed": Repository("deepspeedai/DeepSpeed"),
+    "datasets": Repository("huggingface/datasets", "src/"),
+}
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import math
 import traceback
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from faultline.check.target import Target
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
 from faultline.runs import oracle, results, runner
-from faultline.runs.results import Checked, Difference, Result
+from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import Ended, RankServer
 
@@ -55,7 +54,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
         ended = server.run(Job(cell.id, cell.world_size, reference=str(reference.file), target=model))
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
-        return ended, oracle.judge(as_is, CHECKED, ended)
+        return ended, oracle.judge(as_is, CHECKED, ended, order=facts.order)
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)
@@ -66,7 +65,6 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
     # What a rank that raised had computed until then differs for no other reason.
     raises = judged.outcome == Outcome.RAISES
     checked = Checked(
-        first=first(ended, facts.order) if judged.outcome == Outcome.DIVERGES else None,
         raised_in=raised_in(ended, judged) if raises else None,
         at=raised_at(ended, judged, target.file.parent) if raises else (),
         apart=apart(ended),
@@ -74,30 +72,6 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
         facts=facts,
     )
     return replace(entry, checked=checked)
-
-
-def first(ended: Ended, order: Sequence[str]) -> Difference | None:
-    """Where the ranks first differ from the reference; None if nowhere.
-
-    In time: outputs of modules in a step's forward pass, then gradients from the last module to the first, then what
-    the optimizer made of them.
-    """
-    places: list[tuple[tuple[int, int, int], Difference]] = []
-    at = {name: index for index, name in enumerate(order)}
-    for report in _reports(ended):
-        for number, step in enumerate(report.steps):
-            for name, error in step.outputs.items():
-                module = name.partition(" ")[2].rpartition("#")[0]
-                difference = Difference(number + 1, report.rank, "forward", module, error)
-                places.append(((number, 0, at.get(module, -1)), difference))
-            for name in (*step.bad, *step.nan):
-                kind, _, parameter = name.partition(":")
-                module = parameter.rpartition(".")[0]
-                phase, moment = ("backward", 1) if kind == "gradients" else ("update", 2)
-                off = step.errors(kind).get(parameter)
-                difference = Difference(number + 1, report.rank, phase, module, off, parameter)
-                places.append(((number, moment, -at.get(module, -1)), difference))
-    return min(places, key=lambda place: place[0])[1] if places else None
 
 
 def _reports(ended: Ended) -> list[Report]:
@@ -127,7 +101,7 @@ def shows(ended: Ended) -> list[str]:
     """Which of findings.COMPARED the ranks of a cell show beside the reference."""
     names = []
     reports, world = _reports(ended), len(ended.ranks)
-    factors = [report.steps[0].factor for report in reports if report.steps]
+    factors = [report.steps[0].factors.get("weights") for report in reports if report.steps]
     if world > 1 and len(factors) == world and all(f and abs(f * world - 1) < WITHIN for f in factors):
         names.append("over_ranks")
     wrapped = [(report.evidence.get("wrapper", ""), report.facts.entered) for report in reports if report.facts]

@@ -117,7 +117,7 @@ def groups(results: Collection[Result]) -> list[Group]:
         elif fine(result):
             continue
         elif result.outcome == "diverges":
-            difference = result.checked.first
+            difference = result.finding.first
             form = (result.outcome, "", difference and (difference.phase, difference.module))
         else:
             form = (result.outcome, "", normalised(result.detail))

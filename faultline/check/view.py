@@ -8,9 +8,10 @@ from rich.text import Text
 
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
-from faultline.base.text import cut, here, one_line, percent, plain
+from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
+from faultline.cells.finding import where
 from faultline.cells.words import grouped, places
 from faultline.check.findings import (
     COMPARED,
@@ -33,13 +34,13 @@ from faultline.report import remedies as listed
 from faultline.report import run, terminal
 from faultline.runs import progress
 from faultline.runs.oracle import differing
-from faultline.runs.results import Difference, Result
+from faultline.runs.results import Result
 
 SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback
 DETAIL = 240  # characters of an error
 # What the answer for machines has of a cell's result.
-CELL = "id outcome signature detail rank first raised_in at apart shows errors worst_parameter relative_error".split()
+CELL = "id outcome signature detail rank finding raised_in at apart shows errors worst_parameter relative_error".split()
 
 
 def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
@@ -216,8 +217,8 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
         write_line(console, f"  raised in: {one_line(one.checked.raised_in) or 'the model itself'}")
     for fact in one.checked.shows:
         write_line(console, f"  {COMPARED[fact]}")
-    if difference := one.checked.first:
-        write_line(console, f"  first differs: {_place(difference)}")
+    if difference := one.finding.first:
+        write_line(console, f"  first differs: {where(difference)}")
     for names in one.checked.apart:
         write_line(console, f"  tied weights came apart: {' and '.join(map(one_line, names))}")
 
@@ -231,18 +232,6 @@ def command(target: str, options: Sequence[str], result: Result) -> str:
     for axis, (value, usual) in {**others, "device": (cell.device, "cpu")}.items():
         words += [f"--{axis}", str(value)] if value != usual else []
     return here(shlex.join(words))
-
-
-def _place(difference: Difference) -> str:
-    """Where a cell first differs from the reference, in words."""
-    module = one_line(difference.module) or "the model itself"
-    what = {
-        "forward": f"in the forward pass, the output of {module}",
-        "backward": f"in the backward pass, {module} ({one_line(difference.parameter)})",
-        "update": f"in the optimizer's step, {module} ({one_line(difference.parameter)})",
-    }[difference.phase]
-    off = f"by {percent(difference.error)}" if difference.error is not None else "which is not a number"
-    return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
 
 
 def as_json(results: Sequence[Result]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant, loading
 from faultline.cells import expected
 from faultline.cells.cell import Cell
+from faultline.cells.finding import Finding
 from faultline.observations import measured, store
 from faultline.observations.store import Error
 
@@ -45,6 +46,11 @@ class ExportedCell:
     saves: bool
 
     @property
+    def stack(self) -> dict[str, str]:
+        """The versions of the packages under test."""
+        return {name: self.pins[name] for name in STACK if name in self.pins}
+
+    @property
     def kind(self) -> str:
         """What the file looks for: the outcome, or what it is about; for a cell that trains, what it would do else."""
         if self.signature.startswith("checkpoint-") or (self.outcome == "trains" and self.saves):
@@ -76,6 +82,12 @@ class ExportedCell:
             return CHECKPOINTS.get(self.signature, "no error, and a checkpoint without what was trained")
         return SYMPTOMS[self.kind]
 
+    @property
+    def happens(self) -> str:
+        """The symptom, with what was measured to be wrong with the numbers in place of the most general words."""
+        words = finding(self).words if self.kind == "diverges" else []
+        return f"no error, but {'; '.join(words)}" if words else self.symptom
+
 
 def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises NotExportable if it can't be exported."""
@@ -94,14 +106,25 @@ def place(cell: Cell) -> ExportedCell:
 
 
 def recorded_errors(where: ExportedCell) -> list[str]:
+    """The texts of the errors that are recorded on the cell's stack."""
+    return [error.text for error in recorded(where)]
+
+
+def recorded(where: ExportedCell) -> list[Error]:
     """The errors recorded on the cell's stack: those of the cell itself, or else of any cell with its signature."""
-    stack = {name: where.pins[name] for name in STACK if name in where.pins}
     runs = {
-        error.text: [cell for cell, row in measured.runs(error) if store.stacks()[row.stack].versions == stack]
+        error.id: [cell for cell, row in measured.runs(error) if store.stacks()[row.stack].versions == where.stack]
         for error in _entries(where)
     }
-    there = [text for text, cells in runs.items() if cells]
-    return [text for text in there if where.cell in runs[text]] or there
+    there = [error for error in _entries(where) if runs[error.id]]
+    return [error for error in there if where.cell in runs[error.id]] or there
+
+
+def finding(where: ExportedCell) -> Finding:
+    """What is wrong with the cell's numbers, as it was measured on its stack; an empty one where it wasn't."""
+    divergence = store.divergences().get(where.cell.id)
+    on_stack = divergence and store.stacks()[divergence.stack].versions == where.stack
+    return divergence.finding if divergence and on_stack else Finding()
 
 
 def _entries(where: ExportedCell) -> list[Error]:
@@ -142,7 +165,7 @@ def _events(where: ExportedCell) -> str:
     if where.outcome == "trains":
         return "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     expectation = "it trains, and what was trained is saved" if where.saves else "it trains as in one process"
-    happens = f"{where.symptom}."
+    happens = f"{where.happens}."
     if where.kind == "raises":
         error = where.error or "an error with the words of SIGNATURE."
         happens = beginning(" ".join(one_line(error).split()).replace("\\", "/").replace('"', "'"))  # in a docstring

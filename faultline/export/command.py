@@ -20,12 +20,16 @@ class Request:
 
 def run(request: Request) -> int:
     """Write the file of a cell to standard output, or to the file that `output` names."""
+    from faultline.export import upstream
     from faultline.export.cell import place
     from faultline.export.emit import write
     from faultline.export.issue import write_issue
 
     [cell] = select(failures(), Selection(cells=(request.cell,)))
-    text = write_issue(place(cell)) if request.markdown else write(place(cell))
+    where = place(cell)
+    text = write(where)
+    if request.markdown:
+        text = write_issue(where, report=upstream.environment(where))
     if request.output in ("", "-"):
         print(text, end="")
         return EXIT_AS_EXPECTED

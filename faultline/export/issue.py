@@ -12,6 +12,7 @@ from faultline.catalogue import REMEDIES, stories
 from faultline.catalogue.outcomes import named
 from faultline.cells import claims
 from faultline.cells.cell import Cell, default_world
+from faultline.export import upstream
 from faultline.export.cell import ExportedCell
 from faultline.export.emit import TEMPLATES, packages_of, write
 from faultline.observations import measured, verdicts
@@ -41,11 +42,14 @@ OWN_FRAME = re.compile(r'repro\.py", line \d+ in (?!<|one_rank\b)')  # without w
 MARKUP = re.compile(r"([\\\\`*_{}\[\]<>#|~])")
 
 
-def write_issue(where: ExportedCell, output: str = "") -> str:
-    """Markdown that can be pasted as it is; `output` is what the file printed when it ran."""
+def write_issue(where: ExportedCell, output: str = "", report: tuple[str, str] = ("", "")) -> str:
+    """Markdown that can be pasted as it is.
+
+    `output` is what the file printed when it ran, and `report` the command and text of `upstream.environment`.
+    """
     text = write(where)
     error = where.error if where.kind == "raises" else ""
-    happens = f"an error that matches `{where.pattern}`" if where.kind == "raises" else where.symptom
+    happens = f"an error that matches `{where.pattern}`" if where.kind == "raises" else where.happens
     return TEMPLATES.get_template("issue.md.j2").render(
         title=prose(where.failure.title),
         happens="the error below" if error else happens,
@@ -56,6 +60,9 @@ def write_issue(where: ExportedCell, output: str = "") -> str:
         cause=stories.paragraph(where.failure, "Cause"),
         expected=EXPECTED["checkpoint"] if where.saves else EXPECTED.get(where.kind, TRAINS),
         printed=_printed(output),
+        fault=upstream.line_at_fault(where),
+        devices=upstream.devices(where),
+        report=(report[0], fenced(report[1], "text")) if report[1] else (),
         tried=tried(where),
         file=fenced(text.rstrip("\n"), "python"),
         python=platform.python_version(),
@@ -138,7 +145,7 @@ def _printed(output: str) -> str:
     """A code block of what the ranks printed, and of where each of them waits; empty if there is neither."""
     waits = _waits(output)
     lines = re.sub(r"(?<=[^\s(])(?=rank \d)", "\n", STACK.sub("", output)).splitlines()  # of two ranks on one line
-    printed = sorted({plain(line) for line in lines if re.match(r"rank \d", line)})
+    printed = [plain(line) for line in lines if re.match(r"rank \d", line)]
     block = [*printed[:SHOWN], *waits]
     return "It prints:\n\n" + fenced("\n".join(block), "text") if block else ""
 

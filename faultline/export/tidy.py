@@ -20,7 +20,7 @@ CHECK = ("check", "--quiet", "--select", "F821,F811,E9", "--output-format", "con
 MISSING = """
 except ImportError as error:
     print(f"NOT TRIED: {error}; `uv run repro.py` installs what this file was made for")
-    sys.exit(2)
+    sys.exit(125 if "--git-bisect" in sys.argv else 2)
 
 """
 

@@ -11,10 +11,11 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import met
 from faultline.cells.cell import Cell
+from faultline.cells.finding import Finding
 from faultline.observations import recording, store
 from faultline.observations.matching import mechanism
 from faultline.observations.measured import ERRORS
-from faultline.observations.store import Error, Observations, Row, Stack
+from faultline.observations.store import Divergence, Error, Observations, Row, Stack
 from faultline.runs.folders import entries
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -29,6 +30,7 @@ def run(folders: Iterable[str]) -> int:
     store.write(after)
     new = after.errors.keys() - before.errors.keys()
     print(f"{len(after.errors)} errors on {len(after.stacks)} stacks, {len(new)} of them new")
+    print(f"{len(after.divergences)} divergences on today's stack")
     return EXIT_AS_EXPECTED
 
 
@@ -47,11 +49,12 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
     """Observations with results added.
 
     Of every cell its errors are recorded, and of broken cells whatever they do on the stacks of stacks/ but today's,
-    which the rules have.
+    which the rules have: there it is what is wrong with their numbers.
     """
     before = recording.named(before)
     stacks = {stack_name(stack.versions): stack for stack in before.stacks.values()}
     errors: dict[str, Error] = {}
+    divergences: dict[str, Divergence] = {}
     runs = []
     for result in results:
         cell, line = result.cell, stack_name(result.stack)
@@ -64,8 +67,11 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
             error = recorded(result, failures()[cell.failure])
             errors.setdefault(error.id, error)
             row = row._replace(error=error.id)
+        if row.stack == TODAY and cell.broken:
+            divergences[cell.id] = Divergence(cell.id, row.stack, result.finding)
         runs.append((cell, row))
-    after = recording.with_runs(before, stacks.values(), errors.values(), runs)
+    after = recording.with_runs(before, stacks.values(), errors.values(), runs, divergences)
+    after = replace(after, divergences={i: each for i, each in after.divergences.items() if each.finding != Finding()})
 
     def is_recorded(cell: Cell, row: Row) -> bool:
         stack = after.stacks[row.stack]

@@ -10,7 +10,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells import claims, selection
 from faultline.cells.cell import Cell, listed
 from faultline.cells.selection import Selection
-from faultline.export import issue, prove
+from faultline.export import issue, prove, upstream
 from faultline.export.cell import place
 from faultline.observations import measured
 
@@ -38,7 +38,8 @@ def run(names: str) -> int:
             report.unlink(missing_ok=True)
         else:
             output = proof.file.with_suffix(".log").read_text(encoding="utf-8")
-            report.write_text(issue.write_issue(place(cell), output), encoding="utf-8")
+            where = place(cell)
+            report.write_text(issue.write_issue(where, output, upstream.environment(where)), encoding="utf-8")
     print(f"{FOLDER}: {len(list(FOLDER.glob('*.md')))} reports")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 

@@ -1,28 +1,37 @@
 """How new runs change the observations."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from faultline.base.packages import TODAY, stack_name
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.observations import measured
-from faultline.observations.store import OTHER, Error, Observations, Row, Stack, digest
+from faultline.observations.store import OTHER, Divergence, Error, Observations, Row, Stack, digest
 from faultline.observations.timeline import UNINSTALLABLE, Timeline
 from faultline.stacks import requests
 
+NONE: Mapping[str, Divergence] = MappingProxyType({})
 QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error
 
 
 def with_runs(
-    before: Observations, stacks: Iterable[Stack], errors: Iterable[Error], runs: Iterable[tuple[Cell, Row]]
+    before: Observations,
+    stacks: Iterable[Stack],
+    errors: Iterable[Error],
+    runs: Iterable[tuple[Cell, Row]],
+    divergences: Mapping[str, Divergence] = NONE,
 ) -> Observations:
-    """Observations with the runs of cells, in their order; what they say of stacks and errors counts."""
-    rows = {**before.rows}
+    """Observations with the runs of cells, in their order; what they say of stacks counts, and of errors on today's."""
+    rows, today = {**before.rows}, set[str]()
     for cell, row in runs:
         rows[cell] = with_row(rows.get(cell, ()), row)
+        today |= {row.error} if row.stack == TODAY else set()
     every_stack = {**before.stacks, **{stack.name: stack for stack in stacks}}
-    return named(Observations(every_stack, {**{error.id: error for error in errors}, **before.errors}, rows))
+    new = {error.id: error for error in errors}
+    every_error = new | {**before.errors} | {id_: error for id_, error in new.items() if id_ in today}
+    return named(Observations(every_stack, every_error, rows, {**before.divergences, **divergences}))
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
@@ -58,8 +67,9 @@ def named(observations: Observations) -> Observations:
     have. Cells that the matrix has no longer keep nothing but their errors.
     """
     catalogue = failures()
-    recorded = {cell.failure for cell in observations.rows} & catalogue.keys()
-    cells = {cell for name in recorded for cell in measured.outcomes(catalogue[name])}
+    recorded = {cell.failure for cell in observations.rows}
+    recorded |= {each.cell.partition("/")[0] for each in observations.divergences.values()}
+    cells = {cell for name in recorded & catalogue.keys() for cell in measured.outcomes(catalogue[name])}
     stacks = {name: with_name(stack) for name, stack in observations.stacks.items()}
     errors = {id_: _named(error) for id_, error in observations.errors.items() if error.failure in catalogue}
     rows = {
@@ -70,11 +80,14 @@ def named(observations: Observations) -> Observations:
         if cell.failure in catalogue
     }
     used = [row for each in rows.values() for row in each]
-    ran, ended = {row.stack for row in used}, {row.error for row in used}
+    ids = {cell.id for cell in cells}
+    wrong = [replace(e, stack=stacks[e.stack].name) for e in observations.divergences.values() if e.cell in ids]
+    ran, ended = {row.stack for row in used} | {each.stack for each in wrong}, {row.error for row in used}
     return Observations(
         {stack.name: stack for stack in stacks.values() if stack.name in ran or stack.month},
         {id_: error for id_, error in errors.items() if id_ in ended},
         {cell: each for cell, each in rows.items() if each},
+        {each.cell: each for each in wrong},
     )
 
 

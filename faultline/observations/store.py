@@ -16,10 +16,11 @@ from faultline.base.errors import UsageError
 from faultline.base.paths import OBSERVATIONS
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
+from faultline.cells.finding import Finding
 from faultline.observations.wording import normalised
 
 FOLDER = OBSERVATIONS
-STACKS, ERRORS, CELLS = "stacks.jsonl", "errors.jsonl", "cells"
+STACKS, ERRORS, DIVERGENCES, CELLS = "stacks.jsonl", "errors.jsonl", "divergences.jsonl", "cells"
 OTHER = "other-"
 
 _VIEWS: list[functools._lru_cache_wrapper[Any]] = []
@@ -47,7 +48,10 @@ class Stack:
 
 @dataclass(frozen=True)
 class Error:
-    """An error with which cells of a failure ended; `id` is a digest of its normalised text."""
+    """An error with which cells of a failure ended; `id` is a digest of its normalised text.
+
+    Of an error that today's stack has, the `traceback` is from there.
+    """
 
     id: str
     failure: str
@@ -55,6 +59,15 @@ class Error:
     outcome: str
     text: str
     traceback: str
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """What was wrong with the numbers of a cell, by its whole id, on a stack."""
+
+    cell: str
+    stack: str
+    finding: Finding
 
 
 class Row(NamedTuple):
@@ -81,7 +94,7 @@ def digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Observations:
-    """All that was recorded: stacks by name, errors by id, and rows by cell.
+    """All that was recorded: stacks by name, errors by id, rows by cell, and divergences by the cell's id.
 
     Of several rows of one cell and one stack, the last is the newest run.
     """
@@ -89,6 +102,7 @@ class Observations:
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     errors: Mapping[str, Error] = field(default_factory=dict)
     rows: Mapping[Cell, Sequence[Row]] = field(default_factory=dict)
+    divergences: Mapping[str, Divergence] = field(default_factory=dict)
 
 
 def view(function: Callable[..., T]) -> Callable[..., T]:
@@ -111,6 +125,12 @@ def errors() -> Mapping[str, Error]:
 
 
 @view
+def divergences() -> Mapping[str, Divergence]:
+    """What was wrong with the numbers of broken cells on today's stack, by the cell's id."""
+    return {each.cell: each for each in _read(FOLDER / DIVERGENCES, Divergence)}
+
+
+@view
 def rows(failure: str) -> Mapping[Cell, Sequence[Row]]:
     """What each cell of a failure did."""
     groups = itertools.groupby(_read(_rows_file(failure), Row), key=lambda row: row.cell)
@@ -124,7 +144,8 @@ def failure_names() -> list[str]:
 
 def everything() -> Observations:
     by_failure = (rows(failure) for failure in failure_names())
-    return Observations(stacks(), errors(), {cell: each for by_cell in by_failure for cell, each in by_cell.items()})
+    by_cell = {cell: each for of_failure in by_failure for cell, each in of_failure.items()}
+    return Observations(stacks(), errors(), by_cell, divergences())
 
 
 def write(observations: Observations) -> None:
@@ -134,8 +155,10 @@ def write(observations: Observations) -> None:
         by_failure.setdefault(cell.failure, []).extend(cell_rows)
     stacks_by_name = sorted(observations.stacks.values(), key=lambda stack: stack.name)
     errors_by_text = sorted(observations.errors.values(), key=_order)
+    divergences_by_cell = sorted(observations.divergences.values(), key=lambda each: each.cell)
     _write(FOLDER / STACKS, stacks_by_name)
     _write(FOLDER / ERRORS, errors_by_text)
+    _write(FOLDER / DIVERGENCES, divergences_by_cell)
     for failure, every_row in by_failure.items():
         # A stable sort: the runs of one cell on one stack stay in their order.
         every_row.sort(key=lambda row: (row.cell, row.stack))

@@ -92,19 +92,21 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     is. A weight can't show a movement below its own last place, so that much is
     rounding whatever the noise is. Gradients that were not read are not compared.
     A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
-    observed: those that are bad, in the order of their calls. `factor` is there where the first step is wrong.
+    observed: those that are bad, in the order of their calls. `factors` are there where the first step is wrong.
     """
     runs = (trace, reference, noise)
     size = {name: initial.norm().item() for name, initial in reference.initial.items()}
     steps = []
     for index in range(len(trace.weights)):
         step = Step()
+        sides = {"weights": [movement(run, index) for run in runs]}
         if trace.gradients[index]:
-            step.gradients = _errors(step, "gradients", [run.gradients[index] for run in runs], precision, {})
-        moved = [movement(run, index) for run in runs]
-        step.weights = _errors(step, "weights", moved, precision, size)
-        if not index and any(name.startswith("weights:") for name in step.bad):
-            step.factor = factor(moved[0], moved[1], TOLERANCE[precision])
+            sides["gradients"] = [run.gradients[index] for run in runs]
+            step.gradients = _errors(step, "gradients", sides["gradients"], precision, {})
+        step.weights = _errors(step, "weights", sides["weights"], precision, size)
+        bad = {name.partition(":")[0] for name in step.bad} if not index else set()
+        factors = {kind: factor(sides[kind][0], sides[kind][1], TOLERANCE[precision]) for kind in sorted(bad)}
+        step.factors = {kind: times for kind, times in factors.items() if times}
         if trace.outputs and trace.outputs[index]:
             outputs = [run.outputs[index] for run in runs]
             step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
@@ -118,7 +120,7 @@ def _errors(
     """The errors of one kind, what they say added to the step; `sides` are the run, the reference and its noise."""
     tolerance, margin = TOLERANCE[precision], MARGIN[precision]
     errors: dict[str, float] = {}
-    names = sorted(sides[0].keys() | sides[1].keys())
+    names = [*dict.fromkeys([*sides[1], *sides[0]])]  # as the model has them
     for name, norms in zip(names, _norms(names, *sides), strict=True):
         have, want, difference, rounding = norms
         rounding = max(rounding, EPSILON["fp32"] * size.get(name, 0.0))

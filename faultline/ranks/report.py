@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from faultline.base.errors import OTHER, FaultlineError
 from faultline.base.traces import own_fault
+from faultline.cells.finding import Number
 
 Names = tuple[str, ...]
 
 KINDS = ("gradients", "weights")
-Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Step:
     """Relative errors of a step by parameter, or None where nothing was read, and what they say (see `compare`).
 
     Names in `bad`, `nan` and `rounding` have the kind before them, as ``gradients:embed.weight``; `rounding` has how
-    many times the noise an error is that rounding explains, `factor` how many times the reference's step this one is,
-    and `outputs` the errors of modules where those were observed.
+    many times the noise an error is that rounding explains, `factors` by kind how many times the reference's all of the
+    step is, and `outputs` the errors of modules where those were observed.
     """
 
     gradients: Mapping[str, float] | None = None
@@ -80,7 +80,7 @@ class Step:
     unmoved: list[str] = field(default_factory=list)
     nan: list[str] = field(default_factory=list)
     rounding: dict[str, float] = field(default_factory=dict)
-    factor: float | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, float] = field(default_factory=dict)
 
     def errors(self, kind: str) -> Mapping[str, float]:

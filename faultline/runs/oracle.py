@@ -1,7 +1,7 @@
 """The oracle's judgement: from what each rank reported to the one outcome of a cell."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from faultline import strategies
 from faultline.base import traces
@@ -11,7 +11,9 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
+from faultline.cells.finding import Finding, described
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
+from faultline.runs import differences
 from faultline.runs.supervisor import Ended
 from faultline.strategies import Evidence
 
@@ -24,11 +26,15 @@ class Judgement:
     rank: int | None = None
     worst_parameter: str = ""
     relative_error: float | None = None
+    finding: Finding = field(default_factory=Finding)
 
 
-def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None) -> Judgement:
+def judge(
+    cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None, order: Sequence[str] = ()
+) -> Judgement:
     """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
-    `loaded` has; none of it without evidence."""
+    `loaded` has; none of it without evidence. `order` are the modules in the order of their calls, where it is known.
+    """
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
         return _proven(cell, ended, Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits])))
@@ -47,7 +53,7 @@ def judge(cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = Non
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
     misplaced = placement_faults(reports)
-    numbers = _judge_numbers(reports)
+    numbers = _judge_numbers(cell, reports, order)
     if misplaced:
         detail = "; ".join(misplaced)
         return replace(numbers, outcome=Outcome.MISPLACED, signature=Signature.REFERENCE_MODEL, detail=detail)
@@ -222,7 +228,7 @@ def differing(row: Deviation) -> str:
     return f"{what} of {row.parameter} differs by {percent(row.error)} (step {row.step}, rank {row.rank})"
 
 
-def _judge_numbers(reports: Sequence[Report]) -> Judgement:
+def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) -> Judgement:
     """Agreement with the reference and between ranks, over every parameter and step."""
     rows = [row for report in reports for row, noise in report.deviations() if noise is None and float(row.error) > 0]
     largest = max(rows, key=lambda row: row.error, default=None)
@@ -230,19 +236,19 @@ def _judge_numbers(reports: Sequence[Report]) -> Judgement:
     if largest:
         worst = f"{largest.parameter} ({largest.kind}, step {largest.step}, rank {largest.rank})"
         error = float(largest.error)
+    wrong = differences.finding(cell, reports, order)
     for report in reports:
         for number, step in enumerate(report.steps, 1):
             if step.nan:
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
-                return Judgement(Outcome.DIVERGES, Signature.NAN, f"not a number: {place}", None, place)
-    steps = [step for report in reports for step in report.steps]
-    unmoved = sorted({name for step in steps for name in step.unmoved})
-    if any(step.bad for step in steps):
-        signature = Signature.UNMOVED if unmoved else Signature.DIFFERS
-        parts = [differing(largest)] if largest else []
-        parts += [f"never moved: {_some(unmoved)}"] if unmoved else []
-        detail = "; ".join(parts)
-        return Judgement(Outcome.DIVERGES, signature, detail, None, worst, error)
+                detail = f"not a number: {place}"
+                return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
+    if any(step.bad for report in reports for step in report.steps):
+        signature = Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS
+        parts = [described(wrong.factor)] if wrong.factor else []
+        parts += [differing(largest)] if largest else []
+        parts += [f"never moved: {wrong.names}"] if wrong.unmoved else []
+        return Judgement(Outcome.DIVERGES, signature, "; ".join(parts), None, worst, error, wrong)
     if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)

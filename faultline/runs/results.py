@@ -16,7 +16,8 @@ from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
-from faultline.ranks.report import KINDS, Deviation, Facts, Number, RankError, Report
+from faultline.cells.finding import Finding, Number
+from faultline.ranks.report import KINDS, Deviation, Facts, RankError, Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 from faultline.strategies import Evidence
@@ -50,18 +51,6 @@ class RankResult:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Where a checked model first differs from one process: in the ``forward`` pass, ``backward`` or the ``update``."""
-
-    step: int
-    rank: int
-    phase: str
-    module: str
-    error: Number | None
-    parameter: str = ""
-
-
-@dataclass(frozen=True)
 class Checked:
     """What only the check of a model adds to a result.
 
@@ -70,7 +59,6 @@ class Checked:
     seen in one process, on the rows of as many ranks.
     """
 
-    first: Difference | None = None
     raised_in: str | None = None
     at: tuple[str, ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()
@@ -78,8 +66,7 @@ class Checked:
     facts: Facts = field(default_factory=Facts)
 
     def as_json(self) -> Mapping[str, object]:
-        values = dataclasses.asdict(self)
-        return {**values, "first": values["first"] or {}, "facts": self.facts.as_json()}
+        return {**dataclasses.asdict(self), "facts": self.facts.as_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +89,7 @@ class Result:
     errors: tuple[Deviation, ...]
     rounding: Rounding
     ranks: tuple[RankResult, ...]
+    finding: Finding = field(default_factory=Finding)
     checked: Checked = field(default_factory=Checked)
 
     @property
@@ -126,7 +114,6 @@ def read(line: str) -> Result | None:
         more = {each.name: entry[each.name] for each in dataclasses.fields(Checked) if each.name in entry}
         if facts := more.get("facts"):
             more["facts"] = {**facts, "model": facts["class"]}
-        more["first"] = more.get("first") or None
         return msgspec.convert({**entry, "cell": vars(cell), "checked": more}, Result)
     except (ValueError, LookupError, TypeError, AttributeError, UsageError):  # msgspec.ValidationError is a ValueError
         return None
@@ -154,6 +141,7 @@ def result(
         errors=tuple(worst_errors(reports)),
         rounding=excused(reports),
         ranks=tuple(_rank(rank, end, judged) for rank, end in enumerate(ended.ranks)),
+        finding=judged.finding,
     )
 
 

@@ -1,4 +1,4 @@
-"""`check`: what it takes for a target, what it says of a failed one, and where a run first differs."""
+"""`check`: what it takes for a target, what it says of a failed one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from faultline.base.paths import ROOT
 from faultline.catalogue import outcomes
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
+from faultline.cells.finding import Difference, Finding
 from faultline.check import cell as checking
 from faultline.check import command, findings, target, view
 from faultline.diagnose import diagnosis, lines
@@ -25,7 +26,7 @@ from faultline.observations import matching
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report, error_report
 from faultline.report import remedies
 from faultline.runs import folders, oracle, runner
-from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult
+from faultline.runs.results import Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
 from faultline.runs.supervisor import Ended, RankEnd, ServerDied
 from faultline.stacks.environments import Environment
@@ -226,28 +227,6 @@ def test_a_fault_of_this_suite_is_not_told_as_the_models():
     assert traceback.endswith("return helper(None)\n")
 
 
-ORDER = ["", "embed", "layers.0", "layers.1", "head"]
-
-
-@pytest.mark.parametrize(
-    ("steps", "phase", "module", "step"),
-    [
-        ([{"outputs": {"0 layers.1#1": 0.5, "0 head#1": 0.9}, "bad": ["gradients:head.w"]}], "forward", "layers.1", 1),
-        ([{"bad": ["gradients:embed.w", "gradients:layers.1.w", "weights:layers.1.w"]}], "backward", "layers.1", 1),
-        ([{"bad": ["weights:embed.w"]}], "update", "embed", 1),
-        ([{}, {"nan": ["gradients:head.w"]}], "backward", "head", 2),
-    ],
-)
-def test_the_first_difference_is_the_first_in_time(steps, phase, module, step):
-    """Forward pass before backward pass, in which the last module comes first: a later one only follows."""
-    matches = checking.first(ended(*steps), ORDER)
-    assert (matches.phase, matches.module, matches.step, matches.rank) == (phase, module, step, 0)
-
-
-def test_where_nothing_differs_there_is_no_first_difference():
-    assert checking.first(ended({}, {}), ORDER) is None
-
-
 def test_weights_that_came_apart_are_named_once():
     apart = {"model": "M", "apart": [["embed.weight", "head.weight"]]}
     assert checking.apart(ended({}, facts=apart)) == (("embed.weight", "head.weight"),)
@@ -365,7 +344,7 @@ def test_what_ranks_show_beside_the_reference():
     def seen(*factors, wrapper="DistributedDataParallel", entered=("DistributedDataParallel", "Module")):
         ends = [
             reports.end(
-                steps=[{"factor": factor}],
+                steps=[{"factors": {"weights": factor} if factor else {}}],
                 evidence={"wrapper": wrapper},
                 facts={"model": "Model", "entered": list(entered)},
             )
@@ -448,9 +427,9 @@ def test_no_name_or_error_steers_the_terminal(text):
     """Names of modules and errors come from a user's file: they are data."""
     hostile = f"{text}\x1b[2J"
     facts = replace(FACTS, no_gradient=(hostile,), tied=((hostile, "b"),), not_fed=(hostile,))
-    first = Difference(1, 0, "backward", hostile, 0.5, hostile)
+    finding = Finding(first=Difference(1, 0, "backward", hostile, 0.5, hostile))
     errors = (Deviation(hostile, "gradients", 1, 0, 0.5),)
-    wrong = entry("diverges", signature="differs", detail=hostile, first=first, errors=errors, apart=((hostile,),))
+    wrong = entry("diverges", signature="differs", detail=hostile, finding=finding, errors=errors, apart=((hostile,),))
     never = entry("impossible", "check/model/fsdp2/off/fp32/w2/cpu", detail=hostile)
     raised = entry("raises", "check/model/zero2/off/fp32/w2/cpu", detail=hostile, raised_in=hostile)
     assert "\x1b" not in shown([wrong, never, raised])

@@ -50,7 +50,7 @@ def run(server, tmp_path_factory):
 def test_a_healthy_model_trains(run, model, strategy):
     """A tool that finds faults where there are none is soon ignored."""
     results = run(model, strategy)
-    assert (results.outcome, results.checked.first) == ("trains", None), results.detail
+    assert (results.outcome, results.finding.first) == ("trains", None), results.detail
 
 
 @pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
@@ -69,8 +69,8 @@ def test_the_module_that_differs_first_is_named(run, strategy):
     """Everything behind it is off as well: a list of all parameters says nothing."""
     results = run("doubled", strategy)
     assert results.outcome == "diverges"
-    assert (results.checked.first.step, results.checked.first.phase) == (1, "forward")
-    assert results.checked.first.module.startswith("layers.1"), "the second layer is at fault"
+    assert (results.finding.first.step, results.finding.first.phase) == (1, "forward")
+    assert results.finding.first.module.startswith("layers.1"), "the second layer is at fault"
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
@@ -101,7 +101,7 @@ def test_the_module_of_an_error_is_named(run, strategy, module):
     """Breaks when an error of a strategy's own is told without its place, or with a difference that only follows."""
     results = run("fails_on_ranks", strategy)
     assert results.outcome == "raises" and "only for one" in results.detail
-    assert (results.checked.raised_in, results.checked.first) == (module, None)
+    assert (results.checked.raised_in, results.finding.first) == (module, None)
     assert results.checked.at[-1].startswith("own_models.py:") and "raise" in results.checked.at[-1]
 
 
@@ -109,7 +109,7 @@ def test_the_module_of_an_error_is_named(run, strategy, module):
 def test_tied_weights_that_stay_together_train(run, strategy):
     """The near miss: breaks when a strategy is given a tied module of its own, and its error is called the model's."""
     results = run("tied_blocks", strategy)
-    assert (results.outcome, results.checked.first, results.checked.apart) == ("trains", None, ()), results.detail
+    assert (results.outcome, results.finding.first, results.checked.apart) == ("trains", None, ()), results.detail
     assert results.checked.facts.tied == (("embed.weight", "head.weight"),)
 
 
@@ -142,7 +142,7 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
         "left",
         "right",
     )
-    assert (results.outcome, results.checked.first.phase) == ("diverges", "backward")
+    assert (results.outcome, results.finding.first.phase) == ("diverges", "backward")
     assert run("experts", "ddp-find-unused").outcome == "trains"
     died = run("experts", "ddp")
     assert findings.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
@@ -151,8 +151,8 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
 def test_a_silent_failure_is_found_placed_and_recognised(run):
     """A tower that runs once per image, under ZeRO-3 with small buckets: no error, and wrong gradients."""
     results = run("per_image", "zero3-small", "reentrant")
-    assert (results.outcome, results.checked.first.phase) == ("diverges", "backward")
-    assert results.checked.first.module.startswith("vpm.")
+    assert (results.outcome, results.finding.first.phase) == ("diverges", "backward")
+    assert results.finding.first.module.startswith("vpm.")
     assert findings.recognised(results)[0].failure.name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant").outcome == "trains"
 
@@ -246,7 +246,7 @@ def test_an_adapter_that_reentrant_checkpointing_cuts_off_is_named(run, strategy
     """Embeddings that were made beforehand have no graph: nothing is raised, because the head's adapter has one."""
     results = run("adapters_behind_inputs_without_a_graph", strategy, "reentrant")
     assert results.checked.facts.frozen_input == ("base_model.model.model.layers.0",)
-    assert (results.outcome, results.signature, results.checked.first.phase) == ("diverges", "unmoved", "backward")
+    assert (results.outcome, results.signature, results.finding.first.phase) == ("diverges", "unmoved", "backward")
     never = results.detail.partition("never moved: ")[2].split(", ")
     projection = "base_model.model.model.layers.0.self_attn.q_proj"
     assert never == [f"{projection}.lora_A.default.weight", f"{projection}.lora_B.default.weight"]

@@ -93,7 +93,8 @@ def test_a_file_needs_nothing_of_this_repository(cell):
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     roots = {name.partition(".")[0] for name in imported}
     assert not roots & {"faultline", "tiny_models", "repros", "failure"}
-    header = tomllib.loads("\n".join(line[2:] for line in text.splitlines()[1:3]))
+    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n# /// script\n")
+    header = tomllib.loads("\n".join(line[2:] for line in text.splitlines()[2:4]))
     pinned = {pin.partition("==")[0] for pin in header["dependencies"]}
     outside = {emit.DISTRIBUTIONS.get(name, name) for name in roots - sys.stdlib_module_names}
     assert outside <= pinned, "it imports what its header doesn't pin"
@@ -249,6 +250,23 @@ def test_what_lacks_a_package_was_not_tried(tmp_path):
         assert code == 2
         [line] = [line for line in output.splitlines() if "NOT TRIED" in line]
         assert missing in line and "REPRODUCED" not in output and "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_file_answers_git_bisect(tmp_path):
+    """Breaks when `git bisect run` takes a good revision for a bad one, or an answer from what says nothing."""
+
+    def ended(text):
+        (tmp_path / "repro.py").write_text(text)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        command = [sys.executable, "repro.py", "--git-bisect"]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
+
+    raises, trains = exported("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu"), exported(TRAINS)
+    pattern = next(line for line in raises.splitlines() if line.startswith("SIGNATURE"))
+    assert ended(raises) == 1 and ended(trains) == 0
+    assert ended(raises.replace(pattern, 'SIGNATURE = r"something else"')) == 125, "another error says nothing"
+    assert ended(raises.replace("import torch\n", "import torch_that_nobody_has\n", 1)) == 125
 
 
 @pytest.mark.slow
@@ -423,7 +441,7 @@ def test_the_issue_says_why_and_shows_what_ranks_printed():
     """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
     where = cells.place(Cell.parse(RUN[2]))
     text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are offrank 0: |x|\n\nREPRODUCED: all\n")
-    assert "```text\nrank 0: |x|\nrank 1, step 1: 3 are off\n```" in text
+    assert "```text\nrank 1, step 1: 3 are off\nrank 0: |x|\n```" in text, "as they were printed"
     assert stories.paragraph(where.failure, "Cause") in text.partition("**What is expected.**")[0]
     assert "It prints" not in issue.write_issue(where), "nothing ran"
     for failure in loading.failures().values():

@@ -2,6 +2,10 @@
 
 import ast
 import re
+import sys
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +13,7 @@ from faultline.base.errors import UsageError
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.export import cell as cells
-from faultline.export import emit, issue
+from faultline.export import emit, issue, upstream
 from faultline.maintain import reports
 
 PACKAGES = {"pytorch": "torch"}  # where it isn't the repository's name
@@ -110,3 +114,79 @@ def test_a_name_that_matches_no_failure_is_refused():
     """Breaks when a slip of the pen ends as if every report had been written, and none was."""
     with pytest.raises(UsageError, match="did you mean zero_double_reduction"):
         reports.run("zero_double_reductoin")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("global_count_without_world_size", "every gradient is 0.5 times what it should be (1 / world size)."),
+        ("distillation_loss_over_ranks", "every weight moves 0.5 times as far as it should (1 / world size)."),
+        (
+            "fsdp2_forward_before_optimizer",
+            "never moved: lm_head.weight, model.embed_tokens.weight, model.norm.weight;",
+        ),
+        ("ddp_unfreeze_after_wrap", "first differs: step 2, in the backward pass, model.norm (model.norm.weight)"),
+    ],
+)
+def test_a_silent_failure_is_told_as_it_was_measured(name, words):
+    """Breaks when maintainers read that weights differ, and nobody says how."""
+    where = cells.place(reports.shown(failures()[name]))
+    text = issue.write_issue(where)
+    assert f": no error, but {words}" in text.partition("**Why.**")[0]
+    assert words.split(",")[0] in " ".join(emit.write(where).split())
+    other = replace(where, pins={**where.pins, "torch": "1.0"})
+    assert cells.finding(other).words == [], "it was measured on other releases"
+
+
+def test_the_line_at_fault_is_in_its_release():
+    """Breaks when a link leads to another line than the one that raised, or to none of the project."""
+    packages, linked = Path(sysconfig.get_path("purelib")), set()
+    for failure in failures().values():
+        if not (cell := reports.shown(failure)):
+            continue
+        shown, url = upstream.line_at_fault(cells.place(cell))
+        if not url:
+            continue
+        linked.add(failure.name)
+        file, line, name = re.match(r"`(\S+)`, line (\d+), in `(\S+)`", shown).groups()
+        [error, *_] = cells.recorded(cells.place(cell))
+        assert re.search(rf'File "site-packages/{file}", line {line},? in {re.escape(name)}', error.traceback)
+        source = (packages / file).read_text().splitlines()[int(line) - 1].strip()
+        assert source in error.traceback or error.outcome == "hangs", f"{failure.name}: run it and `record` it"
+        assert re.fullmatch(rf"https://github\.com/[\w-]+/[\w-]+/blob/v[\d.]+/(src/)?{file}#L{line}", url)
+    assert len(linked) >= 10
+
+
+def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
+    """Breaks when a form's own report is missing, is of other versions, or its failure ends the export."""
+    where = cells.place(reports.shown(failures()["distillation_loss_over_ranks"]))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    upstream.printed.cache_clear()
+    assert "can't be run here" in upstream.environment(where)[1]
+    for script, expected in (("echo '/home/me/x 1.0'", "<path> 1.0"), ("echo no >&2; exit 3", "exit code 3: no")):
+        upstream.printed.cache_clear()
+        (tmp_path / "trl").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "trl").chmod(0o755)
+        command, text = upstream.environment(where)
+        assert command == "trl env" and expected in text
+        assert f"<summary><code>trl env</code></summary>\n\n```text\n{text}\n```" in issue.write_issue(
+            where, report=(command, text)
+        )
+    monkeypatch.setattr(upstream, "PATIENCE", 0.01)
+    (tmp_path / "trl").write_text("#!/bin/sh\nsleep 1\n")
+    upstream.printed.cache_clear()
+    assert "did not end within" in upstream.environment(where)[1]
+    assert "was not run: other versions" in upstream.environment(replace(where, pins={}))[1]
+    upstream.printed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", "Run on CPU with gloo; not run on a GPU."),
+        ("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu", "Run on CPU; not run on a GPU."),
+    ],
+)
+def test_a_report_says_whether_a_gpu_was_there(cell, words):
+    """Breaks when maintainers take a run on CPU for one on a GPU."""
+    assert words in issue.write_issue(cells.place(Cell.parse(cell)))

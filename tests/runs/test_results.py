@@ -20,13 +20,14 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
 from faultline.cells.expected import Expectation
+from faultline.cells.finding import Difference, Factor, Finding
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.maintain import reliability
 from faultline.ranks.report import ErrorReport, Facts
 from faultline.runs import results, runner, storage
 from faultline.runs.oracle import Judgement
-from faultline.runs.results import Checked, Deviation, Difference, RankError, RankResult, Rounding, result, worst_errors
+from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
 from faultline.runs.supervisor import Ended, RankEnd
 from tests.support import reports
@@ -111,7 +112,7 @@ def test_numbers_that_json_lacks_are_texts(tmp_path):
     assert again == replace(entry, relative_error="inf", ranks=(RankResult(0, losses=("inf", "-inf", "nan", 0.5)),))
 
 
-KEYS = {*fake(CELLS[0]).as_json()} - {"rank"}  # which lines of earlier releases lack
+KEYS = {*fake(CELLS[0]).as_json()} - {"rank", "finding"}  # which lines of earlier releases lack
 
 
 def lines(folder, *entries):
@@ -148,12 +149,14 @@ def test_the_result_of_a_check_is_read_as_it_was_written(tmp_path):
     folder = RunFolder(tmp_path)
     facts = Facts(model="Tiny", no_gradient=("a",), tied=(("a", "b"),), noise=1e-7)
     first = Difference(1, 0, "backward", "head", "nan", "head.w")
-    checked = Checked(first, "head", ("train.py:3 in f: x",), (("a", "b"),), ("bypassed",), facts)
-    write(folder, [replace(fake(CELLS[0]), checked=checked), fake(CELLS[1])])
+    finding = Finding(Factor("gradients", 0.5, ("1 / world size",)), ("a", "b"), 12, first)
+    checked = Checked("head", ("train.py:3 in f: x",), (("a", "b"),), ("bypassed",), facts)
+    whole = replace(fake(CELLS[0]), checked=checked, finding=finding)
+    write(folder, [whole, fake(CELLS[1])])
     one, other = map(json.loads, folder.cells.read_text().splitlines())
-    assert one.keys() - other.keys() == {"first", "raised_in", "at", "apart", "shows", "facts"}
-    assert one["facts"]["class"] == "Tiny" and one["first"]["error"] == "nan"
-    assert folder.results() == [replace(fake(CELLS[0]), checked=checked), fake(CELLS[1])]
+    assert one.keys() - other.keys() == {"raised_in", "at", "apart", "shows", "facts"}
+    assert one["facts"]["class"] == "Tiny" and one["finding"]["first"]["error"] == "nan"
+    assert folder.results() == [whole, fake(CELLS[1])]
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 line is left out"), (3, "3 lines are left out")])

@@ -1,0 +1,88 @@
+"""In what the numbers of a cell differ from those of one process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from faultline.base.text import one_line, percent
+
+Number = float | str  # read from JSON, what is not finite is the text ``nan``, ``inf`` or ``-inf``
+SHOWN = 3  # names of parameters in a sentence
+
+
+@dataclass(frozen=True)
+class Factor:
+    """All gradients of the first step, or how far all weights move in it, are so many `times` the reference's.
+
+    `kind` is ``gradients`` or ``weights``, and `means` are the numbers of the cell that `times` is, in words.
+    """
+
+    kind: str
+    times: float
+    means: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a cell first differs from one process: in the ``forward`` pass, ``backward`` or the ``update``.
+
+    Where only weights were read, in a whole ``step``.
+    """
+
+    step: int
+    rank: int
+    phase: str
+    module: str
+    error: Number | None
+    parameter: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move."""
+
+    factor: Factor | None = None
+    unmoved: tuple[str, ...] = ()
+    unmoved_count: int = 0
+    first: Difference | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The finding in sentences, the most telling first."""
+        lines = [described(self.factor)] if self.factor else []
+        lines += [f"never moved: {self.names}"] if self.unmoved else []
+        lines += [f"first differs: {where(self.first)}"] if self.first and not self.factor else []
+        return lines
+
+    @property
+    def names(self) -> str:
+        """The first of the parameters that never moved, and how many more there are."""
+        return some(self.unmoved, self.unmoved_count)
+
+
+def described(factor: Factor) -> str:
+    """``every gradient is 0.5 times what it should be (1 / world size)``."""
+    means = f" ({' or '.join(factor.means)})" if factor.means else ""
+    times = f"{factor.times:.3g} times"
+    if factor.kind == "gradients":
+        return f"every gradient is {times} what it should be{means}"
+    return f"every weight moves {times} as far as it should{means}"
+
+
+def where(difference: Difference) -> str:
+    """Where a cell first differs from the reference, in words."""
+    module = one_line(difference.module) or "the model itself"
+    parameter = f"{module} ({one_line(difference.parameter)})"
+    what = {
+        "forward": f"in the forward pass, the output of {module}",
+        "backward": f"in the backward pass, {parameter}",
+        "update": f"in the optimizer's step, {parameter}",
+        "step": f"in the weights after it, {parameter}",
+    }[difference.phase]
+    off = f"by {percent(difference.error)}" if difference.error is not None else "which is not a number"
+    return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
+
+
+def some(names: Sequence[str], count: int) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(map(one_line, names[:SHOWN]))
+    return f"{shown} and {count - SHOWN} more" if count > SHOWN else shown

@@ -1,0 +1,107 @@
+"""What an issue has for its project beside the file: the line at fault, the device, and the project's own report."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+from faultline.base.packages import REPOSITORIES, untagged, versions
+from faultline.base.text import one_line, plain
+from faultline.base.traces import shortened
+from faultline.catalogue.outcomes import named
+from faultline.cells import expected
+from faultline.export.cell import ExportedCell, recorded
+from faultline.observations import measured, store
+
+FRAME = re.compile(r'File "site-packages/((\w+)/[\w./+-]+)", line (\d+),? in (\S+)')
+CALLS = ("torch/nn/modules/module.py", "torch/utils/_contextlib.py")  # which only call what is at fault
+# What the forms of these projects ask for, and what it was called before.
+REPORTS = {
+    "huggingface/trl": (("trl", "env"),),
+    "huggingface/transformers": (("transformers", "env"), ("transformers-cli", "env")),
+    "huggingface/accelerate": (("accelerate", "env"),),
+    "deepspeedai/DeepSpeed": (("ds_report",),),
+    "pytorch/pytorch": (("python", "-m", "torch.utils.collect_env"),),
+}
+PATIENCE = 120  # seconds that a report may take
+LINES, WIDTH = 100, 160  # of it that are shown
+
+
+def environment(where: ExportedCell) -> tuple[str, str]:
+    """The command of the project's own report, and what it prints on the cell's stack; both empty if it asks for none.
+
+    A report that fails, or that would be of other versions, is a note why.
+    """
+    known = REPORTS.get(where.failure.upstream, ())
+    folder = Path(sys.executable).parent
+    command = next((each for each in known if (folder / each[0]).exists()), known[0] if known else ())
+    shown = " ".join(command)
+    if command and installed() != where.stack:
+        return shown, f"`{shown}` was not run: other versions are installed here than those of the file"
+    return shown, printed(folder, command) if command else ""
+
+
+def installed() -> dict[str, str]:
+    """The versions of the packages under test beside this process; none if one of them isn't there."""
+    try:
+        return untagged(versions())
+    except PackageNotFoundError:
+        return {}
+
+
+@functools.cache
+def printed(folder: Path, command: tuple[str, ...]) -> str:
+    """What a report of an environment prints, or a note why it prints nothing."""
+    shown = " ".join(command)
+    try:
+        done = subprocess.run(
+            [str(folder / command[0]), *command[1:]],
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"`{shown}` did not end within {PATIENCE} seconds"
+    except OSError as error:
+        return f"`{shown}` can't be run here: {error.strerror}"
+    if done.returncode:
+        last = one_line((done.stderr.strip().splitlines() or [""])[-1])[:WIDTH]
+        return f"`{shown}` ended with exit code {done.returncode}: {last}"
+    return "\n".join(line[:WIDTH] for line in shortened(plain(done.stdout)).strip().splitlines()[:LINES])
+
+
+def line_at_fault(where: ExportedCell) -> tuple[str, str]:
+    """The innermost line of the project that an issue is for, or of any library: its place, and its address.
+
+    Both are empty where no traceback was recorded on the cell's stack.
+    """
+    for error in recorded(where) if where.kind in ("raises", "hangs") else ():
+        frames = [each for each in FRAME.findall(error.traceback) if each[1] in REPOSITORIES and each[0] not in CALLS]
+        frames = frames if where.kind == "hangs" else frames[::-1]  # faulthandler has the innermost first
+        of_project = [each for each in frames if REPOSITORIES[each[1]].name == where.failure.upstream]
+        for file, package, number, name in of_project or frames:
+            if package in where.pins:
+                url = REPOSITORIES[package].line(where.pins[package], file, int(number))
+                return f"`{file}`, line {number}, in `{name}`", url
+    return "", ""
+
+
+def devices(where: ExportedCell) -> str:
+    """What the cell was run on: a GPU where that is known, and else that it was not."""
+    on_gpu = replace(where.cell, device="cuda")
+    if where.cell == on_gpu:
+        return "Run on a GPU."
+    did = next((named(*row.did) for row in reversed(store.rows(where.failure.name).get(on_gpu, ()))), "")
+    rule = expected.first(expected.rules(where.failure), on_gpu, measured.pinned())
+    if not did and rule and rule.device:
+        did = named(rule.outcome, *rule.signature[:1])
+    how = "Run on CPU with gloo" if where.cell.world_size > 1 else "Run on CPU"
+    return f"{how}; on a GPU it does this: {did}." if did else f"{how}; not run on a GPU."

@@ -1,0 +1,66 @@
+"""What the comparisons of all ranks show together: a factor, weights that never move, and where they first differ."""
+
+import math
+from collections.abc import Sequence
+
+from faultline.cells.cell import TOLERANCE, Cell
+from faultline.cells.finding import Difference, Factor, Finding
+from faultline.ranks.report import KINDS, Report
+
+NAMES = 10  # of unmoved parameters that are remembered
+CLOSE = 0.01  # how far a factor may be from the number that it is taken for
+
+
+def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) -> Finding:
+    """What is wrong with the numbers of a cell; `order` are the modules in the order of their calls, if it is known."""
+    unmoved = sorted({name for report in reports for step in report.steps for name in step.unmoved})
+    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order))
+
+
+def factor(cell: Cell, reports: Sequence[Report]) -> Factor | None:
+    """The factor that all ranks have in common in their first step, of their gradients where those were read."""
+    for kind in KINDS:
+        factors = [report.steps[0].factors.get(kind) for report in reports if report.steps]
+        known = [each for each in factors if each]
+        tolerance = max(CLOSE, TOLERANCE[cell.precision])
+        if known and len(known) == len(factors) and all(math.isclose(x, known[0], rel_tol=tolerance) for x in known):
+            counts = {"world size": cell.world_size, "accumulation steps": _micro_batches(reports)}
+            numbers = {"1 / ": -1, "": 1}
+            means = [
+                f"{over}{name}"
+                for name, count in counts.items()
+                for over, power in numbers.items()
+                if count > 1 and math.isclose(known[0], count**power, rel_tol=tolerance)
+            ]
+            return Factor(kind, known[0], tuple(means))
+    return None
+
+
+def _micro_batches(reports: Sequence[Report]) -> int:
+    return max((int(report.evidence.get("micro_batches", 1)) for report in reports), default=1)
+
+
+def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | None:
+    """Where the ranks first differ from the reference; None if nowhere.
+
+    In time: outputs of modules in a step's forward pass, then gradients from the last module to the first, then what
+    the optimizer made of them. Without an `order` of modules, it is that of their parameters.
+    """
+    places: list[tuple[tuple[int, int, int], Difference]] = []
+    for report in reports:
+        for number, step in enumerate(report.steps):
+            parameters = (name.rpartition(".")[0] for name in step.weights or step.gradients or ())
+            at = {name: index for index, name in enumerate(order or dict.fromkeys(parameters))}
+            for name, error in step.outputs.items():
+                module = name.partition(" ")[2].rpartition("#")[0]
+                difference = Difference(number + 1, report.rank, "forward", module, error)
+                places.append(((number, 0, at.get(module, -1)), difference))
+            for name in (*step.bad, *step.nan):
+                kind, _, parameter = name.partition(":")
+                module = parameter.rpartition(".")[0]
+                after = "update" if step.gradients is not None else "step"
+                phase, moment = ("backward", 1) if kind == "gradients" else (after, 2)
+                off = step.errors(kind).get(parameter)
+                difference = Difference(number + 1, report.rank, phase, module, off, parameter)
+                places.append(((number, moment, -at.get(module, -1)), difference))
+    return min(places, key=lambda place: place[0])[1] if places else None
