@@ -56,6 +56,7 @@ def page(file: Path, timeline: Timeline) -> None:
         series=groupby(series(timeline), key=lambda row: row.failure),
         failures=failures(),
         symbols={**SYMBOLS, UNINSTALLABLE.outcome: ABSENT},
+        packages=sorted({name for stack in timeline.stacks for name in stack.versions}),
         mark=mark,
         when=when,
     )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -29,8 +30,16 @@ def write(file: Path, results: Collection[Result], info: RunInfo) -> None:
     """Write the page of a run."""
     run = file.resolve().parent.name
     embedded = Markup(embed(tidy(data(run, results, info))))
-    html = template(Path(__file__).with_name("page.html.j2")).render(run=run, data=embedded)
-    file.write_text(html, encoding="utf-8")
+    page = template(Path(__file__).with_name("page.html.j2"))
+    file.write_text(page.render(title=title(run, results), run=run, data=embedded), encoding="utf-8")
+
+
+def title(run: str, results: Collection[Result]) -> str:
+    """What the page is, in a line: the run's size, how much of it was not as expected, and its date."""
+    day = re.match(r"\d{4}-\d\d-\d\d", run)
+    unexpected = sum(not as_expected(result) for result in results)
+    cells = "1 cell" if len(results) == 1 else f"{len(results):,} cells"
+    return f"Faultline run: {cells}, {unexpected:,} unexpected, {day[0] if day else run}"
 
 
 def template(file: Path) -> Template:

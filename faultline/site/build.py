@@ -1,6 +1,7 @@
 """Writes the site's Markdown, its data and its downloads into a folder, and has Sphinx make the pages."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from faultline.site import docs, facts, pages
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
 FOLDER = GENERATED / "site"
+# Of a page: what stays whole, code in a line, and other text.
+PARTS = re.compile(r"(?P<whole><(pre|script|style|title)\b.*?</\2>)|(?P<code><code\b.*?</code>)|>[^<]+", re.S)
 
 
 def run() -> int:
@@ -29,6 +32,8 @@ def run() -> int:
         )
         if done.returncode:
             raise UsageError(f"Sphinx can't make the site: {done.stderr[-2000:]}")
+        for page in made.rglob("*.html"):
+            page.write_text(breakable(page.read_text(encoding="utf-8")), encoding="utf-8")
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.parent.mkdir(exist_ok=True)
         shutil.move(made, FOLDER)
@@ -57,6 +62,17 @@ def write(source: Path) -> None:
     _put(source / "stacks" / "index.md", template(TEMPLATES / "stacks.md.j2").render(stacks=facts.stacks()))
     docs.copy(source)
     docs.copy_linked(source)
+
+
+def breakable(html: str) -> str:
+    """A page on which names may be broken after underscores, and code after further signs: no screen breaks a word."""
+
+    def part(match: re.Match[str]) -> str:
+        if match["code"]:
+            return re.sub(r"(?<=>)[^<]+", lambda text: re.sub(r"([_/.=])(?=\w)", r"\1<wbr>", text[0]), match[0])
+        return match[0] if match["whole"] else re.sub(r"(?<=\w)_(?=\w)", "_<wbr>", match[0])
+
+    return PARTS.sub(part, html)
 
 
 def _put(file: Path, content: str) -> None:

@@ -26,6 +26,7 @@ def places() -> dict[Path, str]:
     return known | {
         ROOT / "README.md": "docs/about.md",
         ROOT / "docs" / "README.md": "docs/index.md",
+        ROOT / "docs" / "catalogue.md": "failures/index.md",
         ROOT / "CONTRIBUTING.md": "docs/contributing.md",
         ROOT / "CHANGELOG.md": "docs/changelog.md",
     }
@@ -42,12 +43,12 @@ def copy_linked(source: Path) -> None:
 
 
 def copy(source: Path) -> None:
-    """Write every committed page but those of failures, which the site makes itself."""
+    """Write every committed page but those of the failures, which the site makes itself."""
     for file, place in places().items():
         if place.startswith("docs/"):
             text = relinked(file.read_text(encoding="utf-8"), file.parent, place)
             (source / place).parent.mkdir(parents=True, exist_ok=True)
-            (source / place).write_text(text + (TOC if place == "docs/index.md" else ""), encoding="utf-8")
+            (source / place).write_text(text + (contents(text) if place == "docs/index.md" else ""), encoding="utf-8")
 
 
 def relinked(text: str, folder: Path, place: str) -> str:
@@ -69,32 +70,7 @@ def relinked(text: str, folder: Path, place: str) -> str:
     return LINK.sub(there, text)
 
 
-TOC = """
-```{toctree}
-:hidden:
-
-about
-catalogue
-diagnose
-check
-audit
-releases
-export
-matrix
-outcomes
-trust
-glossary
-timeline
-architecture
-add-a-failure
-add-a-strategy
-formats
-maintain
-about-stacks
-about-fixtures
-about-observations
-about-bench
-contributing
-changelog
-```
-"""
+def contents(text: str) -> str:
+    """The navigation below a page: the pages that it links to, in its order, then all others."""
+    linked = [target.removesuffix(".md") for target, _ in LINK.findall(text) if "/" not in target]
+    return "\n".join(("", "```{toctree}", ":hidden:", ":glob:", "", *dict.fromkeys(linked), "*", "```", ""))

@@ -2,7 +2,6 @@
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,15 +38,15 @@ class Grid:
 
 @dataclass(frozen=True)
 class OnStack:
-    """Of a failure's broken cells on one stack: the places of those that show it, and how many don't."""
+    """A failure's broken cells on one stack: those that show it, and those that don't."""
 
     stack: str
-    shown: tuple[str, ...] = ()
-    clear: int = 0
+    shown: tuple[Cell, ...] = ()
+    clear: tuple[Cell, ...] = ()
 
     @property
     def count(self) -> int:
-        return len(self.shown) + self.clear
+        return len(self.shown) + len(self.clear)
 
 
 @dataclass(frozen=True)
@@ -95,40 +94,49 @@ def grid(failure: Failure, stack: str) -> Grid:
 def on_stacks(failure: Failure) -> dict[str, OnStack]:
     """What is known of a failure's broken cells on each named stack, by its name."""
     names = {each.title if each.kind == "month" else each.name: each.name for each in stacks().values()}
-    shown: dict[str, list[str]] = {}
-    clear: Counter[str] = Counter()
+    shown: dict[str, list[Cell]] = {}
+    clear: dict[str, list[Cell]] = {}
     for cell in measured.outcomes(failure):
         if not cell.broken or cell.world_size != default_world(cell):
             continue
         for each in history.of(failure, cell):
-            if name := names.get(each.stack):
-                if each.shows:
-                    shown.setdefault(name, []).append(_place(failure, cell))
-                elif each.shows is False:
-                    clear[name] += 1
+            if (name := names.get(each.stack)) and each.shows is not None:
+                (shown if each.shows else clear).setdefault(name, []).append(cell)
     known = {*shown, *clear}
-    return {n: OnStack(n, tuple(dict.fromkeys(shown.get(n, ()))), clear[n]) for n in stacks() if n in known}
+    return {n: OnStack(n, tuple(shown.get(n, ())), tuple(clear.get(n, ()))) for n in stacks() if n in known}
 
 
 def _place(failure: Failure, cell: Cell) -> str:
-    """What the entrance filters by: trainer, strategy, checkpointing, precision."""
+    """What the entrance filters by, trainer, strategy, checkpointing and precision; then the variant."""
     trainer = failure.variant(cell.variant).trainer or "scenario"
-    return "/".join((trainer, cell.strategy, cell.checkpointing, cell.precision))
+    return "/".join((trainer, cell.strategy, cell.checkpointing, cell.precision, cell.variant))
 
 
 def entrance() -> dict[str, object]:
-    """What the entrance's search and filters run on: patterns of errors, and where each failure shows on each stack."""
+    """What the entrance and the comparison run on: patterns of errors, and on each stack, by number, the places that
+    show each failure, and those that don't."""
     places: dict[str, int] = {}
-    shows = {
+
+    def numbers(failure: Failure, cells: Sequence[Cell]) -> list[int]:
+        return [places.setdefault(_place(failure, cell), len(places)) for cell in cells]
+
+    known = {
         failure.name: {
-            name: [places.setdefault(place, len(places)) for place in there.shown]
+            name: [numbers(failure, there.shown), numbers(failure, there.clear)]
             for name, there in on_stacks(failure).items()
         }
         for failure in failures().values()
     }
-    versions = {name: {"title": each.title, "versions": _under_test(each)} for name, each in stacks().items()}
-    errors = [error for failure in failures().values() for error in _errors(failure)]
-    return {"errors": errors, "places": [*places], "shows": shows, "stacks": versions}
+    return {
+        "errors": [error for failure in failures().values() for error in _errors(failure)],
+        "titles": {failure.name: failure.title.replace("`", "") for failure in failures().values()},
+        "places": [*places],
+        "known": known,
+        "stacks": {
+            name: {"title": each.title, "kind": each.kind, "versions": _under_test(each)}
+            for name, each in stacks().items()
+        },
+    }
 
 
 def _under_test(stack: Version) -> dict[str, str]:

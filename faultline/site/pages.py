@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
-from faultline import catalogue
+from faultline import catalogue, strategies
+from faultline.base.markdown import as_code
 from faultline.base.packages import TODAY
 from faultline.base.paths import REPROS
 from faultline.base.text import count, short_link
 from faultline.catalogue import stories
 from faultline.catalogue.loading import failures
+from faultline.cells.words import grouped
 from faultline.observations import measured, verdicts
 from faultline.report import failure as report_failure
 from faultline.report.run import SYMBOLS
@@ -23,18 +25,14 @@ ORDER = ("verified", "conditional", "refuted", "untested")
 
 @dataclass(frozen=True)
 class Card:
-    """A failure on the entrance; `words` is what the search looks through beside the patterns."""
+    """A failure on the entrance; `words` is what the search looks through beside the patterns. Texts are HTML."""
 
     name: str
     title: str
     where: str
     helps: str
+    until: str
     words: str
-
-    @property
-    def label(self) -> str:
-        """The name, which may be broken after any underscore."""
-        return self.name.replace("_", "_\u200b")
 
 
 @dataclass(frozen=True)
@@ -68,33 +66,53 @@ class FailurePage:
     today: str
     errors: Mapping[str, str]
     cause: str
+    since: str
+    until: str
     grids: Sequence[facts.Grid]
     symbols: Mapping[str, str]
-    strip: Sequence[Box]
+    strips: Mapping[str, Sequence[Box]]
     claims: Sequence[ClaimLine]
     beside: str
-    commands: str
+    commands: Sequence[str]
     run: str
     record: str
     files: Sequence[Download]
 
 
 @dataclass(frozen=True)
+class FailureLine:
+    """A failure on a stack's page: under which strategies it shows there, and in how many cells."""
+
+    name: str
+    title: str
+    under: str
+    count: str
+
+
+@dataclass(frozen=True)
 class StackPage:
-    """All that a stack's page has; failures come as name and title."""
+    """All that a stack's page has; `other` is the stack to compare it with, `clear` has titles by name."""
 
     name: str
     title: str
     intro: str
+    other: str
     versions: Mapping[str, str]
-    shown: Sequence[tuple[str, str, str]]
-    clear: Sequence[tuple[str, str]]
+    shown: Sequence[FailureLine]
+    clear: Mapping[str, str]
 
 
 def cards() -> list[Card]:
     """A card for each failure, in the order of their names."""
     return [
-        Card(each.name, html(each.title), html(verdicts.today(each)), html(verdicts.first_remedy(each)), searched(each))
+        Card(
+            name=each.name,
+            title=html(each.title),
+            where=html(verdicts.today(each)),
+            helps=html(verdicts.first_remedy(each)),
+            until=html(each.until),
+            words=searched(each),
+        )
         for each in failures().values()
     ]
 
@@ -129,12 +147,14 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         today=verdicts.today(failure),
         errors={name: pattern for name, pattern in failure.errors.items() if name not in failure.also_raises},
         cause=cause,
+        since=failure.since,
+        until=failure.until,
         grids=[facts.grid(failure, stack) for stack in stacks],
         symbols=SYMBOLS,
-        strip=strip(failure),
+        strips=strips(failure),
         claims=claim_lines(failure),
         beside="\n\n".join(f"### {name}\n\n{text}" for name, text in story.items()),
-        commands="\n".join((f"faultline show {failure.name}", *report_failure.commands(failure))),
+        commands=(f"faultline show {failure.name}", *report_failure.commands(failure)),
         run=run,
         record=record,
         files=[*downloads.of(failure)],
@@ -145,17 +165,16 @@ def relinked(failure: catalogue.Failure, text: str) -> str:
     return docs.relinked(text, REPROS / failure.name, f"failures/{failure.name}.md")
 
 
-def strip(failure: catalogue.Failure) -> list[Box]:
-    """A box for each stack on which broken cells were measured."""
-    return [
-        Box(
-            each.stack,
-            facts.stacks()[each.stack].title,
-            f"{len(each.shown)} of {each.count}",
-            "none" if not each.shown else "some" if each.clear else "all",
-        )
-        for each in facts.on_stacks(failure).values()
-    ]
+def strips(failure: catalogue.Failure) -> dict[str, list[Box]]:
+    """A box for each stack on which broken cells were run: the months from the oldest to today, then all others."""
+    rows: dict[str, list[Box]] = {}
+    for each in facts.on_stacks(failure).values():
+        stack = facts.stacks()[each.stack]
+        kind = "none" if not each.shown else "some" if each.clear else "all"
+        title = stack.title[:7] if stack.kind == "month" else stack.title
+        row = "Other stacks" if stack.kind == "pinned" else "Month by month"
+        rows.setdefault(row, []).append(Box(each.stack, title, f"{len(each.shown)} of {each.count}", kind))
+    return {row: boxes[::-1] if row == "Month by month" else boxes for row, boxes in rows.items()}
 
 
 def claim_lines(failure: catalogue.Failure) -> list[ClaimLine]:
@@ -176,19 +195,22 @@ def claim_lines(failure: catalogue.Failure) -> list[ClaimLine]:
 
 def stack(stack: facts.Version) -> StackPage:
     """The page of one stack."""
-    shown, clear = [], []
+    shown, clear = [], {}
     for each in failures().values():
         there = facts.on_stacks(each).get(stack.name)
         if there and there.shown:
-            shown.append((each.name, each.title, f"{len(there.shown)} of {there.count}"))
+            under = as_code(grouped((cell.strategy for cell in there.shown), strategies.names()))
+            shown.append(FailureLine(each.name, each.title, under, f"{len(there.shown)} of {there.count}"))
         elif there:
-            clear.append((each.name, each.title))
+            clear[each.name] = each.title
     intro = {
         TODAY: "The stack that Faultline pins, on which everything is measured.",
         "month": f"The newest releases of everything as of {stack.title}.",
         "pinned": "A stack that failures were reported on, or that an upgrade was tried with.",
     }[stack.kind]
-    return StackPage(stack.name, stack.title, intro, stack.versions, shown, clear)
+    newest = next(each.name for each in facts.stacks().values() if each.kind == "month")
+    other = newest if stack.kind == TODAY else TODAY
+    return StackPage(stack.name, stack.title, intro, other, stack.versions, shown, clear)
 
 
 def html(text: str) -> str:

@@ -27,6 +27,7 @@ from tests.support import reports
 from tests.support.changes import cells as some_cells
 from tests.support.changes import compared
 from tests.support.entries import EVIL, FAILURE, broken, evil, result
+from tests.support.reading import torn
 from tests.support.watching import unreadable, watched
 
 pytestmark = pytest.mark.slow
@@ -174,18 +175,23 @@ def test_the_whole_matrix_can_be_filtered(chromium, written, everything):
     """Breaks when a filter leaves other cells than it says, or hides a failure that has some."""
     with watched(chromium, written(everything)) as opened:
         assert visible(opened) == sorted(entry.cell.id for entry in everything)
-        assert opened.inner_text("#summary").startswith(f"{len(everything)} cells, ")
+        assert opened.inner_text("#summary").startswith(f"{len(everything):,} cells, ")
 
         def left(wanted):
             fitting = sorted(entry.cell.id for entry in everything if wanted(entry))
             assert 0 < len(fitting) < len(everything) and visible(opened) == fitting
-            assert opened.inner_text("#count") == f"{len(fitting)} of {len(everything)}"
+            assert opened.inner_text("#count") == f"{len(fitting):,} of {len(everything):,}"
             shown = opened.evaluate("sections.filter(each => !each.element.hidden).map(each => each.name)")
             assert sorted(shown) == sorted({name.split("/")[0] for name in fitting})
 
         opened.fill("#text", "ZERO3 bf16")
         left(lambda entry: "zero3" in entry.cell.id and "bf16" in entry.cell.id)
         opened.fill("#text", "")
+        opened.select_option("#strategy", "zero3")
+        opened.select_option("#precision", "bf16")
+        left(lambda entry: entry.cell.strategy == "zero3" and entry.cell.precision == "bf16")
+        opened.select_option("#strategy", "")
+        opened.select_option("#precision", "")
         opened.select_option("#failure", "zero_double_reduction")
         left(lambda entry: entry.cell.failure == "zero_double_reduction")
         opened.check("#unexpected")
@@ -202,7 +208,94 @@ def test_the_whole_matrix_can_be_filtered(chromium, written, everything):
         left(lambda entry: entry.outcome in ("raises", "diverges"))
         assert opened.get_attribute(".chip:has-text('raises')", "aria-pressed") == "true"
         opened.fill("#text", "nothing is called so")
-        assert not visible(opened) and opened.inner_text("#count") == f"0 of {len(everything)}"
+        assert not visible(opened) and opened.inner_text("#count") == f"0 of {len(everything):,}"
+        assert "nothing is called so" in opened.inner_text("#nothing"), "an empty page has to say why"
+        opened.click("#nothing button")
+        assert visible(opened) == sorted(entry.cell.id for entry in everything)
+        assert not opened.locator("#nothing").is_visible() and "?" not in opened.url
+
+
+def test_claims_and_records_are_searched_too(chromium, written, everything):
+    """Breaks when a word of a report upstream leads nowhere, or one that says where a cell is leads to everything."""
+    with watched(chromium, written(everything)) as opened:
+        opened.fill("#text", "MiniCPM")
+        shown = {name.split("/")[0] for name in visible(opened)}
+        records = {name: " ".join(failure.records).lower() for name, failure in loading.failures().items()}
+        assert {name for name, text in records.items() if "minicpm" in text} <= shown < {*records}
+        opened.fill("#text", "MiniCPM raises")
+        outcomes = {entry.cell.id: entry.outcome for entry in everything}
+        assert {outcomes[name] for name in visible(opened)} == {"raises"}
+
+
+def test_the_filters_are_in_the_address(chromium, written, everything):
+    """Breaks when a page that was sent to somebody shows them something else."""
+    with watched(chromium, written(everything)) as opened:
+        opened.fill("#text", "bf16")
+        opened.select_option("#strategy", "zero2")
+        opened.click(".chip:has-text('raises')")
+        left, address = visible(opened), opened.url
+        assert left
+        opened.goto("about:blank")
+        opened.goto(f"{address}#{left[0]}")
+        assert opened.inner_text("#name") == left[0]
+        opened.keyboard.press("Escape")
+        assert visible(opened) == left and opened.url == address
+        opened.goto("about:blank")
+        opened.goto(f"{address.partition('?')[0]}?strategy=gone&failure=gone&outcomes=gone")
+        assert len(visible(opened)) == len(everything)
+
+
+def test_the_title_says_what_the_page_is(chromium, tmp_path):
+    folder = tmp_path / "2026-11-23T16-06-18"
+    folder.mkdir()
+    report_page.write(folder / "report.html", [broken(), result(strategy="zero2")], RunInfo(finished=True))
+    with watched(chromium, folder / "report.html") as opened:
+        assert opened.title() == opened.inner_text("h1") == "Faultline run: 2 cells, 1 unexpected, 2026-11-23"
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_no_word_is_torn(chromium, written, everything, tmp_path, width):
+    """Breaks when a narrow column breaks a verdict letter by letter, or a text is cut off."""
+    size = {"viewport": {"width": width, "height": 900}}
+    with watched(chromium, written(everything), **size) as opened:
+        assert torn(opened) == []
+        for outcome in ("raises", "diverges"):
+            opened.evaluate("name => show(run.cells.find(cell => cell.outcome === name).id)", outcome)
+            assert torn(opened) == [], outcome
+    timeline_view.page(tmp_path / "timeline.html", committed())
+    with watched(chromium, tmp_path / "timeline.html", **size) as opened:
+        assert torn(opened) == []
+    names = {"candidate": "trl==1.2.0", "baseline": "what is installed", "packages": [("trl", "1.1.0", "1.2.0")]}
+    changed = compared(["trains", "trains"], ["raises:torn:Torn apart", "diverges:differs:"])
+    (tmp_path / "verdict.html").write_text(is_safe_view.page(Answer(comparison=changed, **names)), encoding="utf-8")
+    with watched(chromium, tmp_path / "verdict.html", **size) as opened:
+        assert torn(opened) == []
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_a_link_of_the_contents_shows_the_heading(chromium, written, everything, width):
+    """Breaks when the heading that a link leads to is behind the bar of filters."""
+    with watched(chromium, written(everything), viewport={"width": width, "height": 900}) as opened:
+        opened.evaluate("byId('contents').open = true")
+        assert opened.locator("#contents li").count() == len(loading.failures())
+        opened.click("#contents a[href='#zero_double_reduction']")
+        opened.wait_for_timeout(200)
+        under = opened.evaluate(
+            """() => {
+              const bar = getComputedStyle(document.querySelector('.bar')).position === 'sticky'
+              const bottom = bar ? document.querySelector('.bar').getBoundingClientRect().bottom : 0
+              return document.querySelector('#zero_double_reduction h2').getBoundingClientRect().top - bottom
+            }"""
+        )
+        assert 0 <= under < 100
+
+
+def test_the_timeline_shows_versions_without_a_pointer(chromium, tmp_path):
+    drawn = committed()
+    timeline_view.page(tmp_path / "timeline.html", drawn)
+    with watched(chromium, tmp_path / "timeline.html") as opened:
+        shown = opened.locator("table").first.inner_text()
+    assert all(version in shown for stack in drawn.stacks for version in stack.versions.values())
 
 
 def test_a_cells_details_are_its_own(chromium, written, everything):

@@ -1,6 +1,7 @@
 """The site in a headless browser, opened as files: what it shows, how it is searched, and what it never does."""
 
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -9,8 +10,18 @@ from axe_playwright_python.sync_playwright import Axe
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.site import build, docs, facts, pages
+from tests.support.reading import torn
 
 WIDTHS = (390, 768, 1440)
+PAGES = (
+    "index",
+    "failures/index",
+    "failures/zero_double_reduction",
+    "failures/grpo_lora_no_grad",
+    "stacks/index",
+    "stacks/today",
+    "docs/diagnose",
+)
 SERIOUS = ("serious", "critical")
 
 
@@ -67,27 +78,125 @@ def test_all_links_within_the_site_hold(site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_the_screen(page, site, width):
+def test_no_text_is_cut_or_torn(page, site, width):
+    """Breaks when a page scrolls sideways, or a narrow column breaks words letter by letter."""
     page.set_viewport_size({"width": width, "height": 900})
-    wide = []
+    faults = {}
     for file in every_page(site):
         page.goto(file.as_uri())
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            wide.append(str(file.relative_to(site)))
-    assert not wide, "these pages scroll sideways"
+        faults[str(file.relative_to(site))] = torn(page)
+    assert not {name: found for name, found in faults.items() if found}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "name", ["index", "failures/zero_double_reduction", "stacks/index", "stacks/today", "docs/diagnose"]
-)
-def test_axe_has_nothing_serious_to_say(page, site, name, scheme):
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["failures/zero_double_reduction", "docs/diagnose"])
+def test_a_deep_link_shows_its_heading(page, site, name, width):
+    """Breaks when the heading that an address names is behind the bar at the top."""
+    page.set_viewport_size({"width": width, "height": 900})
+    address = (site / f"{name}.html").as_uri()
+    page.goto(address)
+    hidden = []
+    for fragment in page.evaluate("[...document.querySelectorAll('section[id]')].map(each => each.id)"):
+        page.goto("about:blank")
+        page.goto(f"{address}#{fragment}")
+        at = page.evaluate(
+            """id => {
+              const heading = document.getElementById(id).querySelector('h1, h2, h3, h4').getBoundingClientRect()
+              const bar = document.querySelector('.mobile-header').getBoundingClientRect()
+              return [heading.top - bar.bottom, innerHeight - heading.bottom]
+            }""",
+            fragment,
+        )
+        if min(at) < 0:
+            hidden.append(fragment)
+    assert not hidden
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 1440), ("light", 390), ("dark", 768)])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_has_nothing_serious_to_say(page, site, name, scheme, width):
+    page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)
     page.goto((site / f"{name}.html").as_uri())
     violations = Axe().run(page).response["violations"]
     serious = [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in violations if each["impact"] in SERIOUS]
     assert not serious, "the page can't be used by everybody"
+
+
+# All that can be used, marked in its order; a switch that is invisible is there if its label is.
+STOPS = """() => {
+  const wide = element => element.getBoundingClientRect().width > 0
+  const visible = element => element.checkVisibility({ visibilityProperty: true }) && wide(element)
+  const wanted = 'a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex="0"]'
+  const stops = [...document.querySelectorAll(wanted)].filter(visible)
+  stops.forEach((element, i) => { element.dataset.stop = i })
+  return stops.length
+}"""
+# The number of what has the focus, whether that is seen, and whether it is on the screen.
+FOCUSED = """() => {
+  const element = document.activeElement
+  const outlined = ({ outlineStyle, outlineWidth }) => outlineStyle !== 'none' && parseFloat(outlineWidth) > 0
+  const shown = [element, ...(element.labels ?? [])].filter(each => outlined(getComputedStyle(each)))
+  const { top, bottom } = element.getBoundingClientRect()
+  const bar = document.querySelector('.mobile-header').getBoundingClientRect()
+  const above = element.closest('.sidebar-drawer, .toc-drawer, .mobile-header, .sidebar-toggle, .skip-to-content')
+  const there = (above || bottom > bar.bottom) && top < innerHeight
+  return [Number(element.dataset.stop ?? -1), shown.length > 0, Boolean(there)]
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("name", ["index", "failures/zero_double_reduction", "stacks/index"])
+def test_the_keyboard_reaches_everything(page, site, name, width):
+    """Breaks when something can only be clicked, the order jumps, or nobody sees where the focus is."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((site / f"{name}.html").as_uri())
+    count = page.evaluate(STOPS)
+    stops = []
+    for _ in range(count):
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate(FOCUSED))
+    assert [number for number, _, _ in stops] == [*range(count)]
+    named = page.evaluate("[...document.querySelectorAll('[data-stop]')].map(each => each.outerHTML.slice(0, 120))")
+    assert not [named[number] for number, seen, _ in stops if not seen], "nobody sees that these have the focus"
+    assert not [named[number] for number, _, there in stops if not there], "these have it beyond the screen"
+
+
+@pytest.mark.slow
+def test_menus_and_filters_are_operable_by_keyboard(page, site):
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto((site / "index.html").as_uri())
+    drawer = page.locator(".sidebar-drawer")
+    assert not drawer.is_visible()
+    page.focus("#__navigation")
+    page.keyboard.press("Space")
+    assert drawer.is_visible()
+    page.keyboard.press("Space")
+    page.focus("select[name=strategy]")
+    page.keyboard.type("zero2")
+    assert "strategy=zero2" in page.url
+    page.keyboard.press("Home")
+    assert "strategy" not in page.url
+
+
+@pytest.mark.slow
+def test_the_sites_own_search_finds_pages(page, site):
+    """Breaks when the search needs a server."""
+    page.goto(f"{(site / 'search.html').as_uri()}?q=reentrant")
+    page.get_by_text("found").first.wait_for()
+    assert page.locator("#search-results li a").count() > 5
+
+
+@pytest.mark.slow
+def test_the_navigation_has_every_page_of_the_documentation(site):
+    """Breaks when a page was added to docs/ and nobody can get to it."""
+    sidebar = (site / "docs" / "index.html").read_text(encoding="utf-8").partition("sidebar-tree")[2]
+    names = [Path(place).stem for place in docs.places().values() if place.startswith("docs/")]
+    missing = [name for name in names if name != "index" and f'href="{name}.html"' not in sidebar]
+    assert names and not missing
 
 
 @pytest.mark.slow
@@ -107,19 +216,43 @@ def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
 def test_the_filters_are_in_the_address(page, site):
     page.goto((site / "index.html").as_uri())
     page.select_option("select[name=strategy]", "zero2")
-    page.select_option("select[name=stack]", "deepspeed-0.18.2")
+    page.select_option("select[name=release]", "deepspeed==0.18.2")
     few = page.locator(".card:visible").count()
     assert 0 < few < len(failures())
+    assert "deepspeed-0.18.2" in page.inner_text("#where")
     page.goto(page.url)
     assert page.locator(".card:visible").count() == few, "an address that was copied shows something else"
+    page.goto(f"{(site / 'index.html').as_uri()}?release=gone&strategy=fsdp9")
+    assert page.locator(".card:visible").count() == len(failures()), "an old address shows nothing at all"
+
+
+@pytest.mark.slow
+def test_what_was_not_run_is_not_called_absent(page, site):
+    """Breaks when a failure that nobody ran on a release counts as one that isn't there."""
+    page.goto(f"{(site / 'index.html').as_uri()}?release=deepspeed-0.18.2&strategy=ddp")
+    known = [facts.on_stacks(each).get("deepspeed-0.18.2") for each in failures().values()]
+    ran = [each for each in known if each and any(cell.strategy == "ddp" for cell in (*each.shown, *each.clear))]
+    assert f"{len(failures()) - len(ran)} more were not run there" in page.inner_text("#count")
 
 
 @pytest.mark.slow
 def test_two_stacks_are_compared(page, site):
+    """Breaks when cells that only one of them ran make a difference."""
     page.goto(f"{(site / 'stacks' / 'index.html').as_uri()}?one=deepspeed-0.18.2&two=today")
     text = page.inner_text("#differences")
-    assert "deepspeed 0.18.2 to" in text
-    assert "zero2_ga_wrong_gradient" in text.partition("Only on the first")[2].partition("On both")[0]
+    assert re.search(r"deepspeed\s+0\.18\.2\s", text)
+    assert (
+        failures()["zero2_ga_wrong_gradient"].title
+        in text.partition("Only on deepspeed-0.18.2")[2].partition("On both")[0]
+    )
+    common = {
+        name: {*facts.on_stacks(each)["deepspeed-0.18.2"].shown, *facts.on_stacks(each)["deepspeed-0.18.2"].clear}
+        for name, each in failures().items()
+        if "deepspeed-0.18.2" in facts.on_stacks(each)
+    }
+    today = {name for name, cells in common.items() if cells & {*facts.on_stacks(failures()[name])["today"].shown}}
+    before = {name for name in common if facts.on_stacks(failures()[name])["deepspeed-0.18.2"].shown}
+    assert ("Only on today" in text) == bool(today - before)
 
 
 @pytest.mark.slow
@@ -150,6 +283,14 @@ def test_a_committed_page_links_to_the_pages_of_the_site():
 
 def test_a_pattern_of_python_becomes_one_of_the_browser():
     assert facts.for_browser(r"(?s)\A(?P<a>x)\Z") == [r"(?<![\s\S])(?<a>x)(?![\s\S])", "s"]
+
+
+def test_names_may_be_broken_after_their_signs_and_nowhere_else():
+    assert build.breakable('<p a="x_y">a_b <code>c.d/e_f</code></p>') == (
+        '<p a="x_y">a_<wbr>b <code>c.<wbr>d/<wbr>e_<wbr>f</code></p>'
+    )
+    whole = "<pre>a_b <code>c_d</code></pre><script>let a_b = '<p>c_d'</script>"
+    assert build.breakable(whole) == whole
 
 
 def test_claims_are_escaped():

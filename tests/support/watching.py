@@ -12,14 +12,17 @@ def watched(browser, file, faults=None, **settings):
     """
     results = [] if faults is None else faults
     address = file.resolve().as_uri()
+
+    def asked(other):
+        if other not in (address, "about:blank"):
+            results.append(f"request: {other}")
+
     with browser.new_context(offline=True, **settings) as context:
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: results.append(f"script error: {error}"))
         page.on("console", lambda message: results.append(f"console {message.type}: {message.text}"))
-        page.on(
-            "request", lambda request: results.append(f"request: {request.url}") if request.url != address else None
-        )
+        page.on("request", lambda request: asked(request.url.partition("?")[0]))
         page.on("popup", lambda other: results.append(f"window: {other.url}"))
         page.on("dialog", lambda dialog: (results.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.goto(address)
