@@ -29,7 +29,9 @@ class Alone:
         """The error whose words a short text has, if the catalogue has one."""
         for line in self._lines if self.open else ():
             if kind := typed(line.text):
-                return Event("line", kind, line.text.strip(), line.file, line.number, line.number, line.rank, line.stream)
+                return Event(
+                    "line", kind, line.text.strip(), line.file, line.number, line.number, line.rank, line.stream
+                )
         return None
 
 

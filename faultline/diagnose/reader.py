@@ -22,6 +22,8 @@ _ENDS_MESSAGE = re.compile(
     r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
     r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
+# Lines that can only be a message's own, where no traceback says that it goes on: ``saved metadata: {'shape': ...}``.
+_CONTINUES = re.compile(r"^\t|^[a-z][\w ]{1,60}:(?: \{.*)?$")
 
 
 @dataclass
@@ -129,7 +131,7 @@ class Reader:
         elif error := signs.error_within(text):
             kind, message = error
             self._open[writer] = _Open("line", line, kind, [message], last=line.number)
-            # As what is left of a traceback it may go on; else the next line is another message, as far as anybody sees.
+            # Where it is all that is left of a traceback, its message may go on.
             if message and not text.lstrip().startswith(kind):
                 self._close(writer)
 
@@ -169,7 +171,7 @@ class Reader:
             return True
         ends = (
             len(event.message) >= (2 if event.kind == "line" and not event.message[0] else MESSAGE)
-            or (event.kind == "line" and signs.MATTERS.search(text))
+            or (event.kind == "line" and event.message[0] and not _CONTINUES.search(text))
             or _ENDS_MESSAGE.search(text)
             or (line.dated and not event.line.dated)
             or signs.TRACEBACK in text

@@ -60,7 +60,9 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     console.print()
     _events(console, diagnosis)
     console.print()
-    each = "No remedy was verified for all of them; for one:" if details.each else "No remedy was verified for all of them"
+    each = (
+        "No remedy was verified for all of them; for one:" if details.each else "No remedy was verified for all of them"
+    )
     _headline(console, "What helps against all of them" if details.fates else each, "")
     for verdict, text, cells in listed.rows(details.fates):
         _line(console, f"  {verdict:<11}  {text}  [{cells}]")
@@ -157,7 +159,9 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     advice = "Look at the logs of the other ranks for the first error."
     if timeouts:
         whose = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
-        advice = f"{whose} waited for the other ranks until a timeout. Look at their logs for an error, or the last line."
+        advice = (
+            f"{whose} waited for the other ranks until a timeout. Look at their logs for an error, or the last line."
+        )
     return "This log only shows the aftermath.", advice
 
 

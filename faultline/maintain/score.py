@@ -131,7 +131,15 @@ def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
 
 def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
     """Precision and recall as Markdown, and each log that was answered otherwise."""
-    columns = ("of the catalogue", "others", "named rightly", "one of several", "the mechanism alone", "named wrongly", "others listed")
+    columns = (
+        "of the catalogue",
+        "others",
+        "named rightly",
+        "one of several",
+        "the mechanism alone",
+        "named wrongly",
+        "others listed",
+    )
     scores = score(answers)
     rows = []
     for scored in scores:

@@ -31,9 +31,10 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
     every = {match.failure.name: match for match in excluded}
     for error in store.errors().values():
         failure = failures().get(error.failure)
-        if failure and failure.name not in every and failure.recognition.of(error.signature).distinguished_by:
-            if _worded_so(failure, error, text):
-                every[failure.name] = judge(failure, error.signature, hints)
+        if not failure or failure.name in every or not failure.recognition.of(error.signature).distinguished_by:
+            continue
+        if _worded_so(failure, error, text):
+            every[failure.name] = judge(failure, error.signature, hints)
     among = [match for match in every.values() if _may_be(match, hints)]
     return likeliest(among, hints) if len(among) > 1 else ()
 
@@ -100,17 +101,20 @@ def helps_all(several: Sequence[Match]) -> list[Fate]:
 
 
 def _tally(match: Match, claim: Claim) -> _Tally:
-    """How a remedy fares in the broken cells that end with a failure's error: it helps in a cell if it does so on
-    every stack. A swapped cell that ends with another error, which is no failure's, says nothing."""
-    helps: dict[Cell, bool] = {}
+    """How a remedy fares in the cells that end with a failure's error, the broken ones if there are any: it helps in a
+    cell if it does so on every stack. A swapped cell that ends with another error, which is no failure's, says
+    nothing."""
+    helps: dict[bool, dict[Cell, bool]] = {True: {}, False: {}}
     for known in _known(match.failure):
         for cell, did in known.items():
-            if not cell.broken or did.signature != match.signature or (match.where and place(cell) not in match.where):
+            if did.signature != match.signature or (match.where and place(cell) not in match.where):
                 continue
             other = known.get(claims.swapped(match.failure, claim, cell))
             if other and other.outcome not in NOT_RUN and other.signature != Signature.OTHER:
-                helps[cell] = helps.get(cell, True) and other.outcome == "trains"
-    return _Tally(sum(helps.values()), len(helps))
+                there = helps[cell.broken]
+                there[cell] = there.get(cell, True) and other.outcome == "trains"
+    chosen = helps[True] or helps[False]
+    return _Tally(sum(chosen.values()), len(chosen))
 
 
 def _known(failure: Failure) -> list[Outcomes]:
