@@ -17,7 +17,7 @@ from faultline.base.text import STDIN, matches, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
-from faultline.diagnose import lines, signs
+from faultline.diagnose import alone, lines, signs
 from faultline.diagnose.details import details
 from faultline.diagnose.diagnosis import NOT_THERE, diagnose
 from faultline.diagnose.result import DiagnoseResult
@@ -77,12 +77,13 @@ def answer(request: Request) -> DiagnoseResult:
 def pasted(words: Sequence[str]) -> str:
     """The text of an error that was given in place of files, else nothing.
 
-    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has.
+    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has, or the
+    words of an error that the catalogue has.
     """
     text = " ".join(words)
     if " " not in text.strip() or any(os.path.exists(word) for word in words):
         return ""
-    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines()))
+    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or alone.typed(text)
     return text if shown else ""
 
 
