@@ -38,10 +38,12 @@ NEEDS = {
 
 @dataclass(frozen=True)
 class Condition:
-    """Patterns that a log has, and patterns that it hasn't."""
+    """Patterns that a log has, and patterns that it hasn't; `only_if` has in words what must be so besides, and which
+    the log needn't show."""
 
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    only_if: str = ""
 
     def holds(self, text: str) -> bool:
         return all(re.search(pattern, text) for pattern in self.present) and not any(
@@ -55,6 +57,11 @@ def met(any_of: Iterable[Condition], text: str) -> bool:
     return not every or any(condition.holds(text) for condition in every)
 
 
+def patterns_met(any_of: Iterable[Condition], text: str) -> int:
+    """How many patterns that a log should have a text has, of the condition with the most."""
+    return max((sum(bool(re.search(p, text)) for p in each.present) for each in any_of), default=0)
+
+
 @dataclass(frozen=True)
 class Error:
     """What an error needs beside its text, if other mistakes have the same text.
@@ -62,6 +69,8 @@ class Error:
     - `any_of`: conditions of which the log must meet one.
     - `distinguished_by`: the same in words.
     - `same_as`: the failure and error, as `failure/error`, whose mechanism this one has.
+    - `may_be`: conditions of which the log must meet one for the failure to be among several that it may be, if the
+      text alone says too little for that.
     - `raised_on_load`: no run ends with it, but a process that loads what the run left does; the run itself ends
       with this outcome's signature.
     """
@@ -69,6 +78,7 @@ class Error:
     any_of: tuple[Condition, ...] = ()
     distinguished_by: str = ""
     same_as: str = ""
+    may_be: tuple[Condition, ...] = ()
     raised_on_load: str = ""
 
 
@@ -150,10 +160,13 @@ class Recognition:
             return pattern
 
         def conditions(any_of: tuple[Condition, ...]) -> tuple[Condition, ...]:
-            return tuple(Condition(tuple(map(full, c.present)), tuple(map(full, c.absent))) for c in any_of)
+            return tuple(replace(c, present=(*map(full, c.present),), absent=(*map(full, c.absent),)) for c in any_of)
 
         return replace(
             self,
-            error={name: replace(each, any_of=conditions(each.any_of)) for name, each in self.error.items()},
+            error={
+                name: replace(each, any_of=conditions(each.any_of), may_be=conditions(each.may_be))
+                for name, each in self.error.items()
+            },
             mechanism={name: replace(each, any_of=conditions(each.any_of)) for name, each in self.mechanism.items()},
         )

@@ -28,7 +28,7 @@ from faultline.check.findings import (
     ran,
     worst,
 )
-from faultline.observations import matching, remedies
+from faultline.observations import matching, remedies, several
 from faultline.ranks.report import Facts
 from faultline.report import remedies as listed
 from faultline.report import run, terminal
@@ -174,7 +174,7 @@ def _group(
             title = ""
         name = matching.name_of(match, group.either)
         write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
-        for distinction in matching.apart(match, group.either):
+        for distinction in several.distinctions((match, *group.either)) if group.either else ():
             write_line(console, f"    {distinction}")
         for word, text, cells in listed.rows(group.fates):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")

@@ -17,9 +17,9 @@ from faultline.base.text import STDIN, matches, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.selection import Selection, check
-from faultline.diagnose import lines, signs
+from faultline.diagnose import alone, lines, signs
 from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import diagnose
+from faultline.diagnose.diagnosis import NOT_THERE, diagnose
 from faultline.diagnose.result import DiagnoseResult
 from faultline.observations import measured
 from faultline.observations.matching import Hints
@@ -42,7 +42,10 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Print the answer to a log: exit code 0 if a failure is named, 1 if not; raises UsageError for no log at all."""
+    """Print the answer to a log: exit code 0 if it is a failure of the catalogue, or one of several, and 1 if not.
+
+    Raises UsageError where there is no log.
+    """
     if not request.logs and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no log given: `faultline diagnose train.log`, or `cat train.log | faultline diagnose`")
     result = answer(replace(request, text=pasted(request.logs)))
@@ -50,7 +53,7 @@ def run(request: Request) -> int:
         print(json.dumps(result.as_json(), indent=2))
     else:
         result.show(Console())
-    return EXIT_AS_EXPECTED if result.diagnosis.match else EXIT_UNEXPECTED
+    return EXIT_UNEXPECTED if result.diagnosis.answer == NOT_THERE else EXIT_AS_EXPECTED
 
 
 def answer(request: Request) -> DiagnoseResult:
@@ -74,12 +77,13 @@ def answer(request: Request) -> DiagnoseResult:
 def pasted(words: Sequence[str]) -> str:
     """The text of an error that was given in place of files, else nothing.
 
-    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has.
+    No word of it is a file, and it has blanks and an error's type with a colon, which no mistyped name has, or the
+    words of an error that the catalogue has.
     """
     text = " ".join(words)
     if " " not in text.strip() or any(os.path.exists(word) for word in words):
         return ""
-    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines()))
+    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or alone.typed(text)
     return text if shown else ""
 
 

@@ -8,20 +8,19 @@ from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import Event
 from faultline.diagnose.silent import Warned
-from faultline.observations import measured, remedies
+from faultline.observations import measured, remedies, several
 from faultline.observations.matching import Match
 
-NOT_NAMED = dict.fromkeys(("sure", "signature", "title", "mechanism", "fixed", "measured"), "")
+NOT_NAMED = dict.fromkeys(("failure", "sure", "signature", "title", "mechanism", "fixed", "measured"), "")
 NO_LISTS = dict.fromkeys(("claims", "happens", "reproduce", "records"), ())
 
 
 def as_json(diagnosis: Diagnosis, details: Details) -> dict[str, object]:
     match, cause, hints, near = diagnosis.match, diagnosis.cause, diagnosis.hints, details.near
-    either = (match, *diagnosis.either) if match and diagnosis.either else ()
     return {
         "answer": diagnosis.answer,
-        **(_failure(match, details) if match else {**NOT_NAMED, **NO_LISTS}),
-        "either": [{"failure": m.failure.name, "distinguished_by": m.distinguished_by} for m in either],
+        **(_failure(match, details) if match else {**NOT_NAMED, **NO_LISTS, **_together(diagnosis, details)}),
+        "several": [_possible(each) for each in diagnosis.several],
         "error": cause.text if cause else "",
         "search": diagnosis.search,
         "cause": _event(cause) if cause else None,
@@ -41,6 +40,7 @@ def _failure(match: Match, details: Details) -> Mapping[str, object]:
     """The keys of the failure that is named: what it is, what helps, where it happens."""
     failure = match.failure
     return {
+        "failure": failure.name,
         "sure": match.sure,
         "signature": match.signature,
         "title": failure.title,
@@ -51,6 +51,21 @@ def _failure(match: Match, details: Details) -> Mapping[str, object]:
         "fixed": failure.until,
         "reproduce": details.commands,
         "records": failure.records,
+    }
+
+
+def _together(diagnosis: Diagnosis, details: Details) -> Mapping[str, object]:
+    """What is known of several failures together: their mechanism, if they share one, and what helps against each."""
+    claims = [remedies.as_json(fate) for fate in details.fates]
+    return {"mechanism": next((each.mechanism for each in diagnosis.several), ""), "claims": claims}
+
+
+def _possible(match: Match) -> Mapping[str, object]:
+    return {
+        "failure": match.failure.name,
+        "signature": match.signature,
+        "distinguished_by": match.distinguished_by,
+        "runs": several.runs(match),
     }
 
 

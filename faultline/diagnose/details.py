@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from faultline.cells.cell import Cell
 from faultline.diagnose.diagnosis import Diagnosis
-from faultline.observations import matching, measured, nearest, remedies
+from faultline.observations import matching, measured, nearest, remedies, several
 from faultline.observations.matching import LIKELY, Hints, Match, Support
 from faultline.observations.remedies import Fate
 from faultline.observations.store import Row, Stack
@@ -17,15 +17,17 @@ class Details:
 
     reason    why a failure is no more than likely
     fates     remedies and what became of them, by cells of this `scope`
+    each      of several failures, those with a verified remedy and the first such, where none helps against all
     happens   where the failure ends with this error today
     near      the measured stack that is nearest to the log's versions, and how many cells had which outcome there
     commands  that reproduce the failure; `export` is the cell that shows it today
-    seen      recorded runs that ended with the error
+    seen      recorded runs that ended with the error, of a failure that is named or one of several
     """
 
     reason: str = ""
     fates: Sequence[Fate] = ()
     scope: str = ""
+    each: Sequence[tuple[str, Fate]] = ()
     happens: Sequence[str] = ()
     near: tuple[Stack, Mapping[str, int]] | None = None
     commands: Sequence[str] = ()
@@ -36,29 +38,40 @@ class Details:
 def details(diagnosis: Diagnosis) -> Details:
     """What is known of an answer."""
     match, cause, hints = diagnosis.match, diagnosis.cause, diagnosis.hints
-    seen = measured.seen(cause.text) if cause else ()
-    if not match:
-        return Details(seen=seen)
+    if not match or not cause:
+        names = {each.failure.name for each in diagnosis.several}
+        seen = [run for run in measured.seen(cause.text) if run[0].failure in names] if cause and names else []
+        fates = several.helps_all(diagnosis.several) if names else ()
+        return Details(fates=fates, seen=seen, each=[] if fates else _each(diagnosis.several))
     fates, scope = remedies.fates(match.failure, match.signature, match.where, hints.versions)
     cell, date = measured.cell_for(match.failure, match.signature, match.where)
     near = nearest.nearest(match.failure, hints.versions)
     return Details(
-        reason=_why_likely(match, diagnosis.either, hints) if match.sure == LIKELY else "",
+        reason=_why_likely(match, hints) if match.sure == LIKELY else "",
         fates=matching.worded(fates, match.mechanism),
         scope=scope,
         happens=matching.happens(match),
         near=(near[0], nearest.then(near[1], match.where)) if near else None,
         commands=matching.commands(match),
         export=None if date else cell,
-        seen=seen,
+        seen=measured.seen(cause.text),
     )
 
 
-def _why_likely(match: Match, either: Sequence[Match], hints: Hints) -> str:
+def _each(several: Sequence[Match]) -> list[tuple[str, Fate]]:
+    verified = []
+    for match in several:
+        fates = remedies.fates(match.failure, match.signature, match.where)[0]
+        verified += [(match.failure.name, fate) for fate in fates if fate.word == "verified"][:1]
+    return verified
+
+
+def _why_likely(match: Match, hints: Hints) -> str:
     """Why an answer is no more than likely, and the option that would decide it."""
     if match.mechanism:
-        rest = "which of these failures it is, if any" if either else "whether it is this failure's model"
-        return f"the error shows the mechanism; the log doesn't show {rest}"
+        return "the error shows the mechanism; the log doesn't show whether it is this failure's model"
+    if match.only_if:
+        return f"if {match.only_if}, which this log doesn't show"
     if match.later:
         return "such a run left the checkpoint that is loaded here; this log doesn't show that run's strategy"
     if nearest.disappeared(match.failure, match.signature, match.where, hints.versions):

@@ -5,16 +5,18 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from faultline.diagnose.alone import Alone
 from faultline.diagnose.context import Collector
 from faultline.diagnose.events import Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.reader import Reader
 from faultline.diagnose.silent import Silence, Steps, Warned, Warnings
-from faultline.observations import measured
+from faultline.observations import measured, several
 from faultline.observations.matching import SET, Hints, Match, fitting, sharing
 from faultline.observations.wording import searchable
 
-UNKNOWN = "unknown"
+NAMED, SEVERAL, NOT_THERE = "named", "one of several", "not in the catalogue"
+"""The three answers."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Diagnosis:
     """The answer to a log.
 
     match    the failure, if one is named
-    either   the failures of the match's mechanism that fit as well, where no more than the mechanism is known
+    several  the two or three failures that it may be, the likeliest first, if none is named
     alike    the failures that have an error of the log and are excluded
     cause    the error that the answer is about: the match's, or else the first cause
     silence  for a log without an error: steps without a gradient
@@ -31,7 +33,7 @@ class Diagnosis:
     """
 
     match: Match | None
-    either: tuple[Match, ...]
+    several: tuple[Match, ...]
     alike: tuple[Match, ...]
     cause: Event | None
     events: Events
@@ -42,7 +44,12 @@ class Diagnosis:
 
     @property
     def answer(self) -> str:
-        return self.match.failure.name if self.match else UNKNOWN
+        return NAMED if self.match else SEVERAL if self.several else NOT_THERE
+
+    @property
+    def named(self) -> str:
+        """The name of the failure; empty if none is named."""
+        return self.match.failure.name if self.match else ""
 
     @property
     def search(self) -> str:
@@ -59,6 +66,8 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
     for each in read(intake.pattern):
         intake.take(each)
     events = intake.reader.events()
+    if not events.events and (alone := intake.alone.event()):
+        events = Events((alone,))
     cause = events.cause()
     chain = events.chain(cause) if cause else []
     hints = intake.collector.hints("\n".join(f"{event.frames}\n{event.text}" for event in chain))
@@ -77,16 +86,23 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
        the last one that has a failure counts, as it knows the most.
     2. Which failure has it: `matching.fitting` has those with this error, the best first, and `matching.judge`
        excludes some. The first that isn't excluded is the answer.
-    3. If all are excluded there is no answer, and `alike` has the reasons.
+    3. Where it has no more than a mechanism that several failures share, or where all are excluded and nothing but
+       the error's words is there to decide between several, it is one of these: `several.possible`.
+    4. Else there is no answer, and `alike` has the reasons.
     """
     raised = [event for event in reversed(events.chain(cause)) if not event.follows]
     candidates = [(event, match) for event in raised for match in fitting(event.text, hints)]
-    excluded = {match.failure.name: match for _, match in candidates if not match.sure}
+    alike = tuple({match.failure.name: match for _, match in candidates if not match.sure}.values())
     for event, match in candidates:
         if match.sure:
-            either = sharing(match, (other for _, other in candidates))
-            return Diagnosis(match, either, tuple(excluded.values()), event, events, hints)
-    return Diagnosis(None, (), tuple(excluded.values()), cause, events, hints)
+            if others := sharing(match, (other for _, other in candidates)):
+                return Diagnosis(None, several.likeliest((match, *others), hints), alike, event, events, hints)
+            return Diagnosis(match, (), alike, event, events, hints)
+    for event in raised:
+        excluded = (match for each, match in candidates if each is event)
+        if either := several.possible(event.text, excluded, hints):
+            return Diagnosis(None, either, alike, event, events, hints)
+    return Diagnosis(None, (), alike, cause, events, hints)
 
 
 def _with_options(hints: Hints, options: Hints) -> Hints:
@@ -101,19 +117,21 @@ def _with_options(hints: Hints, options: Hints) -> Hints:
 
 
 class Intake:
-    """Reads a log once with all four readers; `empty` until there was a byte to read."""
+    """Reads a log once with all readers; `empty` until there was a byte to read."""
 
     def __init__(self) -> None:
         self.reader, self.collector, self.steps, self.warnings = Reader(), Collector(), Steps(), Warnings()
         self.all = self.reader, self.collector, self.steps, self.warnings
+        self.alone = Alone()
         self.empty = True
 
     def pattern(self) -> re.Pattern[bytes] | None:
         """The pattern of lines that can still change the answer; none while a traceback is open: every line can."""
         self.empty = False
-        return None if self.reader.busy else _compiled(tuple(reader.words for reader in self.all))
+        return None if self.reader.busy or self.alone.open else _compiled(tuple(reader.words for reader in self.all))
 
     def take(self, line: Line) -> None:
+        self.alone.take(line)
         for reader in self.all:
             reader.take(line)
 

@@ -56,7 +56,7 @@ class Event:
         message = self.message
         if not message.strip() and self.kind == "error" and self.type.endswith("AssertionError"):
             message = last_line(self.frames)
-        return f"{self.type}: {message}" if message else self.type
+        return ": ".join(filter(None, (self.type, message)))
 
     @property
     def headline(self) -> str:

@@ -22,6 +22,8 @@ _ENDS_MESSAGE = re.compile(
     r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
     r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
+# Lines that can only be a message's own, where no traceback says that it goes on: ``saved metadata: {'shape': ...}``.
+_CONTINUES = re.compile(r"^\t|^[a-z][\w ]{1,60}:(?: \{.*)?$")
 
 
 @dataclass
@@ -129,7 +131,8 @@ class Reader:
         elif error := signs.error_within(text):
             kind, message = error
             self._open[writer] = _Open("line", line, kind, [message], last=line.number)
-            if message:  # the next line is another message, as far as anybody can see
+            # Where it is all that is left of a traceback, its message may go on.
+            if message and not text.lstrip().startswith(kind):
                 self._close(writer)
 
     def _chain(self, writer: Writer) -> None:
@@ -167,7 +170,8 @@ class Reader:
             event.message.append(match[1])
             return True
         ends = (
-            len(event.message) >= (2 if event.kind == "line" else MESSAGE)
+            len(event.message) >= (2 if event.kind == "line" and not event.message[0] else MESSAGE)
+            or (event.kind == "line" and event.message[0] and not _CONTINUES.search(text))
             or _ENDS_MESSAGE.search(text)
             or (line.dated and not event.line.dated)
             or signs.TRACEBACK in text
@@ -189,7 +193,7 @@ class Reader:
     def _close(self, writer: Writer) -> None:
         event = self._open.pop(writer)
         if event.type:
-            message = "\n".join(event.message).strip()[: 4 * signs.LONGEST]
+            message = signs.FURNITURE.sub("", "\n".join(event.message)).strip()[: 4 * signs.LONGEST]
             rank = signs.rank(message) if event.kind == "abort" else None
             self._add(event.kind, event.type, message, event.line, event.last, rank, "\n".join(event.frames))
 
@@ -226,7 +230,7 @@ class Reader:
         chain = self._raised_in.pop(writer, 0) if kind == "error" else 0
         place = line.file, line.number, last
         event = Event(kind, type, message, *place, rank, line.stream, frames, time=signs.moment(line.time), chain=chain)
-        key = writer, type if kind == "signal" else event.text
+        key = writer, type if kind == "signal" else event.headline if kind == "line" else event.text
         self._buffer.add(key, event)
 
 

@@ -16,7 +16,7 @@ class DiagnoseResult:
 
     `str` is the answer of `faultline diagnose`, as it is written to a file.
 
-    - `diagnosis`: what was decided: its `match`, the `cause` in the log, what is known of the run (`hints`), ...
+    - `diagnosis`: what was decided: its `match` or the `several` that it may be, the `cause` in the log, what is known of the run (`hints`), ...
     - `details`: what recorded runs know of it: what helps, where it happens, how to repeat it
     """
 
@@ -25,8 +25,13 @@ class DiagnoseResult:
 
     @property
     def answer(self) -> str:
-        """The name of the failure, or ``unknown``."""
+        """``named``, ``one of several`` or ``not in the catalogue``."""
         return self.diagnosis.answer
+
+    @property
+    def failure(self) -> str:
+        """The name of the failure; empty if none is named."""
+        return self.diagnosis.named
 
     @property
     def sure(self) -> str:
@@ -44,4 +49,4 @@ class DiagnoseResult:
         return printed(self.show)
 
     def __repr__(self) -> str:
-        return f"DiagnoseResult({self.answer!r}, sure={self.sure!r})"
+        return f"DiagnoseResult({self.failure or self.answer!r}, sure={self.sure!r})"

@@ -17,6 +17,11 @@ RAISED_IN = re.compile(r"^ *(?:During handling of the above exception|The above 
 SUMMARY = re.compile(r"(?P<key>time|rank) +: (?P<value>[\w:.+-]{1,40})")
 WATCHDOG = re.compile(r"[Ww]atchdog caught")
 ROOT = "Root Cause"
+# What a page puts behind an error's line when it is copied: tags, and the heads of an issue's form.
+_HEADS = "System Info|Environment|Reproduction|Expected [Bb]ehavior|Who can help|Additional context|To Reproduce"
+FURNITURE = re.compile(
+    rf"(?:\s*</?[a-z]{{1,10}}>)+\s*\Z|(?<=[^\s#])(?:#{{1,6}} ?)?(?:{_HEADS})(?=[^a-z\s]|[A-Z]|\Z)[^\n]*"
+)
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
 _NAMED_LIKE_ERRORS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Failed", "Timeout", "Warning")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")

@@ -1,19 +1,20 @@
 """The answer to a log on the terminal: the failure, the reason, what helps, what doesn't, the next commands."""
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
-from faultline.base.text import cut, here, one_line
-from faultline.cells.cell import CHECKPOINTING, Cell
+from faultline.base.text import count, cut, here, one_line
+from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import grouped
 from faultline.diagnose.details import Details
 from faultline.diagnose.diagnosis import Diagnosis
 from faultline.diagnose.events import TIMEOUT, Event
 from faultline.diagnose.silent import Silence
-from faultline.observations import matching, measured
+from faultline.observations import matching, several
 from faultline.observations.matching import CERTAIN, Match
-from faultline.observations.store import Row
 from faultline.report import remedies as listed
 
 SHOWN = 300  # characters of an error
@@ -24,24 +25,51 @@ def show(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     """Print an answer; every text of the log goes through `one_line`."""
     if diagnosis.match:
         _named(console, diagnosis, diagnosis.match, details)
+    elif diagnosis.several:
+        _several(console, diagnosis, details)
+    elif diagnosis.cause and diagnosis.cause.name == "OutOfMemoryError":
+        place = _lines_of(diagnosis.cause)
+        _headline(console, "Not in the catalogue", f"plain out of memory, not a fault of distribution ({place})")
     else:
-        _not_named(console, diagnosis, details)
+        _not_named(console, diagnosis)
 
 
 def _named(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:
     style = "bold green" if match.sure == CERTAIN else "bold yellow"
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
-    _headline(console, matching.name_of(match, diagnosis.either), title, style)
+    _headline(console, match.failure.name, title, style)
     if seen := match.failure.first_seen:
         _line(console, Text(f"  first seen in: {seen}", style="dim"))
-    for distinction in matching.apart(match, diagnosis.either):
-        _line(console, f"  {distinction}")
     console.print()
     _headline(console, match.sure, details.reason or f"our runs under {_place(diagnosis)} ended with this error")
     _events(console, diagnosis)
     _remedies(console, diagnosis, details)
     console.print()
     _commands(console, diagnosis, match, details)
+
+
+def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
+    """Several failures: what would show which one it is, and what helps against each of them."""
+    every = diagnosis.several
+    same = every[0].mechanism
+    reason = f"the same mechanism: {same}" if same else "the error alone doesn't show which failure it is"
+    _headline(console, "One of several", reason, "bold yellow")
+    for match, distinction in zip(every, several.distinctions(every), strict=True):
+        _line(console, f"  {distinction}  [{count(several.runs(match), 'run')} ended so]")
+    _line(console, "  If none of these holds, it is not in the catalogue.")
+    console.print()
+    _events(console, diagnosis)
+    console.print()
+    each = (
+        "No remedy was verified for all of them; for one:" if details.each else "No remedy was verified for all of them"
+    )
+    _headline(console, "What helps against all of them" if details.fates else each, "")
+    for verdict, text, cells in listed.rows(details.fates):
+        _line(console, f"  {verdict:<11}  {text}  [{cells}]")
+    for name, fate in details.each:
+        _line(console, f"  {name}: {fate.claim.text}")
+    console.print()
+    _rows(console, [("Details", here(f"faultline show {match.failure.name}")) for match in every])
 
 
 def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
@@ -81,13 +109,17 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Det
         rows.append(("Export", here(f"faultline export {details.export.id} -o repro.py")))
     rows.append(("Details", here(f"faultline show {match.failure.name}")))
     rows += [("Records", record) for record in match.failure.records]
+    _rows(console, rows)
+
+
+def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     above = ""
     for label, text in rows:
         _line(console, Text(f"{label if label != above else '':<15}", style="bold").append(text, style="not bold"))
         above = label
 
 
-def _not_named(console: Console, diagnosis: Diagnosis, details: Details) -> None:
+def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     cause = diagnosis.cause
     _headline(console, *_no_answer(diagnosis))
     if cause:
@@ -97,19 +129,18 @@ def _not_named(console: Console, diagnosis: Diagnosis, details: Details) -> None
         _silent(console, diagnosis.silence)
     _warned(console, diagnosis)
     for match in diagnosis.alike:
-        _line(console, f"  Not taken for {match.failure.name}: {match.against}.")
+        if match.against == matching.SHARED:
+            (distinction,) = several.distinctions([match])
+            _line(console, f"  {distinction}: this log shows no more than its words.")
+        else:
+            _line(console, f"  It is not {match.failure.name}: {match.against}.")
     if diagnosis.alike:
         _line(console, "  If you know how it was run, add --strategy and --checkpointing.")
-    if details.seen:
-        more = f" ({len(details.seen) - 1} more in --json)" if len(details.seen) > 1 else ""
-        _line(console, f"  Seen in our own runs: {_cell(*details.seen[-1])}{more}")
     if cause and cause.type == "SIGKILL":
         _line(
             console, "  The kernel ends a process like this when memory runs out, or a person did. No error was raised."
         )
     elif cause and not cause.follows:
-        if cause.name == "OutOfMemoryError":
-            _line(console, "  The device ran out of memory. That alone is no failure of distributed training.")
         console.print()
         _headline(console, "Search for", diagnosis.search)
 
@@ -121,17 +152,17 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
         return none, f"but grad_norm is {diagnosis.silence.norm} in every step that it logs"
     if not diagnosis.cause:
         return none, "but a warning in it may be of a failure" if diagnosis.warned else ""
-    if diagnosis.alike:
-        return "Not decided", "the catalogue has this error, but nothing else in this log shows which failure it is"
     if not diagnosis.cause.follows:
         return "Not in the catalogue", ""
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]
     ranks = sorted({rank for rank in timeouts if rank is not None})
-    advice = "Look at the logs of the other ranks for the first error"
+    advice = "Look at the logs of the other ranks for the first error."
     if timeouts:
-        whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "a rank"
-        advice += f", or for what kept them from the collective in which {whose} timed out"
-    return "This log only shows the aftermath.", f"{advice}."
+        whose = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
+        advice = (
+            f"{whose} waited for the other ranks until a timeout. Look at their logs for an error, or the last line."
+        )
+    return "This log only shows the aftermath.", advice
 
 
 def _events(console: Console, diagnosis: Diagnosis) -> None:
@@ -151,12 +182,6 @@ def _events(console: Console, diagnosis: Diagnosis) -> None:
     more = len(others) - OTHERS + events.more
     if more > 0:
         _line(console, Text(f"  and {more} more", style="dim"))
-
-
-def _cell(cell: Cell, row: Row) -> str:
-    """A cell that ended with an error: the failure and its signature, if the error has one, then the cell."""
-    name = f"{cell.failure} ({row.signature}) in " if row.signature not in ("", "other") else ""
-    return f"{name}{cell.id}, with {measured.releases(row)}"
 
 
 def _silent(console: Console, silence: Silence) -> None:

@@ -12,7 +12,7 @@ from faultline.base.markdown import headed, put, row
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.diagnose import lines as diagnose_lines
-from faultline.diagnose.diagnosis import UNKNOWN, Diagnosis, diagnose
+from faultline.diagnose.diagnosis import Diagnosis, diagnose
 from faultline.maintain import record
 from faultline.observations import measured, store
 from faultline.observations.matching import Hints, in_place
@@ -24,8 +24,8 @@ TRACEBACK_ALONE = "errors of runs, the traceback alone"
 WITH_PLACE = "errors of runs, with strategy and checkpointing"
 PASTED = "logs that people pasted"
 NEAR_MISS = "near misses"
-WORTHS = ("right", "one_of", "less", "wrong")
-MECHANISM, OR = " (mechanism)", " or "
+WORTHS = ("right", "one_of", "less", "wrong", "listed")
+UNKNOWN, MECHANISM, OR = "unknown", " (mechanism)", " or "
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Scored:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What was not named wrongly, of all that was named; what was named rightly or at all, of all that have one."""
+        """What was not named wrongly, of all that was named; what was named rightly or as one of several, of all that
+        have one."""
         named = self.worths["right"] + self.worths["one_of"] + self.worths["less"]
         return {
             "precision": named / ((named + self.worths["wrong"]) or 1),
-            "recall": self.worths["right"] / (self.with_answer or 1),
-            "named at all": named / (self.with_answer or 1),
+            "recall": (self.worths["right"] + self.worths["one_of"]) / (self.with_answer or 1),
         }
 
 
@@ -92,31 +92,29 @@ def diagnosed(labelled: LabelledLog) -> Diagnosis:
 
 
 def answer_of(diagnosis: Diagnosis) -> str:
-    """The answer in a few words; ``FAILURE or FAILURE (mechanism)`` where no more than the mechanism is known."""
-    match = diagnosis.match
-    if not match or not match.mechanism:
-        return diagnosis.answer
-    return OR.join(dict.fromkeys(each.failure.name for each in (match, *diagnosis.either))) + MECHANISM
+    """The answer in a few words: ``FAILURE``, ``FAILURE (mechanism)``, ``FAILURE or FAILURE``, or ``unknown``."""
+    if match := diagnosis.match:
+        return match.failure.name + (MECHANISM if match.mechanism else "")
+    return OR.join(each.failure.name for each in diagnosis.several) or UNKNOWN
 
 
 def worth(labelled: LabelledLog, answer: str) -> str:
     """The worth of an answer; empty if no failure was named.
 
     right   the failure, or only its mechanism where no more is right
-    one_of  two or more failures with one mechanism, the right one among them
+    one_of  two or three failures, the right one among them
     less    the mechanism alone, of the right failure
-    wrong   another failure, or the failure where only its mechanism is right
+    wrong   another failure, or the failure where only its mechanism is right, or several without the right one
+    listed  two or three failures, for an error that is none of the catalogue's
     """
     if answer == UNKNOWN:
         return ""
     if answer == labelled.label:
         return "right"
     names = answer.removesuffix(MECHANISM).split(OR)
-    if labelled.answer not in names or not answer.endswith(MECHANISM):
-        return "wrong"
-    if labelled.mechanism:
-        return "right"
-    return "one_of" if len(names) > 1 else "less"
+    if len(names) > 1:
+        return "listed" if labelled.answer == UNKNOWN else "one_of" if labelled.answer in names else "wrong"
+    return "less" if labelled.answer in names and answer.endswith(MECHANISM) else "wrong"
 
 
 def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
@@ -133,7 +131,15 @@ def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
 
 def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
     """Precision and recall as Markdown, and each log that was answered otherwise."""
-    columns = ("of the catalogue", "others", "named rightly", "one of several", "the mechanism alone", "named wrongly")
+    columns = (
+        "of the catalogue",
+        "others",
+        "named rightly",
+        "one of several",
+        "the mechanism alone",
+        "named wrongly",
+        "others listed",
+    )
     scores = score(answers)
     rows = []
     for scored in scores:
@@ -143,7 +149,7 @@ def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
     missed = [
         f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
         for labelled, answer in answers
-        if worth(labelled, answer) != ("" if labelled.answer == UNKNOWN else "right")
+        if worth(labelled, answer) not in (("", "listed") if labelled.answer == UNKNOWN else ("right", "one_of"))
     ]
     return "\n".join([*lines, "", "Answered otherwise:", "", *missed] if missed else lines)
 

@@ -46,6 +46,7 @@ class Match:
     against    what excludes it
     where      the places in which runs raised the error, as far as the log leaves them
     mechanism  what happens to any such model, where nothing in the log shows that it is the failure's own
+    only_if    what else must be so, in words, where the log doesn't show it
     by         the fact of a model that it is found by where there was no error: see `recognition.Model`
     later      that the log is of a process that loads what a run left: `signature` is then what that run did
     """
@@ -56,6 +57,7 @@ class Match:
     against: str = ""
     where: frozenset[Place] = frozenset()
     mechanism: str = ""
+    only_if: str = ""
     by: str = ""
     later: bool = False
 
@@ -71,6 +73,7 @@ class Support(Enum):
     ERROR = auto()  # no other mistake raises the error
     LOG = auto()  # something else in the log
     OPTIONS = auto()  # only what the options say of the run
+    PARTLY = auto()  # something in the log, if what else it takes is so
     MECHANISM = auto()  # something in the log, but only to its mechanism
     NOTHING = auto()
 
@@ -101,7 +104,8 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
 
     1. It is excluded where no run raised the error under the log's strategy and checkpointing mode.
     2. It is excluded where other mistakes raise the error too and nothing else points to this failure.
-    3. It is likely, and only its mechanism is named, where no more than the mechanism shows.
+    3. It is likely, and only its mechanism is named, where no more than the mechanism shows; or on a condition,
+       `only_if`, where the log points to the failure but for that.
     4. It is certain where the log itself points to it, strategy and mode are known, and the measured stack that is
        nearest to the log's versions raises the error.
     5. Otherwise it is likely.
@@ -124,6 +128,8 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
         case Support.ERROR | Support.LOG if places and _place_known(hints, modes, everywhere):
             nearest_raises = not nearest.disappeared(failure, signature, places, hints.versions)
             return Match(failure, signature, CERTAIN if nearest_raises else LIKELY, where=places)
+        case Support.PARTLY:
+            return Match(failure, signature, LIKELY, where=places, only_if=_open(failure, signature, hints))
     return Match(failure, signature, LIKELY, where=places)
 
 
@@ -131,13 +137,22 @@ def support(failure: Failure, signature: str, hints: Hints) -> Support:
     """What points to a failure whose error a log has."""
     conditions, same = failure.recognition.of(signature).any_of, mechanism(failure, signature)
     log_and_options = f"{hints.context}\n{hints.asked}"
-    if conditions and met(conditions, hints.context):
+    closed = [condition for condition in conditions if not condition.only_if]
+    if any(condition.holds(hints.context) for condition in closed):
         return Support.LOG
-    if conditions and met(conditions, log_and_options):
+    if any(condition.holds(log_and_options) for condition in closed):
         return Support.OPTIONS
+    if _open(failure, signature, hints):
+        return Support.PARTLY
     if same and met(same.any_of, log_and_options):
         return Support.MECHANISM
     return Support.NOTHING if conditions or same else Support.ERROR
+
+
+def _open(failure: Failure, signature: str, hints: Hints) -> str:
+    """What else must be so of the first condition that a log meets so far; empty if it meets none of that kind."""
+    conditions = failure.recognition.of(signature).any_of
+    return next((each.only_if for each in conditions if each.only_if and each.holds(hints.context)), "")
 
 
 def _judge_loading(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:
@@ -193,12 +208,6 @@ def sharing(best: Match, among: Iterable[Match]) -> tuple[Match, ...]:
 
 def name_of(best: Match, either: Sequence[Match]) -> str:
     return " or ".join(match.failure.name for match in (best, *either))
-
-
-def apart(best: Match, either: Sequence[Match]) -> list[str]:
-    """What would distinguish failures that have one mechanism or show the same, a line for each; nothing for one."""
-    every = (best, *either) if either else ()
-    return [f"{match.failure.name} if there is {match.distinguished_by or match.failure.title}" for match in every]
 
 
 def worded(fates: Iterable[Fate], mechanism: str) -> list[Fate]:

@@ -115,9 +115,9 @@ def test_its_cells_are_listed_run_and_blessed(copy):
 def test_its_error_is_diagnosed_and_certain_only_with_its_context(copy):
     (copy / "run.log").write_text(f"12 marsupials loaded\n{ERROR}")
     answer = json.loads(faultline(copy, "diagnose", "run.log", "--json"))
-    assert (answer["answer"], answer["sure"]) == (NAME, "certain")
+    assert (answer["failure"], answer["sure"]) == (NAME, "certain")
     (copy / "run.log").write_text(ERROR)
-    assert "Not decided" in faultline(copy, "diagnose", "run.log", code=EXIT_UNEXPECTED)
+    assert f"It is {NAME} if there is" in faultline(copy, "diagnose", "run.log", code=EXIT_UNEXPECTED)
 
 
 def test_its_warning_is_reported(copy):

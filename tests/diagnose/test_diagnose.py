@@ -24,7 +24,7 @@ from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.diagnose import data, view
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose.details import Details, details
-from faultline.diagnose.diagnosis import UNKNOWN, diagnose
+from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, diagnose
 from faultline.maintain import score
 from faultline.observations import matching, measured, nearest, remedies, store, verdicts
 from faultline.observations.matching import CERTAIN, LIKELY, Hints
@@ -76,9 +76,8 @@ def test_nothing_is_named_wrongly_and_most_is_named():
     answers = [(sample, score.answer_of(score.diagnosed(sample))) for sample in SAMPLES]
     assert not [(sample.name, stated) for sample, stated in answers if score.worth(sample, stated) == "wrong"]
     by_group = {scored.group: scored for scored in score.score(answers)}
-    for group, recall, named in ((score.WITH_PLACE, 0.89, 0.97), ("all", 0.88, 0.94)):
+    for group, recall in ((score.WITH_PLACE, 0.94), ("all", 0.94)):
         assert by_group[group].shares["recall"] >= recall, f"{group}: too few"
-        assert by_group[group].shares["named at all"] >= named, f"{group}: too few"
     text = (score.FIXTURES / "README.md").read_text(encoding="utf-8")
     assert score.table(answers) in text, "fixtures/README.md says otherwise: faultline maintain score"
 
@@ -114,7 +113,7 @@ def test_near_misses_that_were_made_are_what_the_libraries_say(tmp_path):
 @pytest.mark.parametrize("sample", PASTED, ids=lambda sample: sample.name)
 def test_prefixes_line_ends_and_noise_change_no_answer(sample):
     """Breaks when the same log is known from one launcher and not from another."""
-    expected = score.diagnosed(sample).answer
+    expected = score.diagnosed(sample).named
     lines = sample.log.decode().splitlines()
     for same in (
         "\r\n".join(lines),
@@ -123,7 +122,7 @@ def test_prefixes_line_ends_and_noise_change_no_answer(sample):
         "\n".join(f"\x1b[31m{line}\x1b[0m" for line in lines),
         "a healthy line\r 10%|#\n" * 99 + "\n".join(lines) + "\n",
     ):
-        assert diagnosed(same).answer == expected
+        assert diagnosed(same).named == expected
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.group[-4:]} {sample.name}")
@@ -141,7 +140,7 @@ def test_any_mixture_of_real_lines_is_read_the_same_either_way(lines):
 def test_words_that_others_share_need_more_than_themselves():
     """The near miss passes and the same words with what bears them out are found."""
     alone = diagnosed(NO_GRAD)
-    assert alone.answer == UNKNOWN and alone.alike[0].failure.name == "grpo_lora_no_grad"
+    assert alone.named == "" and alone.alike[0].failure.name == "grpo_lora_no_grad"
     assert diagnosed(
         "UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n" + NO_GRAD
     ).match
@@ -162,12 +161,12 @@ def test_words_that_others_share_need_more_than_themselves():
         (
             '  File "prepare.py", line 9, in <module>\n    data = pickle.load(open("tokenized.pkl", "rb"))\n'
             '  File "datasets/table.py", line 1093, in __setstate__\n',
-            UNKNOWN,
+            score.UNKNOWN,
         ),
         (
             '  File "prepare.py", line 9, in <module>\n    data = load_from_disk("data")\n'
             '  File "datasets/table.py", line 1083, in from_file\n',
-            UNKNOWN,
+            score.UNKNOWN,
         ),
     ],
 )
@@ -224,13 +223,12 @@ GOT_NONE = UNUSED + "Parameters which did not receive grad for rank 0: "
 def test_parameters_without_a_gradient_are_the_mechanism_and_no_more(text, asked, log):
     """Breaks when a GAN's log, or an LSTM's, is said to be Gemma3's vision tower, or hears first what helps that."""
     for how in ({}, place("ddp", "off")):
-        match = diagnosed(text, **how).match
-        assert (match.failure.name, match.sure) == ("ddp_unused_vision_tower", LIKELY) and match.mechanism
+        answer = diagnosed(text, **how)
+        assert not answer.match and answer.several[0].failure.name == "ddp_unused_vision_tower"
+        assert all(each.mechanism and each.sure == LIKELY for each in answer.several)
     code, out, _ = asked("diagnose", log(text), "--strategy", "ddp", "--checkpointing", "off")
-    assert code == 0 and "the same mechanism: parameters that got no gradient" in out
-    helps = out.split("What helps")[1].splitlines()
-    assert "every parameter" in "".join(helps[1:4]) and "find_unused_parameters" in "".join(helps[1:4])
-    assert "vision" not in "".join(helps[1:4]) and "certain" not in out
+    assert code == 0 and out.startswith("One of several  the same mechanism: parameters that got no gradient")
+    assert "find_unused_parameters" in out.split("What helps against all of them")[1] and "certain" not in out
 
 
 @pytest.mark.parametrize(
@@ -264,19 +262,19 @@ def test_of_failures_with_one_mechanism_all_are_named(asked, log):
     """Breaks when one of several is picked without a reason, or the same words elsewhere are taken for any of them."""
     answer = diagnosed(ENGINE + RELEASED, **place("zero3", "off"))
     names = ["zero3_lora_target_parameters_no_checkpoint", "zero3_dummy_loss"]
-    assert answer.match.sure == LIKELY and answer.match.mechanism
-    assert [answer.answer, *(match.failure.name for match in answer.either)] == names
+    assert answer.answer == SEVERAL and all(match.sure == LIKELY and match.mechanism for match in answer.several)
+    assert {match.failure.name for match in answer.several} == {*names}
     code, out, _ = asked("diagnose", log(ENGINE + RELEASED), "--strategy", "zero3", "--checkpointing", "off")
-    assert code == 0 and out.startswith(" or ".join(names)) and "certain" not in out
-    assert all(f"{name} if there is " in out for name in names) and "which of these failures it is, if any" in out
+    assert code == 0 and out.startswith("One of several  the same mechanism") and "certain" not in out
+    assert all(f"It is {name} if there is " in out for name in names) and "If none of these holds" in out
     code, out, _ = asked("diagnose", log(ENGINE + RELEASED), "--strategy", "zero3", "--json")
-    assert [entry["failure"] for entry in json.loads(out)["either"]] == names
-    assert all(entry["distinguished_by"] for entry in json.loads(out)["either"])
-    for other in (RELEASED, ENGINE.replace("engine.py", "other.py") + RELEASED):
-        assert diagnosed(other, **place("zero3", "off")).answer == UNKNOWN, "a forced guess"
-    assert diagnosed(ENGINE + RELEASED, **place("zero2", "off")).answer == UNKNOWN, "ZeRO-2 releases nothing"
+    listed = json.loads(out)
+    assert (listed["answer"], listed["failure"]) == (SEVERAL, "") and listed["mechanism"]
+    assert {entry["failure"] for entry in listed["several"]} == {*names}
+    assert all(entry["distinguished_by"] and entry["runs"] for entry in listed["several"])
+    assert diagnosed(ENGINE + RELEASED, **place("zero2", "off")).answer == NOT_THERE, "ZeRO-2 releases nothing"
     one = diagnosed("LoraConfig(target_parameters=['experts.down_proj'])\n" + ENGINE + RELEASED)
-    assert (one.answer, one.match.mechanism, one.either) == (names[0], "", ())
+    assert (one.named, one.match.mechanism, one.several) == (names[0], "", ())
 
 
 def test_failures_that_share_a_mechanism_say_what_tells_them_apart():
@@ -326,10 +324,10 @@ NO_FILE_5 = NO_FILE.partition("OSError")[0] + (
 def test_weights_without_elements_are_what_a_partitioned_model_saved(text, asked, log):
     """Breaks when who loads what ZeRO-3 left hears only that shapes differ, or the loader's strategy decides."""
     empty = diagnosed("deepspeed config: zero_stage: 2\n" + text.format("torch.Size([0])", "torch.Size([32000, 4096])"))
-    assert empty.answer == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
+    assert empty.named == "zero3_save_pretrained_empty" and empty.match.sure == LIKELY
     assert {strategy for strategy, _ in empty.match.where} >= {"zero3", "zero3-offload"}
     for shapes in (("torch.Size([32000, 4096])", "torch.Size([0])"), ("torch.Size([3, 4])", "torch.Size([4, 4])")):
-        assert diagnosed(text.format(*shapes)).answer == UNKNOWN
+        assert diagnosed(text.format(*shapes)).named == ""
     code, out, _ = asked("diagnose", log(text.format("torch.Size([0])", "torch.Size([32])")))
     assert (
         code == 0 and "such a run left the checkpoint" in out and "refuted      `ignore_mismatched_sizes=True`" in out
@@ -341,10 +339,10 @@ def test_a_folder_without_weights_is_the_sharded_save_only_where_the_log_says_sh
     """Breaks when any wrong path is taken for FSDP's save, or that isn't known where the log has its settings."""
     for line in ("fsdp_state_dict_type: SHARDED_STATE_DICT\n", "saved out/final/pytorch_model_fsdp_0/__0_0.distcp\n"):
         results = diagnosed(line + text)
-        assert results.answer == "fsdp_sharded_save_model_writes_nothing" and results.match.sure == LIKELY
+        assert results.named == "fsdp_sharded_save_model_writes_nothing" and results.match.sure == LIKELY
     for line in ("", "fsdp_state_dict_type: FULL_STATE_DICT\n"):
         results = diagnosed(line + text)
-        assert results.answer == UNKNOWN
+        assert results.named == ""
         assert [match.failure.name for match in results.alike] == ["fsdp_sharded_save_model_writes_nothing"]
 
 
@@ -354,11 +352,11 @@ def test_an_empty_name_is_a_reference_model_only_where_one_is_loaded():
     stated += "the maximum length is 96: ''.\n"
     for kind in ("OSError", "huggingface_hub.errors.HFValidationError"):
         bare = diagnosed(f"{kind}: {stated}")
-        assert bare.answer == UNKNOWN and [m.failure.name for m in bare.alike] == ["ref_model_reloaded_from_path"]
+        assert bare.named == "" and [m.failure.name for m in bare.alike] == ["ref_model_reloaded_from_path"]
     frame = '  File "/x/trl/trainer/dpo_trainer.py", line 5, in __init__\n'
     frame += "    self.ref_model = create_model_from_path(name)\n"
     assert (
-        diagnosed(f"Traceback (most recent call last):\n{frame}OSError: {stated}").answer
+        diagnosed(f"Traceback (most recent call last):\n{frame}OSError: {stated}").named
         == "ref_model_reloaded_from_path"
     )
 
@@ -367,25 +365,16 @@ def test_a_mode_that_was_never_run_speaks_against_nothing():
     """Breaks when a failure that was measured without checkpointing, as that has no part in it, isn't known with it."""
     words = "RuntimeError: aten.mm.default got mixed torch.Tensor and DTensor\n"
     answer = diagnosed("gradient_checkpointing=True\n" + words, strategies=frozenset(["fsdp2"]))
-    assert answer.answer == "fsdp2_method_or_child_outside_root_forward" and answer.match.sure == LIKELY
+    assert answer.named == "fsdp2_method_or_child_outside_root_forward" and answer.match.sure == LIKELY
     assert diagnosed(words, **place("fsdp2", "off")).match.sure == CERTAIN
-    assert diagnosed(words, **place("fsdp1-full", "off")).answer != answer.answer
-
-
-def test_a_recorded_run_that_has_a_name_is_told_by_it(asked, log):
-    """Breaks when a run is said to have no name for an error that errors.jsonl names."""
-    code, out, _ = asked("diagnose", log(NO_GRAD))
-    assert code == 1 and out.startswith("Not decided")
-    assert re.search(r"Seen in our own runs: \w+ \([\w-]+\) in \w+/", out)
+    assert diagnosed(words, **place("fsdp1-full", "off")).answer != answer.named
 
 
 def test_a_reference_model_on_the_cpu_is_this_failure_only_under_fsdp():
     words = "    ref_logps = self.ref_model(batch)\nRuntimeError: Expected all tensors to be on the same device\n"
-    assert (
-        diagnosed(words).answer == UNKNOWN and diagnosed("--fsdp full_shard\n" + words).answer == "fsdp_reference_model"
-    )
-    assert diagnosed(words, strategies=frozenset(["fsdp2"])).answer == "fsdp_reference_model"
-    assert diagnosed("--deepspeed zero3\n" + words).answer == UNKNOWN
+    assert diagnosed(words).match.only_if and not diagnosed("--fsdp full_shard\n" + words).match.only_if
+    assert diagnosed(words, strategies=frozenset(["fsdp2"])).named == "fsdp_reference_model"
+    assert diagnosed("--deepspeed zero3\n" + words).named == ""
 
 
 def test_a_place_where_it_never_happened_speaks_against_it():
@@ -394,18 +383,18 @@ def test_a_place_where_it_never_happened_speaks_against_it():
     assert diagnosed(TWICE, **place("zero2", "reentrant")).match.sure == CERTAIN
     for elsewhere in (place("zero2", "non-reentrant"), place("fsdp2", "reentrant")):
         answer = diagnosed(TWICE, **elsewhere)
-        assert answer.answer == UNKNOWN and "no run ended so" in answer.alike[0].against
+        assert answer.named == "" and "no run ended so" in answer.alike[0].against
     off = diagnosed("gradient_checkpointing=False\n" + TWICE)
-    assert off.answer == UNKNOWN
+    assert off.named == ""
 
 
 def test_unused_parameters_that_ddp_looks_for_are_another_error():
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     since = "Since `find_unused_parameters=True` is enabled, this likely means that not all outputs participate.\n"
-    assert diagnosed(words).answer == "ddp_unused_vision_tower" and diagnosed(words + since).answer == UNKNOWN
+    assert diagnosed(words).answer == SEVERAL and diagnosed(words + since).answer == NOT_THERE
     advice = "passing the keyword argument find_unused_parameters=True to torch.nn.parallel.DistributedDataParallel\n"
-    assert diagnosed(words + advice).answer == "ddp_unused_vision_tower", "advice is taken for what was done"
-    assert diagnosed("model = DistributedDataParallel(model, find_unused_parameters=True)\n" + words).answer == UNKNOWN
+    assert diagnosed(words + advice).answer == SEVERAL, "advice is taken for what was done"
+    assert diagnosed("model = DistributedDataParallel(model, find_unused_parameters=True)\n" + words).named == ""
 
 
 def test_a_later_error_is_not_taken_for_the_first():
@@ -414,7 +403,7 @@ def test_a_later_error_is_not_taken_for_the_first():
         'Traceback (most recent call last):\n  File "x", line 1\nRuntimeError: Expected to have finished reduction in'
         " the prior iteration\n"
     )
-    assert diagnosed(text).answer == UNKNOWN and "out of memory" in diagnosed(text).search
+    assert diagnosed(text).named == "" and "out of memory" in diagnosed(text).search
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -437,9 +426,9 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     code, out, _ = asked("diagnose", log(text), "--json")
     seen = json.loads(out)["seen"]
     assert (
-        code == 1 and seen and all("/zero3" in entry["cell"] and "/non-reentrant/" in entry["cell"] for entry in seen)
+        code == 0 and seen and all("/zero3" in entry["cell"] and "/non-reentrant/" in entry["cell"] for entry in seen)
     )
-    assert seen[-1]["cell"] in asked("diagnose", log(text))[1]
+    assert "[88 runs ended so]" in asked("diagnose", log(text))[1]
     assert not measured.seen("ValueError: of nobody")
 
 
@@ -533,8 +522,8 @@ def test_a_context_is_more_than_the_line_that_raises():
 def test_that_checkpointing_is_on_bears_nothing_out_that_isnt_about_it(mode):
     """Breaks when a mode in the log, or in the options, stands for the frame that a failure is known by."""
     log = (score.NEAR_MISSES / "made-vector-in-a-checkpointed-product.log").read_text()
-    assert diagnosed(log).answer == UNKNOWN
-    assert diagnosed(log, **place("fsdp1-full", mode)).answer == UNKNOWN
+    assert diagnosed(log).named == ""
+    assert diagnosed(log, **place("fsdp1-full", mode)).named == ""
 
 
 def test_every_mechanism_has_a_remedy_in_words_for_any_model():
@@ -654,10 +643,10 @@ def test_messages_name_the_file_and_the_way_on(asked, log, monkeypatch):
 def test_an_error_that_the_catalogue_lacks_is_told_apart_from_one_that_is_not_decided(asked, log):
     """Breaks when the same headline stands over an error that nobody knows and one that our own runs raised."""
     assert asked("diagnose", log("ValueError: of nobody\n"))[1].startswith("Not in the catalogue\n")
-    assert asked("diagnose", log(NO_GRAD))[1].startswith("Not decided  the catalogue has this error")
+    assert asked("diagnose", log(NO_GRAD))[1].startswith("One of several  the error alone doesn't show which")
     assert asked("diagnose", log("fine\n"))[1] == "No error found in this log\n"
     memory = asked("diagnose", log("torch.OutOfMemoryError: CUDA out of memory.\n"))[1]
-    assert "no failure of distributed training" in memory and memory.startswith("Not in the catalogue\n")
+    assert memory.startswith("Not in the catalogue  plain out of memory") and memory.count("\n") == 1
 
 
 def test_a_person_reads_the_name_then_why_then_what_helps(asked, log):
@@ -680,7 +669,12 @@ def test_json_has_it_all(asked, log):
         "diagnose", log("[rank1]: " + TWICE), "--strategy", "zero2", "--checkpointing", "reentrant", "--json"
     )
     answer = json.loads(out)
-    assert code == 0 and answer["answer"] == "zero_double_reduction" and answer["sure"] == CERTAIN
+    assert (
+        code == 0
+        and answer["answer"] == NAMED
+        and answer["failure"] == "zero_double_reduction"
+        and answer["sure"] == CERTAIN
+    )
     assert answer["cause"]["rank"] == 1 and answer["cause"]["line"] == 1 and answer["measured"] == "there"
     assert {claim["verdict"] for claim in answer["claims"]} == {"verified", "refuted"}
     page = (paths.ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8")
@@ -688,7 +682,7 @@ def test_json_has_it_all(asked, log):
     keys = [row.split(" | ")[0] for row in section.splitlines()[2:]]
     assert {key for row in keys for key in re.findall("`(\\w+)`", row)} == {*answer}, "the page's keys are others"
     code, out, _ = asked("diagnose", log("ValueError: 12 of /a/b\n"), "--json")
-    assert json.loads(out)["answer"] == UNKNOWN and json.loads(out)["search"] == "ValueError"
+    assert json.loads(out)["answer"] == NOT_THERE and json.loads(out)["search"] == "ValueError"
 
 
 def test_versions_come_from_the_log_or_from_a_stack(asked, log):
@@ -724,11 +718,11 @@ def test_of_chained_errors_the_last_that_is_known_is_the_answer():
         frames + TWICE + link + frames + "KeyError: 'x'\n",
     ):
         answer = diagnosed(text)
-        assert answer.answer == "zero_double_reduction" and "already been reduced" in answer.cause.text
+        assert answer.named == "zero_double_reduction" and "already been reduced" in answer.cause.text
     neither = diagnosed(frames + "KeyError: 'x'\n" + link + frames + "ValueError: y\n")
-    assert neither.answer == UNKNOWN and neither.search == "KeyError \"'x'\""
+    assert neither.named == "" and neither.search == "KeyError \"'x'\""
     known_later = diagnosed(frames + "KeyError: 'x'\n\n" + frames + TWICE)
-    assert known_later.answer == UNKNOWN, "an error that only came later is of no chain"
+    assert known_later.named == "", "an error that only came later is of no chain"
 
 
 def test_words_to_search_for_are_the_errors_own():
@@ -740,5 +734,5 @@ def test_timeouts_alone_are_unknown_and_told(asked, log):
     """Breaks when ranks that waited in vain are taken for the cause, or nobody says which they are."""
     text = "".join(f"[rank{n}]: [Rank {n}] Watchdog caught collective operation timeout: x\n" for n in (3, 5))
     code, out, _ = asked("diagnose", log(text + "Fatal Python error: Aborted\n"))
-    assert code == 1 and out.startswith("This log only shows the aftermath.") and "ranks 3, 5 timed out" in out
+    assert code == 1 and out.startswith("This log only shows the aftermath.") and "Ranks 3, 5 waited" in out
     assert out.index("Watchdog") < out.index("Aborted"), "the events aren't in the order of the log"

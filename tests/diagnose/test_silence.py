@@ -11,7 +11,7 @@ from rich.console import Console
 from faultline.diagnose import lines as diagnose_lines
 from faultline.diagnose import view
 from faultline.diagnose.details import details
-from faultline.diagnose.diagnosis import UNKNOWN, diagnose
+from faultline.diagnose.diagnosis import diagnose
 from faultline.diagnose.silent import FEWEST, Silence
 
 # A step as trainers log it: transformers 4 and 5, ms-swift, torchtitan and verl.
@@ -45,7 +45,7 @@ def test_steps_without_a_gradient_are_told(form, norm, expected):
     """Breaks when somebody whose run learns nothing hears that there is nothing in the log."""
     answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
     assert answer.silence == Silence(expected, 5, "train.log", 2, 6, like(answer))
-    assert answer.answer == UNKNOWN, "a guess was forced"
+    assert answer.named == "", "a guess was forced"
     assert f"grad_norm is {expected} in every step that it logs" in shown(answer) and "train.log:2-6" in shown(answer)
 
 
@@ -112,7 +112,7 @@ def test_a_warning_that_is_all_that_a_failure_prints_is_named_with_it(norm):
     answer = diagnosed("Loading", WARNING, "  warnings.warn(", *[FORMS[0].format(norm)] * 4 * bool(norm))
     [warned] = answer.warned
     assert (warned.failure, warned.line) == ("reentrant_frozen_embeddings_adapters", 2)
-    assert answer.answer == UNKNOWN, "the warning alone is harmless where the part is frozen on purpose"
+    assert answer.named == "", "the warning alone is harmless where the part is frozen on purpose"
     text = shown(answer)
     assert "train.log:2" in text and "It is that failure if weights inside" in text and "fsdp2" in text
 

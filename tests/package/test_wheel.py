@@ -90,7 +90,7 @@ def test_the_base_install_answers_from_another_folder(base, tmp_path):
     assert named.returncode == 0 and "zero_double_reduction" in named.stdout and "train.log:" in named.stdout
     assert "\nDetails        faultline show zero_double_reduction" in named.stdout, "the next command can't be typed"
     piped = json.loads(base("diagnose", "--json", "-", cwd=tmp_path, stdin=LOG.read_text()).stdout)
-    assert piped["answer"] == "zero_double_reduction"
+    assert piped["failure"] == "zero_double_reduction"
     assert "custom_loss_ignores_num_items" in base("list", cwd=tmp_path).stdout
     assert "verified" in base("show", "zero_double_reduction", cwd=tmp_path).stdout
     assert "It trains in some of these cells" in base("explain", "conditional", cwd=tmp_path).stdout

@@ -1,0 +1,127 @@
+"""One of several: the failures that an error may be where a log doesn't show which, and what helps against all."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from faultline.catalogue import Claim, Failure
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did, Signature
+from faultline.catalogue.recognition import met, patterns_met
+from faultline.cells import claims
+from faultline.cells.cell import Cell
+from faultline.cells.claims import NOT_RUN, Outcomes
+from faultline.observations import measured, store
+from faultline.observations.matching import SHARED, Hints, Match, judge
+from faultline.observations.measured import beginning, place
+from faultline.observations.remedies import Fate
+from faultline.observations.store import Error, Row
+
+MOST = 3  # failures that are shown
+SHORTEST = 60  # characters of an error that may be the beginning of a longer one
+
+
+def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
+    """The failures that an error may be, the likeliest first, at most `MOST`; none if these aren't at least two.
+
+    They are those of which only the error's words are in the log, and those whose cells ended with the error as
+    another failure's, if their recognise.toml says what would show that it is they. A place in which no run ended so
+    still excludes a failure.
+    """
+    every = {match.failure.name: match for match in excluded}
+    for error in store.errors().values():
+        failure = failures().get(error.failure)
+        if not failure or failure.name in every or not failure.recognition.of(error.signature).distinguished_by:
+            continue
+        if _worded_so(failure, error, text):
+            every[failure.name] = judge(failure, error.signature, hints)
+    among = [match for match in every.values() if _may_be(match, hints)]
+    return likeliest(among, hints) if len(among) > 1 else ()
+
+
+def _worded_so(failure: Failure, error: Error, text: str) -> bool:
+    """Whether a text has the words of a recorded error, be it cut short."""
+    cut_short = beginning(error.text).startswith(beginning(text).rstrip(" .…")) and len(text) >= SHORTEST
+    return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text))
+
+
+def _may_be(match: Match, hints: Hints) -> bool:
+    """Whether nothing but what isn't there speaks against a failure."""
+    may_be = match.failure.recognition.of(match.signature).may_be
+    return (bool(match.sure) or match.against == SHARED) and met(may_be, f"{hints.context}\n{hints.asked}")
+
+
+def likeliest(among: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
+    """The first `MOST` of several failures: those that more of the log fits, then those that more runs ended as."""
+
+    def order(match: Match) -> tuple[int, int, str]:
+        conditions = match.failure.recognition.of(match.signature).any_of
+        return -patterns_met(conditions, hints.context), -runs(match), match.failure.name
+
+    return tuple(sorted(among, key=order)[:MOST])
+
+
+def runs(match: Match) -> int:
+    """How many recorded runs ended with a failure's error."""
+    return sum(map(len, measured.recorded(match.failure.name, match.signature).values()))
+
+
+def distinctions(several: Sequence[Match]) -> list[str]:
+    """What would show which of several failures it is, a line for each."""
+    return [f"It is {m.failure.name} if there is {m.distinguished_by or m.failure.title}" for m in several]
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """The cells in which a remedy was put to the test against one failure, and those in which it helped."""
+
+    helped: int
+    cells: int
+
+
+def helps_all(several: Sequence[Match]) -> list[Fate]:
+    """The remedies that help against each of several failures: what they change in the matrix is the same.
+
+    They are verified where every cell of every failure that shows the error trains with them, else conditional where
+    some cell of every failure does.
+    """
+    by_swap: dict[frozenset[tuple[str, str]], tuple[str, Claim]] = {}
+    for match in several:
+        for key, claim in match.failure.claims.items():
+            if claim.kind == "helps" and "stack" not in claim.swap and "variant" not in claim.swap:
+                by_swap.setdefault(frozenset(claim.swap.items()), (key, claim))
+    fates = []
+    for key, claim in by_swap.values():
+        tallies = [_tally(match, claim) for match in several]
+        if all(tally.helped for tally in tallies):
+            helped, cells = sum(t.helped for t in tallies), sum(t.cells for t in tallies)
+            said = replace(claim, text=claim.general or claim.text)
+            fates.append(Fate(key, said, "verified" if helped == cells else "conditional", helped, cells, ()))
+    return fates
+
+
+def _tally(match: Match, claim: Claim) -> _Tally:
+    """How a remedy fares in the cells that end with a failure's error, the broken ones if there are any: it helps in a
+    cell if it does so on every stack. A swapped cell that ends with another error, which is no failure's, says
+    nothing."""
+    helps: dict[bool, dict[Cell, bool]] = {True: {}, False: {}}
+    for known in _known(match.failure):
+        for cell, did in known.items():
+            if did.signature != match.signature or (match.where and place(cell) not in match.where):
+                continue
+            other = known.get(claims.swapped(match.failure, claim, cell))
+            if other and other.outcome not in NOT_RUN and other.signature != Signature.OTHER:
+                there = helps[cell.broken]
+                there[cell] = there.get(cell, True) and other.outcome == "trains"
+    chosen = helps[True] or helps[False]
+    return _Tally(sum(chosen.values()), len(chosen))
+
+
+def _known(failure: Failure) -> list[Outcomes]:
+    """What the cells of a failure did: by the rules of today's stack, then as recorded on each other one."""
+    by_stack: dict[str, dict[Cell, Did]] = {}
+    rows: Mapping[Cell, Sequence[Row]] = store.rows(failure.name)
+    for cell, each in rows.items():
+        for row in each:
+            by_stack.setdefault(row.stack, {})[cell] = row.did
+    return [measured.outcomes(failure), *by_stack.values()]

@@ -1,0 +1,179 @@
+"""One of several: which failures are shown, how they are told apart, and what helps against all of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from faultline.catalogue import loading
+from faultline.catalogue.recognition import Condition, Error
+from faultline.diagnose import lines as diagnose_lines
+from faultline.diagnose import view
+from faultline.diagnose.data import as_json
+from faultline.diagnose.details import details
+from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, diagnose
+from faultline.maintain import score
+from faultline.observations import measured, several
+from faultline.observations.matching import CERTAIN, Hints
+
+FAILURES = loading.failures()
+NO_GRAD = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
+UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+RECOMPUTED = (
+    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following tensors have "
+    "different metadata than during the forward pass."
+)
+EMPTY = f"""{RECOMPUTED}
+tensor at position 13:
+saved metadata: {{'shape': torch.Size([1024, 1024]), 'dtype': torch.bfloat16}}
+recomputed metadata: {{'shape': torch.Size([0]), 'dtype': torch.bfloat16}}
+"""
+PASTED = [sample for sample in score.labelled_logs() if sample.group in (score.PASTED, score.NEAR_MISS)]
+LINES = sorted({line for sample in PASTED for line in sample.log.decode().splitlines() if line.strip()})
+
+
+def diagnosed(text, **how):
+    return diagnose(
+        lambda wanted: diagnose_lines.lines("log", io.BytesIO(text.encode()), wanted), Hints(**how) if how else None
+    )
+
+
+def printed(answer):
+    shown = io.StringIO()
+    view.show(Console(file=shown, width=200), answer, details(answer))
+    return shown.getvalue()
+
+
+def names(answer):
+    return [match.failure.name for match in answer.several]
+
+
+@pytest.mark.parametrize("text", [NO_GRAD, NO_GRAD.removeprefix("RuntimeError: "), UNUSED, RECOMPUTED])
+def test_the_lines_that_people_paste_alone_are_one_of_several(text):
+    """Breaks when the most pasted lines get no answer, or one that says two things at once."""
+    answer = diagnosed(text)
+    out = printed(answer)
+    assert answer.answer == SEVERAL and out.startswith("One of several  ")
+    assert "Not in the catalogue" not in out and "If none of these holds, it is not in the catalogue." in out
+    assert len(re.findall("^  It is [a-z0-9_]+ if there is .+ runs ended so]$", out, re.MULTILINE)) == len(
+        names(answer)
+    )
+
+
+def test_an_empty_recomputed_shape_is_zero3s():
+    """Breaks when the lines below the error, which have the shape, are not read without a traceback above it."""
+    assert diagnosed(EMPTY).named == "zero3_nonreentrant_frozen_checkpointerror"
+    assert diagnosed(" ".join(EMPTY.split())).named == "zero3_nonreentrant_frozen_checkpointerror"
+    assert all("ZeRO-3" in match.distinguished_by for match in diagnosed(RECOMPUTED).several)
+    assert diagnosed(EMPTY.replace("[0]", "[964]")).answer == NOT_THERE, "another shape is no placeholder of ZeRO-3"
+
+
+def test_a_reference_model_left_on_the_cpu_is_named_on_a_condition():
+    """Breaks when a traceback through a reference model gets no answer, or one that hides what it takes."""
+    log = """Traceback (most recent call last):
+  File "trl/trainer/grpo_trainer.py", line 1241, in _get_per_token_logps
+    ref_per_token_logps = self._get_per_token_logps(self.ref_model, prompt_completion_ids)
+RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!
+"""
+    answer = diagnosed(log)
+    assert answer.named == "fsdp_reference_model" and answer.match.only_if == "it ran under FSDP"
+    assert "likely  if it ran under FSDP, which this log doesn't show" in printed(answer)
+    assert diagnosed(f"--fsdp full_shard\n{log}").match.only_if == ""
+    assert diagnosed(log, strategies=frozenset(["zero3"])).answer == NOT_THERE
+    assert diagnosed(log.replace("ref_model", "model")).answer == NOT_THERE
+
+
+def test_the_failure_that_more_of_the_log_fits_comes_first():
+    """Breaks when several failures are shown by their names alone."""
+    by_runs = [several.runs(match) for match in diagnosed(NO_GRAD).several]
+    assert by_runs == sorted(by_runs, reverse=True)
+    ready = "RuntimeError: Expected to mark a variable ready only once.\n"
+    assert names(diagnosed(ready)) != names(diagnosed(f"use_lora: true\n{ready}"))
+    assert names(diagnosed(f"use_lora: true\n{ready}"))[0] == "ddp_peft_reentrant_ready_twice"
+
+
+def test_a_place_excludes_one_of_several_too():
+    for match in diagnosed(UNUSED, strategies=frozenset(["ddp"]), modes=frozenset(["off"])).several:
+        assert ("ddp", "off") in match.where
+    assert diagnosed(NO_GRAD, modes=frozenset(["off"])).answer == NOT_THERE
+
+
+def test_what_helps_against_all_was_measured_against_each():
+    """Breaks when a remedy of one failure is shown for another, against which nobody tried it."""
+    answer = diagnosed(NO_GRAD)
+    fates = {fate.key: fate for fate in details(answer).fates}
+    assert fates["off"].word == "verified" and "enable_input_require_grads" not in fates
+    assert details(diagnosed(UNUSED)).fates == [] and "No remedy was verified for all of them; for one:" in printed(
+        diagnosed(UNUSED)
+    )
+
+
+def test_every_error_with_conditions_says_in_words_what_distinguishes_it():
+    """Breaks when one of several can only be shown by its title."""
+    for failure in FAILURES.values():
+        for name, error in failure.recognition.error.items():
+            assert error.distinguished_by or not error.any_of, (failure.name, name)
+            assert not any(each.only_if for each in error.may_be), (failure.name, name)
+
+
+def test_words_that_anything_raises_need_a_reason_to_be_one_of_several():
+    devices = (
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    )
+    assert diagnosed(devices).answer == NOT_THERE
+    assert names(diagnosed(f"distributed_type: FSDP\n{devices}")) == [
+        "distillation_teacher_not_sharded",
+        "fsdp_reference_model",
+    ]
+
+
+def consistent(answer):
+    """What holds of every answer, whatever the log is."""
+    known = as_json(answer, details(answer))
+    assert known["answer"] in (NAMED, SEVERAL, NOT_THERE)
+    assert (known["answer"] == NAMED) == bool(known["failure"]) == bool(known["sure"])
+    assert (known["answer"] == SEVERAL) == (len(answer.several) in (2, 3)) and len(answer.several) != 1
+    assert len({*names(answer)}) == len(answer.several)
+    if known["answer"] == NOT_THERE:
+        assert not known["seen"] and not known["claims"], "none of the catalogue's, and cells that ended so"
+    assert json.dumps(known)
+    assert ("Not in the catalogue" in printed(answer)) <= (known["answer"] == NOT_THERE)
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=12))
+@example([NO_GRAD])
+@example(["IndexError: list index out of range"])
+def test_no_answer_says_two_things_at_once(lines):
+    consistent(diagnosed("\n".join(lines)))
+
+
+@pytest.mark.parametrize("sample", PASTED, ids=lambda sample: sample.name)
+def test_the_answer_to_every_real_log_says_one_thing(sample):
+    consistent(score.diagnosed(sample))
+
+
+@given(st.sampled_from(PASTED), st.data())
+def test_a_log_that_is_cut_or_wrapped_never_turns_to_another_certain_failure(sample, data):
+    """Breaks when a part of a log is taken for certain for something that the whole log isn't."""
+    whole = score.diagnosed(sample)
+    lines = sample.log.decode().splitlines()
+    first = data.draw(st.integers(0, len(lines) - 1))
+    left = lines[first : data.draw(st.integers(first + 1, len(lines)))]
+    before = data.draw(st.sampled_from(["", "[rank1]: ", "2025-04-02T10:11:12.345Z ", "> ", "trainer-0  | "]))
+    width = data.draw(st.sampled_from([0, 60, 100]))
+    wrapped = [line[at : at + width] for line in left for at in range(0, max(1, len(line)), width)] if width else left
+    part = diagnosed("\n".join(before + line for line in wrapped))
+    if part.match and part.match.sure == CERTAIN and whole.match:
+        assert part.named == whole.named
+
+
+def test_conditions_of_a_folder_are_read():
+    error = Error(may_be=(Condition(("x",)),))
+    assert error.may_be[0].holds("x") and not error.may_be[0].holds("y")
+    assert measured.recorded("grpo_lora_no_grad", "no-grad-fn")
