@@ -152,7 +152,7 @@ def export(
     """
     from faultline.export import command
 
-    return command.run(command.Request(cell, str(output), force, markdown))
+    return command.run(command.Request(options.cells(cell), str(output), force, markdown))
 
 
 def is_safe(
