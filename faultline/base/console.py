@@ -16,6 +16,13 @@ def write_line(console: Console, text: str | Text = "", style: str = "") -> None
     console.print(line, soft_wrap=True)
 
 
+def write_text(console: Console, text: str | Text, style: str = "") -> None:
+    """Prose: on a terminal it is broken between words, in a file nowhere."""
+    line = Text(one_line(text), style) if isinstance(text, str) else text
+    for part in line.wrap(console, console.width) if console.is_terminal else [line]:
+        write_line(console, part)
+
+
 def write_beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:
     """A name of so many characters, and a text wrapped beside it, in no word."""
     wrapped = textwrap.wrap(

@@ -11,7 +11,7 @@ from rich.table import Column
 from rich.table import Table as Columns
 from rich.text import Text
 
-from faultline.base.console import write_line
+from faultline.base.console import write_line, write_text
 from faultline.base.text import count, cut, here, one_line
 from faultline.catalogue.loading import failures
 from faultline.cells import words
@@ -45,23 +45,27 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
     for table in run.tables(results):
         title = Text(one_line(table.failure), style="bold")
         known = failures().get(table.failure)
-        write_line(console, title.append(f"  {known.title}", style="not bold dim") if known else title)
+        write_text(console, title.append(f"  {known.title}", style="not bold dim") if known else title)
         for line in _table(table, width):
             write_line(console, line)
         write_line(console)
     legend(console, f"{ABSENT} not run")
-    write_line(
+    write_text(
         console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim"
     )
-    write_line(console, totals(results, wrong))
+    write_text(console, totals(results, wrong))
 
 
 def legend(console: Console, absent: str) -> None:
     """The symbols of the outcomes, and what stands where there is none."""
-    text = Text()
-    for outcome, symbol in SYMBOLS.items():
-        text.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
-    write_line(console, text.append(absent, "dim"))
+    items = [Text(symbol, STYLES[outcome]).append(f" {outcome}", "default") for outcome, symbol in SYMBOLS.items()]
+    line = Text()
+    for item in (*items, Text(absent, "dim")):
+        if line and console.is_terminal and line.cell_len + item.cell_len + 2 > console.width:
+            write_line(console, line)
+            line = Text()
+        line.append("  " if line else "").append(item)
+    write_line(console, line)
 
 
 def columns(first: str, *others: str | Column) -> Columns:
