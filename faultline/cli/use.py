@@ -99,9 +99,11 @@ def audit(
         Literal["sarif", "github"] | None, Parameter(help="Print SARIF, or annotations for GitHub's workflows.")
     ] = None,
 ) -> int:
-    """List the failures whose conditions hold in a training project; by default, of the current folder.
+    """List the failures whose conditions hold in a training project.
 
-    Nothing of it is run. Exit code 1: a failure is certain. 0: none is, though some may be undecided.
+    By default, that of the current folder. Nothing of it is run.
+
+    Exit code 1: a failure is certain. 0: none is, though some may be undecided.
 
     Examples:
       faultline audit

@@ -11,7 +11,7 @@ from rich.table import Column
 from rich.table import Table as Columns
 from rich.text import Text
 
-from faultline.base.console import write_line, write_text
+from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
 from faultline.catalogue.loading import failures
 from faultline.cells import words
@@ -45,15 +45,15 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
     for table in run.tables(results):
         title = Text(one_line(table.failure), style="bold")
         known = failures().get(table.failure)
-        write_text(console, title.append(f"  {known.title}", style="not bold dim") if known else title)
+        write_line(console, title.append(f"  {known.title}", style="not bold dim") if known else title)
         for line in _table(table, width):
             write_line(console, line)
         write_line(console)
     legend(console, f"{ABSENT} not run")
-    write_text(
+    write_line(
         console, f"In each column: checkpointing {', '.join(CHECKPOINTING)}. {MARK} marks what is {wrong}.", "dim"
     )
-    write_text(console, totals(results, wrong))
+    write_line(console, totals(results, wrong))
 
 
 def legend(console: Console, absent: str) -> None:
