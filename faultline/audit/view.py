@@ -11,6 +11,7 @@ from faultline.audit.evidence import Observed
 from faultline.audit.project import Project, few
 from faultline.audit.undecided import label
 from faultline.audit.wording import holding, summary, undecided, value
+from faultline.base.console import write_line
 from faultline.base.packages import STACK
 from faultline.base.text import count, here, one_line
 from faultline.catalogue.loading import needs
@@ -29,24 +30,24 @@ def show(console: Console, project: Project, findings: Sequence[Finding], measur
         of_word = [finding for finding in findings if finding.word == word]
         _matches(console, project, [f for f in of_word if f.failure.name in measured], measured, word)
     hidden = any(finding.failure.name not in measured for finding in findings)
-    _line(console, Text(summary(findings) + ("; --all lists them" if hidden else ""), style="bold"))
+    write_line(console, Text(summary(findings) + ("; --all lists them" if hidden else ""), style="bold"))
 
 
 def _known(console: Console, project: Project) -> None:
-    _line(console, Text("Known", style="bold").append(f"  from {few(project.read)}", style="not bold dim"))
+    write_line(console, Text("Known", style="bold").append(f"  from {few(project.read)}", style="not bold dim"))
     for key in ("strategy", "checkpointing", "precision", "trainer", *needs(), *STACK):
         if key in project.left or key in project.versions:
             _row(console, f"{label(key)}:", f"{value(project, key)}  ({few(project.sources[key])})")
     _row(console, "unknown:", ", ".join(map(label, project.unknown)) or "nothing")
     for note in project.notes:
-        _line(console, Text(f"  {one_line(note)}", style="yellow"))
+        write_line(console, Text(f"  {one_line(note)}", style="yellow"))
     console.print()
 
 
 def _matches(console: Console, project: Project, findings: Sequence[Finding], measured: Measured, word: str) -> None:
     if findings:
         heading = f"{len(findings)} {word} {'match' if len(findings) == 1 else 'matches'}{RESTS.get(word, '')}"
-        _line(console, Text(heading, style="bold"))
+        write_line(console, Text(heading, style="bold"))
         console.print()
     for finding in findings:
         _finding(console, project, finding, measured[finding.failure.name])
@@ -56,13 +57,13 @@ def _matches(console: Console, project: Project, findings: Sequence[Finding], me
 def _finding(console: Console, project: Project, finding: Finding, measured: Sequence[Observed]) -> None:
     failure = finding.failure
     style = "bold red" if finding.certain else "bold yellow"
-    _line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
+    write_line(console, Text(failure.name, style=style).append(f"  {failure.title}", style="not bold default"))
     shared = [c for c in finding.cases[0].holds if all(c in case.holds for case in finding.cases)]
     _holds(console, project, shared)
     printed: set[tuple[str, str]] = set()
     for case, evidence in zip(finding.cases, measured, strict=True):
         if case is not finding.cases[0]:
-            _line(console, Text("  or", style="bold"))
+            write_line(console, Text("  or", style="bold"))
         _holds(console, project, [condition for condition in case.holds if condition not in shared])
         _case(console, project, case, evidence, printed)
     _row(console, "fixed in", failure.until)
@@ -103,8 +104,4 @@ def _holds(console: Console, project: Project, conditions: Sequence[str]) -> Non
 
 
 def _row(console: Console, label: str, text: str) -> None:
-    _line(console, Text(f"  {label}".ljust(16) + " ", style="bold").append(one_line(text), style="not bold"))
-
-
-def _line(console: Console, text: Text) -> None:
-    console.print(text, soft_wrap=True)
+    write_line(console, Text(f"  {label}".ljust(16) + " ", style="bold").append(one_line(text), style="not bold"))

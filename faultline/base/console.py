@@ -1,6 +1,7 @@
 """Lines on the terminal."""
 
 import io
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -9,11 +10,30 @@ from rich.text import Text
 
 from faultline.base.text import one_line, plain
 
+COMMAND = "faultline "  # in a line that somebody copies
+WIDEST = 20  # characters of a label beside which the rest of its text stands
+
 
 def write_line(console: Console, text: str | Text = "", style: str = "") -> None:
-    """One line as it is: no markup, no wrapping, nothing highlighted."""
+    """One line: no markup, nothing highlighted.
+
+    On a terminal a longer one is broken between words, and goes on beside its label, unless it has a command; in a
+    file it stays one line.
+    """
     line = Text(plain(text).replace("\n", " "), style) if isinstance(text, str) else text
-    console.print(line, soft_wrap=True)
+    if not console.is_terminal or line.cell_len <= console.width or COMMAND in line.plain:
+        console.print(line, soft_wrap=True)
+        return
+    label = re.match(r" *\S+(?: \S+)* {2,}", line.plain)
+    indent = label.end() if label and label.end() <= WIDEST else len(line.plain) - len(line.plain.lstrip()) + 2
+    ends, start, room = [], 0, console.width
+    for word in re.finditer(r"\S+", line.plain):
+        if word.end() - start > room and word.start() > start:
+            start, room = word.start(), console.width - indent
+            ends.append(start)
+    for number, part in enumerate(line.divide(ends)):
+        part.rstrip()
+        console.print(Text(" " * indent if number else "").append(part), soft_wrap=True)
 
 
 def write_beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:

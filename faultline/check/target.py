@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,11 @@ def parse(text: str, lora: str) -> Target:
             )
         path = inside
     if not path.exists():
+        on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not path.suffix.startswith((".j", ".p"))
+        hub = f"; of a model on the Hub: `hf download {text} config.json --local-dir model`" if on_hub else ""
         raise UsageError(
-            f"{plain(name)} does not exist, and nothing is downloaded: give a config.json, a folder or train.py:build"
+            f"{plain(name)} does not exist, and nothing is downloaded: "
+            f"give a config.json, a folder or train.py:build{hub}"
         )
     if path.suffix == ".py":
         return Target(path, _function(path, name, function), adapter(lora))

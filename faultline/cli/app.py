@@ -27,7 +27,7 @@ from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE,
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.cli import completion as values
-from faultline.cli import maintain, measure, use
+from faultline.cli import maintain, measure, options, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -69,8 +69,8 @@ COMMANDS: dict[Group, tuple[Command, ...]] = {
 MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
     *(maintain.repeat, maintain.chaos, maintain.bench, maintain.replay, maintain.chart, maintain.export_all),
-    *(maintain.reports, maintain.advisories, maintain.is_safe_change, maintain.clean_stacks, maintain.env),
-    *(maintain.screenshots, maintain.site),
+    *(maintain.reports, maintain.advisories, maintain.is_safe_change, maintain.clean_stacks, maintain.clean_results),
+    *(maintain.env, maintain.screenshots, maintain.site),
 )
 
 
@@ -177,6 +177,10 @@ def message(error: CycloptsError) -> str:
     command = " ".join(error.command_chain or ())
     hint = f" (see faultline {command} --help)"
     if isinstance(error, UnusedCliTokensError):
+        takes = error.app.assemble_argument_collection() if error.app else ()
+        named = any("--failure" in each.names for each in takes) and options.with_cell(error.unused_tokens or ())
+        if named:
+            return f"write --failure {named[0]} for the failure, or --cell {named[1]} for a cell that shows it"
         return f"unexpected argument {' '.join(error.unused_tokens or ()).replace(HYPHEN, STDIN)!r}{hint}"
     if isinstance(error, MissingArgumentError) and error.argument:
         return f"{command} needs {error.argument.name}{'' if error.argument.required else ' with a value'}{hint}"

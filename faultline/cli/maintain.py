@@ -239,6 +239,19 @@ def clean_stacks() -> int:
     return machine.clean_stacks()
 
 
+def clean_results(*, keep: Annotated[int, Parameter(help="How many runs stay (default: 20).")] = 20) -> int:
+    """Remove the results of all runs but the newest.
+
+    Examples:
+      faultline maintain clean-results --keep 5
+    """
+    if keep < 1:
+        raise UsageError(f"--keep must be at least 1, not {keep}")
+    from faultline.maintain import machine
+
+    return machine.clean_results(keep)
+
+
 def env(*, json: Json = False) -> int:
     """Print versions, devices and effective settings.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +41,23 @@ def at_most_one(**given: object) -> None:
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
     if len(names) > 1:
         raise UsageError(f"{' and '.join(names)} exclude each other: give one of them")
+
+
+def with_cell(words: Iterable[str]) -> tuple[str, str] | None:
+    """The first of some words that is a failure's name, and the id of a cell that shows it."""
+    from faultline.catalogue.loading import failures
+    from faultline.observations import measured
+
+    name = next((word for word in words if word in failures()), "")
+    cell = measured.example(failures()[name]) if name else None
+    return (name, cell.id) if cell else None
+
+
+def cells(text: str) -> str:
+    """Cell ids with commas between them; raises UsageError for a failure's name."""
+    if named := with_cell(text.split(",")):
+        raise UsageError(f"{named[0]} is a failure, and no cell; this cell shows it: {named[1]}")
+    return text
 
 
 Names = Annotated[str, Parameter(metavar="NAMES")]
@@ -103,7 +120,7 @@ class Axes:
     ] = ""
 
     def selection(self) -> Selection:
-        return self.places.selection(failure=self.failure, variant=self.variant, cell=self.cell)
+        return self.places.selection(failure=self.failure, variant=self.variant, cell=cells(self.cell))
 
 
 WHOLE = Axes()

@@ -99,9 +99,11 @@ def audit(
         Literal["sarif", "github"] | None, Parameter(help="Print SARIF, or annotations for GitHub's workflows.")
     ] = None,
 ) -> int:
-    """List the failures whose conditions hold in a training project; by default, of the current folder.
+    """List the failures whose conditions hold in a training project.
 
-    Nothing of it is run. Exit code 1: a failure is certain. 0: none is, though some may be undecided.
+    By default, that of the current folder. Nothing of it is run.
+
+    Exit code 1: a failure is certain. 0: none is, though some may be undecided.
 
     Examples:
       faultline audit
@@ -152,7 +154,7 @@ def export(
     """
     from faultline.export import command
 
-    return command.run(command.Request(cell, str(output), force, markdown))
+    return command.run(command.Request(options.cells(cell), str(output), force, markdown))
 
 
 def is_safe(

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline import strategies
+from faultline.base.console import write_line
 from faultline.base.text import count, cut, here, one_line
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import grouped
@@ -39,7 +40,7 @@ def _named(console: Console, diagnosis: Diagnosis, match: Match, details: Detail
     title = f"the same mechanism: {match.mechanism}" if match.mechanism else match.failure.title
     _headline(console, match.failure.name, title, style)
     if seen := match.failure.first_seen:
-        _line(console, Text(f"  first seen in: {seen}", style="dim"))
+        write_line(console, Text(f"  first seen in: {seen}", style="dim"))
     console.print()
     _headline(console, match.sure, details.reason or f"our runs under {_place(diagnosis)} ended with this error")
     _events(console, diagnosis)
@@ -55,8 +56,8 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     reason = f"the same mechanism: {same}" if same else "the error alone doesn't show which failure it is"
     _headline(console, "One of several", reason, "bold yellow")
     for match, distinction in zip(every, several.distinctions(every), strict=True):
-        _line(console, f"  {distinction}  [{count(several.runs(match), 'run')} ended so]")
-    _line(console, "  If none of these holds, it is not in the catalogue.")
+        write_line(console, f"  {distinction}  [{count(several.runs(match), 'run')} ended so]")
+    write_line(console, "  If none of these holds, it is not in the catalogue.")
     console.print()
     _events(console, diagnosis)
     console.print()
@@ -65,9 +66,9 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     )
     _headline(console, "What helps against all of them" if details.fates else each, "")
     for verdict, text, cells in listed.rows(details.fates):
-        _line(console, f"  {verdict:<11}  {text}  [{cells}]")
+        write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
     for name, fate in details.each:
-        _line(console, f"  {name}: {fate.claim.text}")
+        write_line(console, f"  {name}: {fate.claim.text}")
     console.print()
     _rows(console, [("Details", here(f"faultline show {match.failure.name}")) for match in every])
 
@@ -84,12 +85,12 @@ def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
         chosen = [fate for fate in details.fates if fate.word in verdicts]
         if chosen:
             console.print()
-            _line(
+            write_line(
                 console,
                 Text(heading, style="bold").append(f"  ({measured_where[details.scope]})", style="not bold dim"),
             )
             for verdict, text, cells in listed.rows(chosen):
-                _line(console, f"  {verdict:<11}  {text}  [{cells}]")
+                write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
 
 
 def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Details) -> None:
@@ -115,7 +116,7 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Det
 def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     above = ""
     for label, text in rows:
-        _line(console, Text(f"{label if label != above else '':<15}", style="bold").append(text, style="not bold"))
+        write_line(console, Text(f"{label if label != above else '':<15}", style="bold").append(text, style="not bold"))
         above = label
 
 
@@ -131,13 +132,13 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     for match in diagnosis.alike:
         if match.against == matching.SHARED:
             (distinction,) = several.distinctions([match])
-            _line(console, f"  {distinction}: this log shows no more than its words.")
+            write_line(console, f"  {distinction}: this log shows no more than its words.")
         else:
-            _line(console, f"  It is not {match.failure.name}: {match.against}.")
+            write_line(console, f"  It is not {match.failure.name}: {match.against}.")
     if diagnosis.alike:
-        _line(console, "  If you know how it was run, add --strategy and --checkpointing.")
+        write_line(console, "  If you know how it was run, add --strategy and --checkpointing.")
     if cause and cause.type == "SIGKILL":
-        _line(
+        write_line(
             console, "  The kernel ends a process like this when memory runs out, or a person did. No error was raised."
         )
     elif cause and not cause.follows:
@@ -171,40 +172,40 @@ def _events(console: Console, diagnosis: Diagnosis) -> None:
     assert cause
     aftermath = cause.follows and not diagnosis.match
     first = events.events[0] if aftermath else cause
-    _line(console, f"  {_lines_of(first)}  {cut(first.text, SHOWN)}")
+    write_line(console, f"  {_lines_of(first)}  {cut(first.text, SHOWN)}")
     others = [event for event in events.events if event is not first]
     for event in others[:OTHERS]:
         word = "" if aftermath else "only followed: " if event.follows else "besides: "
-        _line(console, Text(f"  {_lines_of(event)}  {word}{cut(event.text, 100)}", style="dim"))
+        write_line(console, Text(f"  {_lines_of(event)}  {word}{cut(event.text, 100)}", style="dim"))
     if events.partly:
         partly = "Too many lines have errors: of the later ones only tracebacks were read."
-        _line(console, Text(f"  {partly}", style="dim"))
+        write_line(console, Text(f"  {partly}", style="dim"))
     more = len(others) - OTHERS + events.more
     if more > 0:
-        _line(console, Text(f"  and {more} more", style="dim"))
+        write_line(console, Text(f"  and {more} more", style="dim"))
 
 
 def _silent(console: Console, silence: Silence) -> None:
     """What is known of runs that train without a gradient; no log shows which of many mistakes it is."""
     lines = f"{one_line(silence.file)}:{silence.first}-{silence.last}"
-    _line(console, f"  {lines}  {silence.steps} steps. Many mistakes do that, so no failure is named.")
+    write_line(console, f"  {lines}  {silence.steps} steps. Many mistakes do that, so no failure is named.")
     parameters = silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
-    _line(console, f"  These failures leave {parameters} without an error:")
+    write_line(console, f"  These failures leave {parameters} without an error:")
     for name, names in silence.failures.items():
-        _line(console, f"    {name}, under {grouped(names, strategies.names())}")
-    _line(console, f"  For the details of one: {here('faultline show NAME')}")
+        write_line(console, f"    {name}, under {grouped(names, strategies.names())}")
+    write_line(console, f"  For the details of one: {here('faultline show NAME')}")
     check = here("faultline check train.py:build")
-    _line(console, f"  To find the parameters and the module: {check}, or the model's folder")
+    write_line(console, f"  To find the parameters and the module: {check}, or the model's folder")
 
 
 def _warned(console: Console, diagnosis: Diagnosis) -> None:
     """The warnings that failures print and nothing else; none of them is sure by itself."""
     for warned in diagnosis.warned:
-        _line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
+        write_line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
         where = grouped(warned.strategies, strategies.names())
-        _line(console, f"  {warned.failure} prints only this warning, under {where}.")
-        _line(console, f"  It is that failure if {warned.distinguished_by}.")
-        _line(console, f"  Details: {here(f'faultline show {warned.failure}')}")
+        write_line(console, f"  {warned.failure} prints only this warning, under {where}.")
+        write_line(console, f"  It is that failure if {warned.distinguished_by}.")
+        write_line(console, f"  Details: {here(f'faultline show {warned.failure}')}")
 
 
 def _lines_of(event: Event) -> str:
@@ -227,8 +228,4 @@ def _place(diagnosis: Diagnosis) -> str:
 
 
 def _headline(console: Console, answer: str, reason: str, style: str = "bold") -> None:
-    _line(console, Text(answer, style=style).append(f"  {reason}" if reason else "", style="not bold default"))
-
-
-def _line(console: Console, text: str | Text) -> None:
-    console.print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
+    write_line(console, Text(answer, style=style).append(f"  {reason}" if reason else "", style="not bold default"))

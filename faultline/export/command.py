@@ -29,7 +29,7 @@ def run(request: Request) -> int:
     where = place(cell)
     text = write(where)
     if request.markdown:
-        text = write_issue(where, report=upstream.environment(where))
+        text = f"{write_issue(where, report=upstream.environment(where)).rstrip()}\n"
     if request.output in ("", "-"):
         print(text, end="")
         return EXIT_AS_EXPECTED

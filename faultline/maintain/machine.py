@@ -1,4 +1,4 @@
-"""The machine: its versions, devices and settings, and the environments that stacks left on it."""
+"""The machine: its versions, devices and settings, and the environments and results that runs left on it."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.packages import versions
+from faultline.base.paths import RESULTS
 from faultline.base.text import count
 from faultline.ranks import preload
 from faultline.report import listing
@@ -49,4 +50,15 @@ def clean_stacks() -> int:
     removed, used = environments.clean()
     line = f"{count(len(removed), 'environment')} removed from {environments.cache()}"
     print(f"{line}; kept, as they are in use: {', '.join(folder.name for folder in used)}" if used else line)
+    return EXIT_AS_EXPECTED
+
+
+def clean_results(keep: int) -> int:
+    """Remove the results of all runs but the newest, and but that of results/latest."""
+    runs = [file.parent for file in RESULTS.glob("*/run.json") if not file.parent.is_symlink()]
+    runs.sort(key=lambda folder: folder.name[-19:], reverse=True)  # a name ends with its time
+    removed = [folder for folder in runs[keep:] if folder.resolve() != (RESULTS / "latest").resolve()]
+    for folder in removed:
+        shutil.rmtree(folder)
+    print(f"{count(len(removed), 'run')} removed from {RESULTS}")
     return EXIT_AS_EXPECTED

@@ -215,6 +215,15 @@ def cell_for(failure: Failure, signature: str, where: Collection[Place]) -> tupl
     return min((today | dated | today).items(), key=order, default=(None, ""))  # in the order of the matrix
 
 
+def example(failure: Failure) -> Cell | None:
+    """A cell that shows a failure: on today's stack, or else the one in which it was reported."""
+    cell = next(iter(quick(claims.showing(failure, outcomes(failure)))), None)
+    if cell or not failure.reported:
+        return cell
+    where = failure.reported
+    return Cell(failure.name, where.variant, where.strategy, where.checkpointing, where.precision)
+
+
 def usual(cell: Cell) -> Cell:
     """The same cell in fp32 and at the default world size."""
     return replace(cell, precision="fp32", world_size=default_world(cell))

@@ -64,7 +64,7 @@ def show(console: Console, failure: Failure, cell: Cell, both: list[Measured], n
     """The outcomes side by side, then the full error of each; all of it can be pasted."""
     write_line(console, Text(failure.name, "bold").append(f"  {failure.title}", "not bold dim"))
     write_line(console, cell.id)
-    table = columns("", *(Column(Text(one_line(each.name))) for each in both))
+    table = columns("", *(Column(Text(one_line(each.name)), overflow="fold") for each in both))
     versions = [untagged(each.versions) for each in both]
     for package in sorted({name for each in versions for name in each}):
         table.add_row(package, *(Text(each.get(package, "")) for each in versions))

@@ -8,7 +8,6 @@ from rich.console import Console
 from faultline.base.console import write_beside, write_line
 from faultline.base.text import here, listing, short_link
 from faultline.catalogue import REMEDIES, TRIED_HERE, Failure, stories
-from faultline.cells import claims as judging
 from faultline.observations import measured, verdicts
 from faultline.observations.remedies import Fate
 from faultline.report import claims
@@ -75,8 +74,7 @@ def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
 
 def commands(failure: Failure) -> list[str]:
     """The commands that run a failure, as they are typed."""
-    showing = judging.showing(failure, measured.outcomes(failure))
-    cell = next(iter(measured.quick(showing)), None)
+    cell = measured.example(failure)
     lines = [f"faultline run --failure {failure.name}"]
     lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
     return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])

@@ -58,10 +58,14 @@ def tables(console: Console, results: Collection[Result], wrong: str = UNEXPECTE
 
 def legend(console: Console, absent: str) -> None:
     """The symbols of the outcomes, and what stands where there is none."""
-    text = Text()
-    for outcome, symbol in SYMBOLS.items():
-        text.append(symbol, STYLES[outcome]).append(f" {outcome}  ")
-    write_line(console, text.append(absent, "dim"))
+    items = [Text(symbol, STYLES[outcome]).append(f" {outcome}", "default") for outcome, symbol in SYMBOLS.items()]
+    line = Text()
+    for item in (*items, Text(absent, "dim")):
+        if line and console.is_terminal and line.cell_len + item.cell_len + 2 > console.width:
+            write_line(console, line)
+            line = Text()
+        line.append("  " if line else "").append(item)
+    write_line(console, line)
 
 
 def columns(first: str, *others: str | Column) -> Columns:

@@ -71,8 +71,8 @@ def expected(cells: Collection[Cell], workers: int) -> float:
 
 def estimate(cells: Collection[Cell], workers: int, runs: int = 1) -> str:
     """How many cells run and how long that takes, in words: ``432 cells in 2 runs, about 5 min with 2 workers``."""
-    many = f"{count(len(cells), 'cell')} in {runs} runs" if runs > 1 else count(len(cells), "cell")
-    return f"{many}, {about(runs * expected(cells, workers))} with {count(workers, 'worker')}"
+    number = f"{count(len(cells), 'cell')} in {runs} runs" if runs > 1 else count(len(cells), "cell")
+    return f"{number}, {about(runs * expected(cells, workers))} with {count(workers, 'worker')}"
 
 
 def about(seconds: float) -> str:

@@ -30,7 +30,7 @@ def progress(
     """
     total, done = len(cells) + len(known), len(known)
     unexpected = sum(not as_expected(result) for result in known)
-    start = said = time.monotonic()
+    start = last = time.monotonic()
     still = Remaining(cells, workers)
     before = f"{count(total, 'cell')}, {done} of them known from before; " if known else ""
     if cells:
@@ -46,15 +46,15 @@ def progress(
     task = bar.add_task(f"{durations.about(still.seconds)} left, {unexpected} {wrong}", total=total, completed=done)
 
     def advance(result: Result) -> None:
-        nonlocal done, unexpected, said
+        nonlocal done, unexpected, last
         done, unexpected, now = done + 1, unexpected + (not as_expected(result)), time.monotonic()
         still.without(result.cell, now - start)
         left = f"{durations.about(still.seconds)} left, " if done < total else ""
         state = f"{left}{unexpected} {wrong}, {one_line(result.cell.failure)[:32]}"
         bar.update(task, advance=1, description=state)
         tenth = done * 10 // total > (done - 1) * 10 // total
-        if bar.disable and (done == total or (tenth and now - said > RARELY)):
-            said, seconds = now, int(now - start)
+        if bar.disable and (done == total or (tenth and now - last > RARELY)):
+            last, seconds = now, int(now - start)
             write_line(console, f"{done}/{total} cells after {seconds // 60}:{seconds % 60:02}, {state}")
 
     with bar:

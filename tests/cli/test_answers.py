@@ -114,3 +114,9 @@ def test_env_is_json_for_machines_and_text_for_people(asked):
     assert facts["stack"] == packages.versions() and facts["settings"] == preload.environment()
     code, out, _ = asked("maintain", "env")
     assert code == 0 and all(name in out for name in facts["stack"])
+
+
+def test_an_issue_ends_with_a_line_feed(asked):
+    """Breaks when the prompt, or the next file, begins in the last line of an issue."""
+    code, out, _ = asked("export", "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", "--markdown")
+    assert code == 0 and out.endswith("\n") and not out.endswith("\n\n")

@@ -27,6 +27,7 @@ from faultline.stacks import requests
 
 FOLDER_VERBS = ("maintain bless", "maintain readmes", "report", "maintain durations", "maintain merge")
 FAILURES = loading.failures()
+SHOWN = "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu"
 DDP = "zero3_dummy_loss/broken/ddp/off/fp32/w2"
 
 
@@ -131,10 +132,16 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_some_of_them(refused):
         (["check", "m.py:f", "--stack", "trl==1.12.0", "--python", "p"], "--stack and --python exclude each other"),
         (["rnu"], "unknown command 'rnu'; did you mean run"),
         (["bless"], "unknown command 'bless'; did you mean maintain bless"),
+        (["maintain", "clean-results", "--keep", "0"], "--keep must be at least 1, not 0"),
         (["maintain", "blss"], "unknown command 'maintain blss'; did you mean maintain bless"),
         (["xyz"], "unknown command 'xyz': one of diagnose, check, "),
         (["run", "--strategies", "ddp"], "unknown option '--strategies'; did you mean --strategy"),
         (["run", "--no-resume"], "unknown option '--no-resume'; did you mean --resume"),
+        (["run", "zero3_dummy_loss"], f"write --failure zero3_dummy_loss for the failure, or --cell {SHOWN} for"),
+        (["run", "--cell", "zero3_dummy_loss"], f"is a failure, and no cell; this cell shows it: {SHOWN}"),
+        (["export", "zero3_dummy_loss"], f"is a failure, and no cell; this cell shows it: {SHOWN}"),
+        (["maintain", "score", "zero3_dummy_loss"], "unexpected argument 'zero3_dummy_loss'"),
+        (["check", "Qwen/Qwen2.5-0.5B"], "`hf download Qwen/Qwen2.5-0.5B config.json --local-dir model`"),
         (["run", "ddp"], "unexpected argument 'ddp' (see faultline run --help)"),
         (["run", "-"], "unexpected argument '-' (see faultline run --help)"),
         (["diagnose", "a.log", "--jsn"], "unknown option '--jsn'; did you mean --json"),

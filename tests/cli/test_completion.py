@@ -47,7 +47,7 @@ def offered(asked, tmp_path):
 def test_commands_and_options_are_offered(offered):
     assert offered("dia") == ["diagnose"]
     assert {name for name in app.commands() if " " not in name} < {*offered("")}
-    assert offered("maintain", "clean") == ["clean-stacks"]
+    assert offered("maintain", "clean-s") == ["clean-stacks"]
     assert offered("run", "--check") == ["--checkpointing"]
     assert offered("completion", "") == ["bash", "zsh", "fish"]
 

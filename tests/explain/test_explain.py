@@ -38,7 +38,7 @@ def kinds(name):
         (CHECKPOINTING, "Checkpointing modes"),
         (["verified", "refuted", "conditional", "untested", *Safety], "Verdicts"),
         (["expected", "unexpected failure", "unexpected pass", "changed"], "Verdicts"),
-        (["certain", "likely"], "Answers of diagnose"),
+        (["one of several", "not in the catalogue"], "Answers of diagnose"),
         (Kind, "Kinds of change"),
         (failures(), "Failures"),
     ],

@@ -266,6 +266,19 @@ def test_progress_of_nothing_and_one_that_is_interrupted_end_quietly():
     assert console.file.getvalue().endswith("\x1b[?25h"), "the cursor stays hidden"
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_legend_is_broken_between_symbols_on_a_terminal_and_nowhere_in_a_file(width):
+    """Breaks when a terminal breaks a word of the legend, or a file has one in two lines."""
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
+        report_terminal.legend(console, "· not run")
+        lines = console.file.getvalue().splitlines()
+        assert "  ".join(lines) == "  ".join(
+            [*(f"{symbol} {name}" for name, symbol in run.SYMBOLS.items()), "· not run"]
+        )
+        assert max(map(len, lines)) <= width if terminal else len(lines) == 1
+
+
 LISTED = [Cell("zero3_dummy_loss", "broken", "ddp"), Cell("zero3_dummy_loss", "no_dummy", "ddp")]
 
 
