@@ -409,8 +409,8 @@ def test_a_line_is_no_certain_alarm(tables):
 @pytest.mark.slow
 def test_what_applies_has_conditions_that_hold_and_what_is_undecided_is_open(tables, engine, known):
     """Breaks when an alarm has no condition that holds, or holds for values that nobody decided."""
-    table = {key: value for each in tables for key, value in each.items()}
-    contents = [Content(*(arguments.read(Document("x", Path("x"), "", each)))) for each in (table, *engine) if each]
+    table = {"output_dir": "x", **{key: value for each in tables for key, value in each.items()}}
+    contents = [Content(*(arguments.read(Document("x", Path("x"), "", each)))) for each in (table, *engine)]
     for of in (replace(put_together(contents), versions=known.versions), known):
         for finding in conditions.findings(of):
             assert not finding.applies or any(case.applies and case.holds for case in finding.cases)
