@@ -72,7 +72,7 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     code, out, errors = asked("audit", project(tmp_path))
     assert code == 1 and not errors
     assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index("1 of 31 failures certain")
-    holds = ("adapter (use_peft): yes (grpo.yaml:4)", "trl: ==0.15.2 (requirements.txt:3)")
+    holds = ("adapter: yes (grpo.yaml:4)", "trl: ==0.15.2 (requirements.txt:3)")
     for answer in (*holds, "trl 0.16.0 or newer", "refuted"):
         assert answer in out
     [repeat] = re.findall(r"--cell (grpo\S+) --stack '(.*)'", out)
