@@ -177,6 +177,8 @@ def _stated(command: Command) -> Iterator[Statement]:
     for word in command.words:
         if word.endswith((".yaml", ".yml", ".json")):
             yield from _named(document, word)
+    if flags.get("deepspeed") is True and "deepspeed_config" in flags:  # DeepSpeed's own two arguments
+        flags["deepspeed"] = flags["deepspeed_config"]
     for key in CONFIG_FILES:
         if isinstance(flags.get(key), str):
             yield from _named(document, str(flags[key]))

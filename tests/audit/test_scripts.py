@@ -48,6 +48,8 @@ def family(prefix):
         ("torchrun --nproc_per_node 8 train.py --zero_stage 3", "strategy", None),
         ("torchrun --nproc_per_node 8 train.py --deepspeed ds_z3_config.json", "strategy", family("zero3")),
         ("deepspeed --num_gpus=8 train.py --deepspeed $DS", "strategy", None),
+        ("deepspeed train.py --deepspeed --deepspeed_config ds_z3.json", "strategy", family("zero3")),
+        ("deepspeed train.py --deepspeed --deepspeed_config $DS", "strategy", None),
         ("DS=ds_z3.json\ndeepspeed train.py --deepspeed $DS", "strategy", family("zero3")),
         ("DS=ds_z3.json\nDS=ds_z2.json\ndeepspeed train.py --deepspeed $DS", "strategy", None),
         ('deepspeed train.py --deepspeed "${DS:-ds_z3.json}"', "strategy", None),
@@ -164,6 +166,8 @@ def test_literals_of_a_call_are_known_and_nothing_else(tmp_path):
         ("LoraConfig(r=8, target_parameters=['x'])", "target_parameters", {"yes"}),
         ("LoraConfig(r=8)", "adapter", {"yes"}),
         ("LoraConfig(r=8) if lora else None", "adapter", None),
+        ("if __name__ == '__main__':\n    LoraConfig(r=8)", "adapter", {"yes"}),
+        ("if lora:\n    LoraConfig(r=8)", "adapter", None),
         ("Accelerator(mixed_precision='bf16', gradient_accumulation_steps=4)", "accumulation", {"yes"}),
         (
             "p = FullyShardedDataParallelPlugin(fsdp_version=2)\nAccelerator(fsdp_plugin=p)",
