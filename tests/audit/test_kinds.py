@@ -134,6 +134,7 @@ KINDS = {
         {
             "strategy": {*ZERO2, "zero2-offload"},
             "checkpointing": {"reentrant"},
+            "precision": {"bf16"},
             "trainer": {"dpo"},
             "adapter": {"yes"},
             "accumulation": {"yes"},

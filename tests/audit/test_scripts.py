@@ -64,6 +64,7 @@ def family(prefix):
         ),
         ("swift rlhf --rlhf_type dpo --train_type lora", "trainer", {"dpo"}),
         ("swift sft --tuner_type lora", "trainer", {"another"}),
+        ("accelerate launch swift/cli/sft.py --tuner_type lora", "trainer", {"another"}),
         ("swift rlhf --rlhf_type dpo --train_type lora", "adapter", {"yes"}),
         ("swift rlhf --rlhf_type dpo --tuner_type full", "adapter", {"no"}),
         ("swift rlhf --rlhf_type dpo --tuner_type llamapro", "adapter", None),
@@ -80,6 +81,8 @@ def family(prefix):
         ("torchrun train.py --gradient_accumulation_steps `expr 4` --bf16", "precision", {"bf16"}),
         ("echo use --deepspeed ds_z3.json with train.py --bf16", "strategy", None),
         ("# torchrun train.py --deepspeed ds_z3.json", "strategy", None),
+        ("torchrun train.py --dataset ours#1000 --deepspeed ds_z3.json # --bf16", "strategy", family("zero3")),
+        ("P='a\n#### 42'\ntorchrun train.py --deepspeed ds_z3.json", "strategy", family("zero3")),
         ("cat <<EOF > run.sh\ntorchrun train.py --deepspeed ds_z3.json\nEOF", "strategy", None),
     ],
 )
