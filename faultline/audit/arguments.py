@@ -10,7 +10,7 @@ from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
 from faultline.projects.documents import Document, Section
-from faultline.strategies.naming import switches
+from faultline.strategies.naming import presets, switches
 
 # Keys of TrainingArguments, TRL's scripts, axolotl, LLaMA-Factory and ms-swift by which a file of arguments is known.
 ARGUMENTS = frozenset(
@@ -146,8 +146,11 @@ def _distribution(section: Section) -> Iterator[Statement]:
 
 
 def _fsdp(section: Section) -> Iterator[Statement]:
-    """FSDP, whose config may be a table or a file of its own."""
+    """FSDP, whose config may be a table or a file of its own, or one that ms-swift knows by name."""
     fsdp, named = section.get("fsdp"), section.get("fsdp_config")
+    if isinstance(fsdp, str) and fsdp in presets():
+        yield Statement("strategy", engines.family(*presets()[fsdp]), section.source("fsdp"))
+        return
     words = fsdp.split() if isinstance(fsdp, str) else [str(each) for each in fsdp] if isinstance(fsdp, list) else []
     if not ((words and truth(fsdp) is not False) or truth(fsdp) or "fsdp_version" in section.data):
         return
@@ -174,6 +177,8 @@ def _precision(section: Section) -> Iterator[Statement]:
         yield from engines.precision(section, name, name)
     elif truth(section.get("bf16")) is False and "fp16" in section.data:
         yield Statement("precision", frozenset(["fp32"]), section.source("bf16"))
+    elif section.get("torch_dtype") == "bfloat16" and {"train_type", "tuner_type"} & section.data.keys():
+        yield from engines.precision(section, "torch_dtype", "bf16")  # ms-swift trains in the weights' precision
 
 
 def _adapter(section: Section) -> Iterator[Statement]:

@@ -73,7 +73,7 @@ def read_project(paths: Sequence[str], environment: bool = False, python: str = 
         except NotRecognised:
             if candidate.named:
                 raise
-            skipped += [] if files.may_be_another(candidate.name) else [candidate.name]
+            skipped += [] if files.is_program(candidate.name) else [candidate.name]
         except UsageError as error:
             if candidate.named:
                 raise

@@ -60,9 +60,14 @@ def _calls(tree: ast.AST) -> Iterator[Call]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Call):
             yield _call(node)
-        program = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-        if program or not isinstance(node, CONDITIONAL):
+        if not isinstance(node, CONDITIONAL) or _is_program(node):
             yield from _calls(node)
+
+
+def _is_program(node: ast.AST) -> bool:
+    """Whether it is ``if __name__ == "__main__"``."""
+    test = node.test if isinstance(node, ast.If) else None
+    return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
 
 def _call(node: ast.Call) -> Call:

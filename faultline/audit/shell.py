@@ -27,7 +27,6 @@ ENGINES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI
 PLUGIN = ("zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file")
 CONFIG_FILES = ("config", "config_file")  # of TRL, ms-swift and accelerate
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|(?<=\s))#[^\n]*""", re.DOTALL | re.MULTILINE)
-COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 HERE = re.compile(r"""(<<-?[ \t]*(['"]?)(\w+)\2[^\n]*\n)(.*?\n)([ \t]*\3[ \t]*$)""", re.DOTALL | re.MULTILINE)
 INNER = re.compile(r"\$\([^()]*\)|`[^`]*`")  # a command within a command
 ALL = ("$@", "$*", "${@}", "${*}")
@@ -58,7 +57,8 @@ def commands(document: Document) -> Iterator[Command]:
     """The commands of a script that start a known launcher or a Python file."""
     whole = HERE.sub(lambda here: here[1] + "\n" * here[4].count("\n") + here[5], document.text)
     values = _variables(whole)
-    for start, text in _logical(whole):
+    for start, commented in _logical(whole):
+        text = _without_comments(commented)
         try:
             words = _words(VARIABLE.sub(lambda v: values.get(v[1] or v[2], v[0]), _without_inner(text)))
         except ValueError:  # a quotation that doesn't end
@@ -84,7 +84,9 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
         pending.append(line)
         whole = "\n".join(pending)
         # A comment between the lines of a command, which ends it for the shell, is taken as if it weren't there.
-        if len(pending) < LINES and (line.endswith("\\") or (len(pending) > 1 and line.lstrip().startswith("#"))):
+        comment = line.lstrip().startswith("#") and len(pending) > 1 and pending[-2].endswith("\\")
+        if len(pending) < LINES and (line.endswith("\\") or comment):
+            pending[-1] = f"{line}\\" if comment and not line.endswith("\\") else line
             continue
         if len(pending) < LINES and not _closed(whole):
             continue
@@ -106,11 +108,14 @@ def _closed(text: str) -> bool:
     return not re.search("['\"]", QUOTED.sub("", text))
 
 
+def _without_comments(text: str) -> str:
+    return QUOTED.sub(lambda part: "" if part[0].startswith("#") else part[0], text)
+
+
 def _words(text: str) -> list[str]:
     """A command's words without quotes, and what separates commands; raises ValueError for an open quotation."""
-    text = re.sub(r"\\\n", " ", re.sub(rf"{COMMENT.pattern}\n?", "", text, flags=re.MULTILINE))
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split, lexer.commenters = True, "#"
+    lexer = shlex.shlex(re.sub(r"\\\n", " ", text), posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split, lexer.commenters = True, ""
     return [*lexer]
 
 
@@ -132,7 +137,6 @@ def _command(document: Document, words: Sequence[str], start: int, text: str) ->
     lines: dict[str, int] = {}
     more = False
     key = ""
-    text = COMMENT.sub("", text)
     for word in words:
         flag = re.fullmatch(r"--?([A-Za-z][\w.-]+)(?:=(.*))?", word, re.DOTALL)
         if flag:
@@ -177,6 +181,8 @@ def _stated(command: Command) -> Iterator[Statement]:
     for word in command.words:
         if word.endswith((".yaml", ".yml", ".json")):
             yield from _named(document, word)
+    if flags.get("deepspeed") is True and "deepspeed_config" in flags:  # DeepSpeed's own two arguments
+        flags["deepspeed"] = flags["deepspeed_config"]
     for key in CONFIG_FILES:
         if isinstance(flags.get(key), str):
             yield from _named(document, str(flags[key]))
@@ -233,5 +239,7 @@ def _trainer(words: Sequence[str]) -> str:
             return verb
         if PurePath(program).name == "swift" and verb in ("sft", "pt"):
             return OTHER_TRAINER
+    if any(re.search(r"\bswift/cli/(?:sft|pt)\.py$", word) for word in words):
+        return OTHER_TRAINER
     scripts = (re.search(r"\btrl[./]scripts[./](\w+?)(?:\.py)?$", word) for word in words)
     return next((script[1] for script in scripts if script), "")

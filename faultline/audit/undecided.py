@@ -31,12 +31,12 @@ class Open:
 
 def label(name: str) -> str:
     """An axis, need or package as it is shown."""
-    return needs()[name].key if name in needs() else name
+    return needs()[name].label if name in needs() else name
 
 
 def key(name: str) -> str:
     """What people state for an axis, need or package."""
-    return KEYS.get(name) or label(name)
+    return KEYS.get(name) or needs()[name].key
 
 
 def deciding(findings: Sequence[Sequence[Sequence[Open]]]) -> list[str]:

@@ -13,7 +13,6 @@ from faultline.catalogue.loading import failures, needs
 from faultline.cells.cell import CHECKPOINTING
 from faultline.cells.words import grouped, ordered
 from faultline.projects.documents import Place
-from faultline.report import remedies as listed
 
 UNMEASURED = "none that was measured"
 UNKNOWN = "unknown"
@@ -56,7 +55,7 @@ def undecided(project: Project, case: Case, condition: Open) -> str:
 def message(project: Project, finding: Finding, measured: Sequence[Observed]) -> str:
     """A finding in one line: its title, the conditions of its surest case, and what helps."""
     case = finding.cases[0]
-    helps = [f"{text}" for verdict, text, _ in listed.rows(measured[0].remedies, "") if verdict == "verified"]
+    helps = [fate.claim.text for fate in measured[0].remedies if (fate.word, fate.claim.kind) == ("verified", "helps")]
     parts = [
         finding.failure.title,
         "Holds: " + "; ".join(holding(project, name) for name in case.holds) if case.holds else "",

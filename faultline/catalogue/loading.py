@@ -49,9 +49,12 @@ def settings() -> dict[str, Setting]:
 
 
 def needs() -> dict[str, Setting]:
-    """All that variants need, by name, with what it is in words, and what people write for it."""
+    """All that variants need, by name, with what it is in words, what people write for it, and what is shown."""
     every = {**NEEDS, **settings()}
-    return {name: replace(each, text=each.text or f"`{name}`", key=each.key or name) for name, each in every.items()}
+    return {
+        name: replace(each, text=each.text or f"`{name}`", key=each.key or name, label=each.label or each.key or name)
+        for name, each in every.items()
+    }
 
 
 def failure_named(name: str) -> Failure:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 class Setting:
     """A setting that a variant needs: a training argument, true or false, or what `audit` reads of an engine's files.
 
-    `text` has it in words, if its name isn't enough. `key` is what people write, if that isn't its name, and `on` and
-    `off` are in words what stands there. It is on by default since the release `default_since` of the `package`, if
-    there is one.
+    `text` has it in words, if its name isn't enough. `key` is what people write, if that isn't its name; `label` is
+    what is shown in place of the key, and `on` and `off` are its values in words. It is on by default since the release
+    `default_since` of the `package`, if there is one.
     """
 
     text: str = ""
     key: str = ""
+    label: str = ""
     on: str = "yes"
     off: str = "no"
     package: str = ""
@@ -25,12 +26,19 @@ class Setting:
 
 
 NEEDS = {
-    "adapter": Setting("an adapter, such as LoRA", "adapter (use_peft)"),
-    "reference model": Setting("a reference model, as `beta` above 0 makes one", "reference model (beta)"),
-    "accumulation": Setting("`gradient_accumulation_steps` above 1", "gradient_accumulation_steps", "more than 1", "1"),
-    "target_parameters": Setting("an adapter with `target_parameters`", "lora_target_parameters", "set", "not set"),
+    "adapter": Setting("an adapter, such as LoRA", "use_peft", "adapter"),
+    "reference model": Setting("a reference model, as `beta` above 0 makes one", "beta", "reference model"),
+    "accumulation": Setting(
+        "`gradient_accumulation_steps` above 1", "gradient_accumulation_steps", on="more than 1", off="1"
+    ),
+    "target_parameters": Setting(
+        "an adapter with `target_parameters`", "lora_target_parameters", on="set", off="not set"
+    ),
     "trained head": Setting(
-        "an adapter with `modules_to_save=['lm_head']`", "lora_modules_to_save", "with lm_head", "without lm_head"
+        "an adapter with `modules_to_save=['lm_head']`",
+        "lora_modules_to_save",
+        on="with lm_head",
+        off="without lm_head",
     ),
 }
 """What any variant may need of a training beside its place in the matrix; a folder's own needs are settings."""

@@ -118,8 +118,8 @@ def is_code(name: str) -> bool:
     return bool(CODE.search(name))
 
 
-def may_be_another(name: str) -> bool:
-    """Whether a file's name says nothing of what it is for: most code and scripts of a project train nothing."""
+def is_program(name: str) -> bool:
+    """Whether a file is code or a script by its name: most of a project's say nothing of a training."""
     return bool(CODE.search(name) or SCRIPT.search(name))
 
 

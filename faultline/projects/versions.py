@@ -30,7 +30,7 @@ OPTION = re.compile(r"-(?:-[a-z][a-z-]+|[eif])\b")
 PACKAGES = ("lib*/python*/site-packages", "lib/python*/dist-packages", "local/lib/python*/dist-packages")
 PRINTED = re.compile(r"^(?:Package\s+Version|# packages in environment|#\s*Name\s+Version)", re.MULTILINE)
 ROW = re.compile(r"([\w.-]+)\s+(\d\S*)")  # of what pip or conda print
-BUILD = re.compile(r"-(\d[\w.]*?)(?:\+[\w.]+)?(?:-[\w.]+-[\w.]+-[\w.]+\.whl|\.tar\.gz)|@v?(\d[\w.]*)$")
+BUILD = re.compile(r"-(\d[\w.]*?)(?:\+[\w.]+)?(?:-[\w.]+-[\w.]+-[\w.]+\.whl|\.tar\.gz)|@v?(\d[\w.]*)(?:#.*)?$")
 
 
 @dataclass(frozen=True)

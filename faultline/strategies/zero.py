@@ -23,7 +23,7 @@ USUAL = ONE_RANK = ("zero2", "zero3")
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)",
     r"['\"]stage['\"]: ?(\d)",
-    r"[Zz]e[Rr][Oo][-_ ]?(?:[Ss]tage[-_ ]?)?([0-3])\b",
+    r"[Zz]e[Rr][Oo][-_ ]?(?:[Ss]tage[-_ ]?)?([0-3])(?![A-Za-z0-9])",  # zero3_bf16.json, too
     r"ds_z(\d)",
     r"\bz(\d)_(?:offload_)?config",
 )

@@ -72,7 +72,7 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     code, out, errors = asked("audit", project(tmp_path))
     assert code == 1 and not errors
     assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index("1 of 31 failures certain")
-    holds = ("adapter (use_peft): yes (grpo.yaml:4)", "trl: ==0.15.2 (requirements.txt:3)")
+    holds = ("adapter: yes (grpo.yaml:4)", "trl: ==0.15.2 (requirements.txt:3)")
     for answer in (*holds, "trl 0.16.0 or newer", "refuted"):
         assert answer in out
     [repeat] = re.findall(r"--cell (grpo\S+) --stack '(.*)'", out)
@@ -409,8 +409,8 @@ def test_a_line_is_no_certain_alarm(tables):
 @pytest.mark.slow
 def test_what_applies_has_conditions_that_hold_and_what_is_undecided_is_open(tables, engine, known):
     """Breaks when an alarm has no condition that holds, or holds for values that nobody decided."""
-    table = {key: value for each in tables for key, value in each.items()}
-    contents = [Content(*(arguments.read(Document("x", Path("x"), "", each)))) for each in (table, *engine) if each]
+    table = {"output_dir": "x", **{key: value for each in tables for key, value in each.items()}}
+    contents = [Content(*(arguments.read(Document("x", Path("x"), "", each)))) for each in (table, *engine)]
     for of in (replace(put_together(contents), versions=known.versions), known):
         for finding in conditions.findings(of):
             assert not finding.applies or any(case.applies and case.holds for case in finding.cases)

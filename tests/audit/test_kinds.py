@@ -134,6 +134,7 @@ KINDS = {
         {
             "strategy": {*ZERO2, "zero2-offload"},
             "checkpointing": {"reentrant"},
+            "precision": {"bf16"},
             "trainer": {"dpo"},
             "adapter": {"yes"},
             "accumulation": {"yes"},
@@ -216,7 +217,7 @@ def test_the_current_folder_is_read_and_an_empty_one_is_said(tmp_path, asked, mo
         ("train.yaml", "output_dir: x\nbf16: true: false\n", "train.yaml:2 is not valid YAML: mapping values are not"),
         ("ds.json", '{\n"zero_optimization": {"stage": 2},\n}', "ds.json:3 is not valid JSON: "),
         ("pyproject.toml", "[project]\nname = x\n", "pyproject.toml is not valid TOML: "),
-        ("requirements.txt", "peft==0.14.0\ntranformers==4.49.0\n", "tranformers: did you mean transformers?"),
+        ("requirements.txt", "peft==0.14.0\ntranformers==4.49.0\n", "did you mean transformers?"),
     ],
 )
 def test_a_slip_is_said_with_its_place(tmp_path, name, text, expected):

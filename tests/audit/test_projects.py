@@ -33,7 +33,7 @@ REQUIREMENTS = """\
 # what we train with
 torch==2.6.0+cu124 ; sys_platform == "linux"
 transformers[sentencepiece]>=4.48,<4.50   # not newer
-trl @ git+https://github.com/huggingface/trl@v0.15.2
+trl @ git+https://github.com/huggingface/trl@v0.15.2#egg=trl
 peft
 accelerate==1.4.0 \\
     --hash=sha256:0000000000000000000000000000000000000000000000000000000000000000 \\

@@ -115,6 +115,9 @@ def test_what_accelerate_itself_writes(tmp_path):
         ("deepspeed: {zero_optimization: {stage: 2, reduce_bucket_size: auto}}\noutput_dir: x", {"zero2-small"}),
         ("deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}", {"zero2-offload"}),
         ("deepspeed: examples/deepspeed/ds_z3_config.json", {n for n in strategies.names() if n.startswith("zero3")}),
+        ("fsdp: fsdp2\ntuner_type: lora", {"fsdp2"}),
+        ("deepspeed: configs/zero3_bf16.json", {n for n in strategies.names() if n.startswith("zero3")}),
+        ("deepspeed: zero2_offload", {n for n in strategies.names() if n.startswith("zero2")}),
         ("deepspeed: my_config.json", {n for n in strategies.names() if n.startswith("zero")}),
         (
             "ddp_find_unused_parameters: false",

@@ -131,7 +131,8 @@ def test_a_project_with_its_setting_is_audited(copy):
     shutil.copy(ROOT / "requirements.txt", project)
     (project / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: 'no'\n")
     for setting, code in (("true", EXIT_UNEXPECTED), ("false", EXIT_AS_EXPECTED)):
-        (project / "train.yaml").write_text(f"output_dir: out\nlearning_rate: 0.1\nquokka_mode: {setting}\n")
+        settings = f"output_dir: out\nddp_find_unused_parameters: true\nquokka_mode: {setting}\n"
+        (project / "train.yaml").write_text(settings)
         answer = json.loads(faultline(copy, "audit", "project", "--json", code=code))
         applies = {finding["failure"] for finding in answer["findings"] if finding["applies"]}
         assert (NAME in applies) == (setting == "true")
