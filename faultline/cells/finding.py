@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def words(self) -> list[str]:
-        """The finding in sentences, the most telling first."""
+        """The finding in sentences, the one that says most first."""
         lines = [described(self.factor)] if self.factor else []
         lines += [f"never moved: {self.names}"] if self.unmoved else []
         lines += [f"first differs: {where(self.first)}"] if self.first and not self.factor else []

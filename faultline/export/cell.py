@@ -151,9 +151,9 @@ def introduction(where: ExportedCell) -> str:
     variant = "" if where.variant.remedy == "broken" else f", variant {cell.variant}"
     torchrun = f"torchrun --nproc_per_node {cell.world_size} repro.py"
     under = f"Run under {cell.strategy} {ranks} ({device}, {cell.precision})"
+    run = f"{under}, {checkpointing} gradient checkpointing{variant}. {_events(where)}"
     lines = [
-        f"{under}, {checkpointing} gradient checkpointing{variant}.",
-        *textwrap.wrap(_events(where), WIDTH, break_long_words=False, break_on_hyphens=False),
+        *textwrap.wrap(run, WIDTH, break_long_words=False, break_on_hyphens=False),
         _records(where.failure),
         f"`python repro.py`, or `{torchrun}`: REPRODUCED and exit code 0, or NOT REPRODUCED and 1.",
     ]

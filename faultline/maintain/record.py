@@ -65,7 +65,7 @@ def merged(before: Observations, results: Iterable[Result]) -> Observations:
         row = Row(cell.name, stacks[line].name, *result.did)
         if row.outcome in ERRORS:
             error = recorded(result, failures()[cell.failure])
-            errors.setdefault(error.id, error)
+            errors[error.id] = error if row.stack == TODAY else errors.get(error.id, error)
             row = row._replace(error=error.id)
         if row.stack == TODAY and cell.broken:
             divergences[cell.id] = Divergence(cell.id, row.stack, result.finding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.expected import Expectation
+from faultline.cells.finding import Factor, Finding
 from faultline.maintain import record
 from faultline.observations import history, measured, recording, store, timeline
 from faultline.observations.store import Observations, Stack
@@ -82,6 +84,32 @@ def test_a_cell_that_trains_by_now_is_not_named_beside_the_error_that_it_ended_w
     assert stacks_of(left, error) == {"trl 1.0.0": [raised[0].cell.id]}
     assert not merged(left, entry("zero_double_reduction", "zero1", "", outcome=Outcome.TRAINS)).errors
     assert merged(NOTHING, trains, raised[1]).errors, "the last run of a cell counts"
+
+
+def diverged(finding, outcome=Outcome.DIVERGES):
+    judged = Judgement(outcome, "differs", finding=finding)
+    cell = Cell("global_count_without_world_size", "broken", "ddp")
+    return result(cell, judged, Ended([RankEnd(Report())]), measured.pinned(), Expectation(), "expected")
+
+
+def test_what_is_wrong_with_the_numbers_is_that_of_the_last_run(folder):
+    """Breaks when a report tells of a factor that today's releases don't have any more, or of one that nobody read."""
+    halved, worse = (Finding(Factor("gradients", times)) for times in (0.5, 0.25))
+    recorded = merged(NOTHING, diverged(halved))
+    assert [(each.stack, each.finding) for each in recorded.divergences.values()] == [("today", halved)]
+    store.write(recorded)
+    assert store.everything() == recorded
+    assert [each.finding for each in merged(recorded, diverged(worse)).divergences.values()] == [worse]
+    assert not merged(recorded, diverged(Finding(), Outcome.TRAINS)).divergences
+
+
+def test_a_traceback_is_that_of_todays_releases():
+    """Breaks when a line that a report links to is that of an older release."""
+    today = tuple(measured.pinned().items())
+    old, new = (entry("zero_double_reduction", "zero2", "same", versions) for versions in ((("trl", "1.0"),), today))
+    new = replace(new, ranks=(replace(new.ranks[0], error=replace(new.ranks[0].error, traceback="line 2")),))
+    for matches in (merged(NOTHING, old, new), merged(NOTHING, new, old), merged(merged(NOTHING, old), new)):
+        assert [error.traceback for error in matches.errors.values()] == ["line 2"]
 
 
 @pytest.fixture

@@ -79,6 +79,6 @@ def test_a_finding_is_said_with_what_it_means():
     first = differences.first(ranks({"bad": ["gradients:head.w"], "gradients": {"head.w": 0.5}}), ORDER)
     assert Finding(None, ("a", "b", "c"), 5, first).words == [
         "never moved: a, b, c and 2 more",
-        "first differs: step 1, in the backward pass, head (head.w), off by 0.5, on rank 0",
+        "first differs: step 1, in the backward pass, head (head.w), by 50 %, on rank 0",
     ]
     assert Finding().words == []
