@@ -89,6 +89,7 @@ lint: setup ## check format, style, words, types and the rules of imports
 	$(RUN) mypy faultline
 	.venv/bin/lint-imports --no-logo --no-cache
 	$(RUN) check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RUN) check_jsonschema --builtin-schema vendor.github-actions action.yml
 	$(RUN) check_jsonschema --builtin-schema vendor.renovate renovate.json
 
 clean: ## remove .venv, results and generated files

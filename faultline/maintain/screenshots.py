@@ -24,6 +24,7 @@ INSTALL = ".venv/bin/python -m playwright install --with-deps --only-shell chrom
 HINT = f"no browser is installed: `{INSTALL}` fetches one, as does apt-get install chromium on Debian"
 FOLDER = ROOT / "screenshots"
 WIDTH = 110  # columns of the terminal
+SECTION = "zero_double_reduction"  # of the page, that its picture shows
 PAGE = ViewportSize(width=1100, height=860)  # pixels
 
 # Each picture's name, with the command that stands above what it printed.
@@ -66,7 +67,7 @@ def page(opened: Browser, report: Path) -> None:
     for scheme in ("light", "dark"):
         with opened.new_context(color_scheme=scheme, viewport=PAGE) as context:
             shown = context.new_page()
-            shown.goto(report.as_uri())
+            shown.goto(f"{report.as_uri()}#{SECTION}")
             shown.screenshot(path=FOLDER / f"page-{scheme}.png")
             shown.locator(".cell[aria-label*=raises]").first.click()
             shown.screenshot(path=FOLDER / f"cell-{scheme}.png")

@@ -107,10 +107,11 @@ def _section(name: str, results: Collection[Result]) -> dict[str, object]:
     """What the catalogue says of a failure, and what became of its claims."""
     failure = failures().get(name)
     if not failure:
-        return {"name": name, "title": name, "records": [], "since": "", "until": "", "claims": []}
+        return {"name": name, "title": name, "first_seen": "", "records": [], "since": "", "until": "", "claims": []}
     return {
         "name": name,
         "title": failure.title,
+        "first_seen": failure.first_seen,
         "records": failure.records,
         "since": failure.since,
         "until": failure.until,

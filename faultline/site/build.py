@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
 FOLDER = GENERATED / "site"
 # Of a page: what stays whole, code in a line, and other text.
+SIGNS = re.compile(r"(?<=[_/=])(?=\w)|(?<=\.)(?=[A-Za-z_])")
 PARTS = re.compile(r"(?P<whole><(pre|script|style|title)\b.*?</\2>)|(?P<code><code\b.*?</code>)|>[^<]+", re.S)
 
 
@@ -69,7 +70,7 @@ def breakable(html: str) -> str:
 
     def part(match: re.Match[str]) -> str:
         if match["code"]:
-            return re.sub(r"(?<=>)[^<]+", lambda text: re.sub(r"([_/.=])(?=\w)", r"\1<wbr>", text[0]), match[0])
+            return re.sub(r"(?<=>)[^<]+", lambda text: SIGNS.sub("<wbr>", text[0]), match[0])
         return match[0] if match["whole"] else re.sub(r"(?<=\w)_(?=\w)", "_<wbr>", match[0])
 
     return PARTS.sub(part, html)

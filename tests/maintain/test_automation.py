@@ -1,14 +1,14 @@
-"""Workflows and Renovate's configuration hold to this project; check-jsonschema, in `make lint`, to their schemas."""
+"""Workflows, the action and Renovate's settings hold to this project; check-jsonschema, in `make lint`, to schemas."""
 
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from faultline.base import packages
 from faultline.base.errors import UsageError
@@ -20,7 +20,7 @@ from faultline.runs import storage
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MAKEFILE = (ROOT / "Makefile").read_text()
-POST = ROOT / ".github" / "post.sh"
+PINNED = re.compile(r"[\w-]+/[\w-]+(/[\w-]+)?@[0-9a-f]{40}")
 
 
 def unknown(command, makefile):
@@ -44,9 +44,10 @@ def test_a_workflow_calls_what_there_is(file):
             words = shlex.split(command)[3:]
             verb = " ".join(words[: 2 if words[0] == "maintain" else 1])
             assert verb in app.commands(), f"{file.name}: there is no {verb}"
-        elif not command.startswith(".venv/bin/python -m playwright "):
-            script = command.split()[0]
-            assert os.access(ROOT / script, os.X_OK), f"{file.name}: {script} is no script; its logic belongs in one"
+        else:
+            known = (".venv/bin/python -m playwright ", "gh issue ", "cat results/is-safe-*/summary.md > ", "grep -q ")
+            known += ("cat results/is-safe-*/summary.md >> ",)
+            assert command.startswith(known), f"{file.name}: {command} has logic, which belongs behind a command"
 
 
 @pytest.mark.parametrize("command", ["make tset", "make test COLOUR=1", "make test lint tidy=1 gone"])
@@ -59,15 +60,21 @@ def test_a_workflow_takes_no_more_than_it_needs(file):
     """Breaks when an action could be exchanged under its tag, a job may never end, or text of a stranger's pull
     request is made part of a command."""
     text = file.read_text()
-    uses = re.findall(r"uses: (\S+)", text)
-    assert uses and all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in uses)
+    uses = [action for action in re.findall(r"uses: (\S+)", text) if action != "./.faultline/action"]
+    assert uses and all(map(PINNED.fullmatch, uses))
     assert re.search(r"^permissions:", text, re.M) and re.search(r"^concurrency:", text, re.M)
     assert text.count("runs-on:") == text.count("timeout-minutes:")
     assert text.count("actions/checkout@") == text.count("persist-credentials: false")
     assert not any("${{" in command for command in commands(file)), "an expression belongs in env"
     assert not any(re.search(r"\$\(|[`|;&]", command) for command in commands(file)), "logic belongs behind the command"
     assert "pull_request_target" not in text
-    assert not ("pull_request" in text.split("jobs:")[0] and re.search(r": write|self-hosted", text.split("jobs:")[1]))
+    head, jobs = yaml.safe_load(text), yaml.safe_load(text)["jobs"]
+    strangers = bool({"pull_request", "workflow_call"} & {*head[True]})  # YAML reads `on` as true
+    for name, job in jobs.items():
+        writes = "write" in (job.get("permissions") or head["permissions"]).values()
+        runs = [step for step in job["steps"] if "run" in step or step["uses"].startswith(("actions/checkout", "./"))]
+        assert not (strangers and "self-hosted" in job["runs-on"]), f"{name}: a stranger's code on our machine"
+        assert not (strangers and writes and runs), f"{name}: a stranger's code beside a token that writes"
 
 
 def test_what_automation_knows_of_the_stack_is_the_stack():
@@ -126,128 +133,105 @@ def test_is_safe_is_asked_of_the_difference(pins, monkeypatch, tmp_path):
         storage.latest_run(tmp_path / "results", kind="is-safe")
 
 
-# ---------------------------------------------------------------------------------------------- what is posted
+# ------------------------------------------------------------------------------------------- for others' repositories
 
 
-GH = """#!{python}
-import json, pathlib, subprocess, sys
+FAULTLINE = """#!{python}
+import os, pathlib, sys
 
 words = sys.argv[1:]
 with open("calls", "a") as calls:
     print(*words, file=calls)
-content = json.loads(pathlib.Path("github.json").read_text())
-head = next((word.removeprefix("head=") for word in words if word.startswith("head=")), "")
-if words[:2] == ["issue", "list"]:
-    print(*content["issues"])
-elif head:
-    listed = [each for each in content["pulls"] if each["head"] == head and each["state"] == "open"]
-elif "--jq" in words:
-    listed = content["comments"]
-elif "body=@-" in words or "--body-file" in words:
-    pathlib.Path("body").write_bytes(sys.stdin.buffer.read())
-if "--jq" in words and words[0] == "api":
-    subprocess.run(["jq", "-r", words[words.index("--jq") + 1]], input=json.dumps(listed), text=True, check=True)
+folder = pathlib.Path(".faultline/results/is-safe-2026-11-23T10-00-00")
+if words[0] == "is-safe" and os.environ["CODE"] != "2":
+    folder.mkdir(parents=True)
+    (folder / "summary.md").write_text("## the verdict")
+    (folder / "verdict.json").write_text('{{"identical": ' + os.environ["IDENTICAL"] + "}}")
+print("the findings")
+sys.exit(int(os.environ["CODE"]))
 """
-PULLS = [
-    {"number": 6, "head": "us:123", "state": "closed"},
-    {"number": 7, "head": "us:123", "state": "open"},
-    {"number": 8, "head": "them:fix/1", "state": "open"},
-    {"number": 123, "head": "us:other", "state": "open"},
-]
-BOT = "github-actions[bot]"
-MARK = "<!-- faultline: is-safe -->"
 
 
 @pytest.fixture
-def post(tmp_path):
-    """Run post.sh in an empty folder beside a `gh` that has but what it is given, and writes down what it is told."""
-    gh = tmp_path / "bin" / "gh"
-    gh.parent.mkdir()
-    gh.write_text(GH.format(python=sys.executable))
-    gh.chmod(0o755)
+def action(tmp_path):
+    """Run a step of action.yml in an empty folder beside a `faultline` that writes down how it was called."""
+    command = tmp_path / "bin" / "faultline"
+    command.parent.mkdir()
+    command.write_text(FAULTLINE.format(python=sys.executable))
+    command.chmod(0o755)
 
-    def run(*argv, summary=None, identical=False, issues=(), comments=()):
-        (tmp_path / "calls").write_text("")
-        (tmp_path / "body").write_bytes(b"")
-        posted = [{"id": 40 + i, "user": {"login": login}, "body": body} for i, (login, body) in enumerate(comments)]
-        (tmp_path / "github.json").write_text(json.dumps({"issues": issues, "pulls": PULLS, "comments": posted}))
-        if summary is not None:
-            folder = tmp_path / "results" / "is-safe" / "is-safe-2026-11-21T10-00-00"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "summary.md").write_bytes(summary)
-            (folder / "verdict.json").write_text(json.dumps({"identical": identical}, indent=2))
-        env = {"PATH": f"{gh.parent}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "us/faultline"}
-        subprocess.run([str(POST), *argv], cwd=tmp_path, env=env, check=True, capture_output=True)
-        return (tmp_path / "calls").read_text().splitlines()
+    def run(verb, code=0, identical="false", **inputs):
+        env = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+        env |= {"PATH": f"{command.parent}:{os.environ['PATH']}", "CODE": str(code), "IDENTICAL": identical}
+        words = [str(ROOT / ".github" / "action.sh"), verb]
+        done = subprocess.run(words, cwd=tmp_path, env=env | inputs, capture_output=True, text=True, check=False)
+        return done.returncode, (tmp_path / "calls").read_text().splitlines(), done.stdout
 
-    run.body = lambda: (tmp_path / "body").read_bytes()
     return run
 
 
-needs_jq = pytest.mark.skipif(not shutil.which("jq"), reason="jq plays the part of the GitHub CLI's own")
-
-
-@needs_jq
-@pytest.mark.parametrize(("head", "number"), [("them:fix/1", 8), ("us:123", 7)])
-def test_a_pull_request_gets_a_comment(post, head, number):
-    """Breaks when a fork's pull request isn't found, or a branch called 123 is taken for pull request 123."""
-    *_, call = post("comment", head, "https://run", summary=b"NOT SAFE")
-    assert call == f"api --method POST repos/us/faultline/issues/{number}/comments -F body=@- --silent"
-    assert post.body().startswith(MARK.encode()) and post.body().endswith(b"NOT SAFE")
-    assert b"(https://run)" in post.body()
-
-
-@needs_jq
-def test_a_pull_request_keeps_one_comment(post):
-    """Breaks when each push adds a comment, or one of another workflow or of a person is overwritten."""
-    others = [(BOT, "coverage"), ("somebody", MARK), (BOT, f"quotes {MARK}")]
-    *_, call = post("comment", "us:123", "u", summary=b"SAFE", comments=[*others, (BOT, f"{MARK}\nold"), *others])
-    assert call == "api --method PATCH repos/us/faultline/issues/comments/43 -F body=@- --silent"
-    *_, call = post("comment", "us:123", "u", comments=others)
-    assert "--method POST" in call
-
-
-@needs_jq
-def test_a_bump_that_was_taken_back_is_no_longer_called_unsafe(post):
-    """Breaks when an old verdict stays, or every pull request is told that it changes no pin."""
-    answer = b"## Nothing to compare\n"
-    *_, call = post("comment", "us:123", "u", summary=answer, identical=True, comments=[(BOT, f"{MARK}\nNOT SAFE")])
-    assert "PATCH" in call and post.body().endswith(answer)
-    post("comment", "us:123", "u")
-    assert not post.body()
-
-
-def test_without_a_summary_nothing_is_commented(post):
-    assert post("comment", "them:fix/1", "https://run") == []
-
-
-@needs_jq
-def test_without_a_pull_request_nothing_is_commented(post):
-    """Breaks when a branch whose pull request was closed in the meantime ends in an error, or comments elsewhere."""
-    assert len(post("comment", "us:gone", "https://run", summary=b"SAFE")) == 1
-
-
-@needs_jq
-def test_a_summary_mentions_nobody_and_fits(post):
-    """Breaks when a pull request from a fork can call people, or a long or torn summary ends in no comment at all."""
-    post("comment", "them:fix/1", "u", summary="é@everyone".encode() + b"\xff" + b"x" * 200_000)
-    text = post.body().decode()
-    assert "@everyone" not in text and "everyone" in text and len(text) < 65_536
-
-
 @pytest.mark.parametrize(
-    ("issues", "result", "calls"),
-    [
-        ("", "success", ["list"]),
-        ("", "failure", ["list", "create", "create"]),
-        ("7", "failure", ["list", "edit 7", "reopen 7"]),
-        ("7", "cancelled", ["list", "edit 7", "reopen 7"]),
-        ("7", "success", ["list", "edit 7", "close 7"]),
-    ],
+    ("code", "fail", "ends"), [(0, "true", 0), (1, "true", 1), (1, "false", 0), (2, "true", 2), (2, "false", 2)]
 )
-def test_the_nightly_run_keeps_to_one_issue(post, issues, result, calls):
-    """Breaks when every bad night opens an issue of its own, or a good one leaves it open."""
-    asked = post("issue", result, "https://run", summary=b"what broke", issues=issues)
-    assert [call.split(" ", 1)[1].split(" --")[0].replace(" newest-releases", "") for call in asked] == calls
-    if len(calls) > 1:
-        assert post.body().endswith(b"what broke")
+def test_the_action_audits_for_both_readers_and_ends_as_audit_did(action, tmp_path, code, fail, ends):
+    """Breaks when an option of audit that the action takes is split at a space, or a mistake passes as no finding."""
+    got, calls, printed = action("audit", code, FILES="requirements.txt\n\n  \nmy configs\n", FAIL=fail)
+    assert got == ends
+    assert calls[0] == "audit --format sarif requirements.txt my configs"
+    assert (tmp_path / ".faultline" / "faultline.sarif").read_text() == "the findings\n"
+    assert code == 2 or (calls[1:], printed) == (
+        ["audit --format github requirements.txt my configs"],
+        "the findings\n",
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_the_action_hands_on_what_is_safe_answered(action, tmp_path, code):
+    got, (call,), _ = action("is-safe", code, BASE="trl==1.1.0", TO="trl==1.2.0", OPTIONS="--strategy zero* --all")
+    assert (got, call) == (code, "is-safe --base trl==1.1.0 --to trl==1.2.0 --strategy zero* --all")
+    assert (tmp_path / "GITHUB_STEP_SUMMARY").exists() == (code != 2)
+    assert not (tmp_path / "GITHUB_OUTPUT").exists()
+
+
+def test_a_change_of_nothing_is_known_to_be_one(action, tmp_path):
+    """Breaks when every pull request gets a comment that it changes no pin."""
+    action("is-safe", identical="true", BASE="old.txt", TO="new.txt", OPTIONS="")
+    assert (tmp_path / "GITHUB_OUTPUT").read_text() == "identical=true\n"
+
+
+def test_every_input_of_the_action_is_used_and_described():
+    text = (ROOT / "action.yml").read_text()
+    described = (ROOT / "docs" / "ci.md").read_text()
+    for name in yaml.safe_load(text)["inputs"]:
+        assert f"inputs.{name} " in text or f"inputs.{name}}}" in text, f"nothing uses {name}"
+        assert f"| `{name}` |" in described, f"docs/ci.md lacks {name}"
+
+
+def test_steps_of_the_action_take_inputs_as_variables():
+    """Breaks when an input could be a command, or the script has no such verb."""
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    script = (ROOT / ".github" / "action.sh").read_text()
+    called = [step["run"].split()[-1] for step in steps if "run" in step]
+    assert called == ["install", "audit", "is-safe"]
+    assert all(f"\n{verb.replace('-', '_')}() {{" in script for verb in called)
+    assert not any("${{" in step.get("run", "") for step in steps)
+    assert all(PINNED.fullmatch(step["uses"]) for step in steps if "uses" in step)
+
+
+def test_the_hook_calls_what_there_is(tmp_path, monkeypatch, capsys):
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    words = [*shlex.split(hook["entry"]), *hook["args"]]
+    assert words[0] == "faultline" and app.main(words[1:]) == 0
+    assert "requirements.txt" in capsys.readouterr().out
+    wanted = re.compile(hook["files"])
+    assert all(map(wanted.search, ("requirements-gpu.txt", "a/uv.lock", "configs/grpo.yaml", "train.py", "run.sh")))
+    assert not wanted.search("README.md")
+
+
+def test_the_container_runs_what_there_is():
+    text = (ROOT / "Containerfile").read_text()
+    (command,) = re.findall(r"^CMD (.*)$", text, re.M)
+    assert not unknown(shlex.join(json.loads(command)), MAKEFILE) and not unknown("make setup", MAKEFILE)
+    assert re.search(r"^FROM docker\.io/nvidia/cuda:\d+\.\d+\.\d+-devel-", text, re.M)

@@ -278,16 +278,17 @@ def test_a_link_of_the_contents_shows_the_heading(chromium, written, everything,
     with watched(chromium, written(everything), viewport={"width": width, "height": 900}) as opened:
         opened.evaluate("byId('contents').open = true")
         assert opened.locator("#contents li").count() == len(loading.failures())
+        under = """() => {
+          const bar = getComputedStyle(document.querySelector('.bar')).position === 'sticky'
+          const bottom = bar ? document.querySelector('.bar').getBoundingClientRect().bottom : 0
+          return document.querySelector('#zero_double_reduction h2').getBoundingClientRect().top - bottom
+        }"""
         opened.click("#contents a[href='#zero_double_reduction']")
-        opened.wait_for_timeout(200)
-        under = opened.evaluate(
-            """() => {
-              const bar = getComputedStyle(document.querySelector('.bar')).position === 'sticky'
-              const bottom = bar ? document.querySelector('.bar').getBoundingClientRect().bottom : 0
-              return document.querySelector('#zero_double_reduction h2').getBoundingClientRect().top - bottom
-            }"""
-        )
-        assert 0 <= under < 100
+        assert 0 <= opened.evaluate(under) < 100
+        address = opened.url
+        opened.goto("about:blank")
+        opened.goto(address)
+        assert 0 <= opened.evaluate(under) < 100, "a page that was opened there scrolls elsewhere"
 
 
 def test_the_timeline_shows_versions_without_a_pointer(chromium, tmp_path):

@@ -286,8 +286,8 @@ def test_a_pattern_of_python_becomes_one_of_the_browser():
 
 
 def test_names_may_be_broken_after_their_signs_and_nowhere_else():
-    assert build.breakable('<p a="x_y">a_b <code>c.d/e_f</code></p>') == (
-        '<p a="x_y">a_<wbr>b <code>c.<wbr>d/<wbr>e_<wbr>f</code></p>'
+    assert build.breakable('<p a="x_y">a_b <code>c.d/e_f 1.2</code></p>') == (
+        '<p a="x_y">a_<wbr>b <code>c.<wbr>d/<wbr>e_<wbr>f 1.2</code></p>'
     )
     whole = "<pre>a_b <code>c_d</code></pre><script>let a_b = '<p>c_d'</script>"
     assert build.breakable(whole) == whole
