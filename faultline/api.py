@@ -75,17 +75,19 @@ def diagnose(
 ) -> DiagnoseResult:
     """Name the failure that a log shows, and what was measured to help.
 
-    `log` is a file, or the text of a log: words that are no file's name. `more` are the files of other ranks.
-    `strategy`, `checkpointing` and `stack` say what the log doesn't show, as the command's options do.
+    `log` is a file, or a text: one of several lines, or one line with an error in it that is no file's name. `more` are
+    the files of other ranks. `strategy`, `checkpointing` and `stack` say what the log doesn't show, as the command's
+    options do.
 
     Raises UsageError for a file that can't be read, for an empty log, and for unknown names.
     """
     from faultline.diagnose import command
 
-    if isinstance(log, str) and not more and any(map(str.isspace, log)) and not os.path.exists(log):
-        return command.answer(command.Request((), strategy, checkpointing, stack, text=log))
+    text = ""
+    if isinstance(log, str) and not more:
+        text = log if "\n" in log else command.pasted([log])
     logs = tuple(os.fspath(each) for each in (log, *more))
-    return command.answer(command.Request(logs, strategy, checkpointing, stack))
+    return command.answer(command.Request(logs, strategy, checkpointing, stack, text=text))
 
 
 def audit(
@@ -93,8 +95,9 @@ def audit(
 ) -> AuditResult:
     """List the failures whose recorded conditions hold in a training project; nothing of it is run.
 
-    `paths` are requirements, lock files, configs, or folders. Without them, or with `environment`, the packages of the
-    active environment are read; `python` is the interpreter of another. `everything` also prints what only could apply.
+    `paths` are requirements, lock files, configs, scripts, code, or folders; without any, the current folder.
+    `environment` reads the packages of the active environment; `python` is the interpreter of another. `everything`
+    also prints what only could apply.
 
     Raises UsageError where there is nothing to read, or a file isn't recognised.
     """

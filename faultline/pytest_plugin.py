@@ -131,8 +131,10 @@ class CellItem(pytest.Item):
             return plain(f"{error}\n{error.result}")
         if isinstance(error, TargetFailed):
             return plain(f"{self.written}: {error}\n{error.traceback}".strip())
-        if isinstance(error, UsageError | Unavailable):
+        if isinstance(error, UsageError):
             return plain(error)
+        if isinstance(error, Unavailable):
+            return plain(f"{error.what}{error}")
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int, str]:

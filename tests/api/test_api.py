@@ -61,21 +61,28 @@ def test_importing_the_package_imports_nothing_else():
 def test_a_diagnosis_prints_as_the_command_does(asked):
     result = faultline.diagnose(LOG)
     assert (0, f"{result}\n", []) == asked("diagnose", str(LOG))
-    assert (result.answer, result.sure) == ("zero_double_reduction", "certain")
+    assert (result.answer, result.failure, result.sure) == ("named", "zero_double_reduction", "certain")
     assert json.loads(asked("diagnose", str(LOG), "--json")[1]) == json.loads(json.dumps(result.as_json()))
     assert repr(result) == "DiagnoseResult('zero_double_reduction', sure='certain')"
 
 
 def test_a_log_may_be_given_as_its_text(tmp_path):
     result = faultline.diagnose(LOG.read_text())
-    assert result.answer == "zero_double_reduction" and "\n  text:3-10  AssertionError" in str(result)
-    (tmp_path / "a log").write_text(LOG.read_text())
-    assert faultline.diagnose(f"{tmp_path}/a log").answer == "zero_double_reduction", "it is a file's name as well"
-    assert faultline.diagnose("nothing went wrong").answer == "unknown"
+    assert result.failure == "zero_double_reduction" and "\n  the given text:3-10  AssertionError" in str(result)
+    line = "RuntimeError: something that nobody has seen yet"
+    assert faultline.diagnose(line).answer == "not in the catalogue"
+    (tmp_path / line).write_text(LOG.read_text())
+    assert faultline.diagnose(f"{tmp_path}/{line}").failure == "zero_double_reduction", "it is a file's name as well"
 
 
 @pytest.mark.parametrize(
-    ("log", "reason"), [("train.lgo", "train.lgo can't be read"), ("", "can't be read"), (ROOT, "name the logs in it")]
+    ("log", "reason"),
+    [
+        ("train.lgo", "train.lgo can't be read"),
+        ("my log.txt", "my log.txt can't be read"),
+        ("", "can't be read"),
+        (ROOT, "name the logs in it"),
+    ],
 )
 def test_a_log_that_is_not_there_is_no_text(log, reason):
     """Breaks when a typo in a file's name is answered as a log without an error."""
@@ -89,7 +96,7 @@ def test_an_audit_prints_as_the_command_does(asked, tmp_path):
     assert asked("audit", str(tmp_path))[1] == f"{result}\n"
     assert asked("audit", str(tmp_path), "--all")[1] == f"{faultline.audit(tmp_path, everything=True)}\n"
     assert json.loads(asked("audit", str(tmp_path), "--json")[1]) == json.loads(json.dumps(result.as_json()))
-    assert repr(result) == f"AuditResult(applies=[], findings={len(result.findings)})"
+    assert repr(result) == f"AuditResult(certain=[], applies=[], findings={len(result.findings)})"
     with pytest.raises(faultline.UsageError, match="no requirements"):
         faultline.audit(ROOT / "docs")
 
@@ -112,7 +119,7 @@ def test_a_check_prints_as_the_command_does(asked, measured):
     code, answer, _ = asked("check", *words)
     assert (code, answer) == (1, f"{result}\n") and "results: " in answer
     assert [cell.cell.strategy for cell in result.cells] == ["ddp", "ddp", "zero2", "zero2"]
-    assert not result.agrees and result.ran and len(result.problems) == 1 and "4 of 4 cells" in result.verdict
+    assert not result.agrees and result.ran and len(result.problems) == 1 and "4 of 4 configurations" in result.verdict
     assert json.loads(asked("check", *words, "--json")[1]) == json.loads(json.dumps(result.as_json()))
     assert repr(result) == f"CheckResult({words[0]!r}, agrees=False, cells=4)"
 
@@ -120,7 +127,7 @@ def test_a_check_prints_as_the_command_does(asked, measured):
 def test_one_cell_has_no_table(measured):
     """A table of one cell says nothing that the lines below it don't."""
     one, several = (str(faultline.check(build, names, "off")) for names in ("ddp", "ddp,zero2"))
-    assert "not as in one process" in several and "not as in one process" not in one
+    assert "✓ trains" in several and "✓ trains" not in one
     assert "≠ diverges (differs)  ddp" in one
 
 
