@@ -112,11 +112,13 @@ class CellItem(pytest.Item):
         self.keywords.update((mark.name, mark) for mark in self.own_markers)
 
     def runtest(self) -> None:
+        from faultline.base.text import one_line
+
         result = series(self.config).check(self.written, self.cell)
         [entry] = result.cells
         self.user_properties += [("outcome", entry.outcome), ("signature", entry.signature)]
         if not result.ran:
-            pytest.skip(result.verdict)
+            pytest.skip(f"{self.name}: {one_line(entry.detail)}")  # the place that pytest shows is this line
         if not result.agrees:
             raise Differs(result)
         if result.problems:

@@ -225,12 +225,13 @@ def test_fails():
         "test_known[ddp-off-fp32-2]": "XFAIL",
         "test_fails[ddp-off-fp32-2]": "FAILED",
     }
-    assert "the model has no gradient_checkpointing_enable" in answer and "not today" in answer
+    lacks = "the model has no gradient_checkpointing_enable"
+    assert f": test_right[ddp-reentrant-fp32-2]: {lacks}\n" in answer and "not today" in answer
     wrong = answer.split("_ test_wrong[")[1].split("_ test_fails[")[0]
     assert "\ndiverges (differs): " in wrong and "first differs: step 1, in the backward pass" in wrong
     assert "likely: ddp_forward_bypasses_wrapper" in wrong
     assert "check tests/test_it.py:test_wrong --strategy ddp --checkpointing off\n" in wrong
-    failed = answer.split("_ test_fails[")[1]
+    failed = answer.split("_ test_fails[")[1].split("\n===")[0]
     assert "tests/test_it.py:test_fails: " in failed and "return 1 / 0" in failed and "pytest_plugin.py" not in failed
     [imported] = [line for line in answer.splitlines() if line.startswith("imported:")]
     assert {*USED} < {*imported.split()} and "torch" not in imported
