@@ -97,7 +97,8 @@ def verdict(results: Sequence[Result]) -> str:
     wrong = sum(not fine(result) for result in results) - unproven - faults
     parts = []
     if wrong:
-        parts.append(f"{wrong} of {len(results)} configurations train differently from a single process")
+        many = f"{wrong} of {len(results)} configurations train"
+        parts.append(f"{many if len(results) > 1 else 'The configuration trains'} differently from a single process")
     if unproven:
         parts.append(f"{unproven} invalid, as nothing proves which strategy and mode ran")
     if faults:

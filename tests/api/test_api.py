@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import subprocess
 import sys
 
@@ -209,3 +210,47 @@ def test_the_page_has_every_name_and_every_argument():
     arguments = {each for name in FUNCTIONS for each in inspect.signature(getattr(api, name)).parameters}
     missing += [name for name in arguments if f"`{name}" not in page and f"`*{name}" not in page]
     assert not missing
+
+
+SCRIPT = """
+import faultline
+from models import pair
+
+def build():
+    return pair()
+
+GUARD
+    result = faultline.check(build, strategies="ddp", checkpointing="off")
+    print(result.verdict)
+"""
+MODELS = """
+import torch
+
+def pair():
+    return torch.nn.Linear(4, 2), lambda model, batch: model(batch).square().mean(), torch.arange(16.0).view(4, 4) / 16
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("guard", "code", "answer"),
+    [
+        ("if __name__ == '__main__':", 0, "The configuration that can be run trains like a single process"),
+        ("if True:", 1, "TargetFailed: the file calls faultline.check while it is loaded: call it under"),
+    ],
+)
+def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, answer):
+    """Breaks when each rank starts ranks that start ranks, or looks for modules elsewhere than the script does."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "models.py").write_text(MODELS)
+    (tmp_path / "script.py").write_text(SCRIPT.replace("GUARD", guard))
+    run = "import runpy, sys; sys.path.insert(0, 'lib'); runpy.run_path('script.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code and answer in done.stdout + done.stderr, done.stdout + done.stderr
