@@ -97,8 +97,8 @@ def verdict(results: Sequence[Result]) -> str:
     wrong = sum(not fine(result) for result in results) - unproven - faults
     parts = []
     if wrong:
-        many = f"{wrong} of {len(results)} configurations train"
-        parts.append(f"{many if len(results) > 1 else 'The configuration trains'} differently from a single process")
+        of_all = f"{wrong} of {len(results)} configurations train"
+        parts.append(f"{of_all if len(results) > 1 else 'The configuration trains'} differently from a single process")
     if unproven:
         parts.append(f"{unproven} invalid, as nothing proves which strategy and mode ran")
     if faults:

@@ -143,8 +143,8 @@ def refusals(tmp_path_factory):
         project.write(f"test_{number}.py", text)
     mark = "@pytest.mark.faultline(strategies='ddp')"
     project.write("test_fixture.py", f"import pytest\n{mark}\ndef test_model(tmp_path, x): ...")
-    many = f"import pytest\n{mark}\n@pytest.mark.parametrize('x', [1])\ndef test_model(): ..."
-    project.write("test_many.py", many)
+    several = f"import pytest\n{mark}\n@pytest.mark.parametrize('x', [1])\ndef test_model(): ..."
+    project.write("test_many.py", several)
     project.write("test_method.py", f"import pytest\nclass TestIt:\n    {mark}\n    def test_model(self): ...")
     project.write("test_class.py", f"import pytest\n{mark}\nclass TestIt:\n    def test_model(self): ...")
     module = "import pytest\npytestmark = pytest.mark.faultline(strategies='zero9')\ndef test_model(): ..."
