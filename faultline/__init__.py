@@ -1,3 +1,52 @@
 """Run the catalogue of distributed fine-tuning failures."""
 
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline.api import audit as audit
+    from faultline.api import check as check
+    from faultline.api import diagnose as diagnose
+    from faultline.audit.result import AuditResult as AuditResult
+    from faultline.base.errors import FaultlineError as FaultlineError
+    from faultline.base.errors import TargetFailed as TargetFailed
+    from faultline.base.errors import Unavailable as Unavailable
+    from faultline.base.errors import UsageError as UsageError
+    from faultline.check.result import CheckResult as CheckResult
+    from faultline.diagnose.result import DiagnoseResult as DiagnoseResult
+
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    **dict.fromkeys(("audit", "check", "diagnose"), "api"),
+    "AuditResult": "audit.result",
+    "CheckResult": "check.result",
+    "DiagnoseResult": "diagnose.result",
+    **dict.fromkeys(("FaultlineError", "TargetFailed", "Unavailable", "UsageError"), "base.errors"),
+}
+"""Where each public name is."""
+
+
+class _Package(ModuleType):
+    """Imports what is public when it is first used.
+
+    A function keeps its name when the room of that name is imported, which Python would put in its place.
+    """
+
+    def __getattr__(self, name: str) -> object:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{self.__name__}.{_PUBLIC[name]}"), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _PUBLIC and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_PUBLIC})
+
+
+sys.modules[__name__].__class__ = _Package

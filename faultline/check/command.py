@@ -29,7 +29,10 @@ from faultline.stacks import environments
 
 @dataclass(frozen=True)
 class Request:
-    """A model to check (``train.py:build``, a config.json or a model's folder), in which cells and environment."""
+    """A model to check (``train.py:build``, a config.json or a model's folder), in which cells and environment.
+
+    `path` has folders in which its file looks for modules, beside its own.
+    """
 
     target: str
     selection: Selection
@@ -38,6 +41,7 @@ class Request:
     python: str = ""
     workers: int = 1
     json: bool = False
+    path: tuple[str, ...] = ()
 
 
 def run(request: Request) -> int:
@@ -64,7 +68,7 @@ def answer(request: Request) -> CheckResult:
     Raises UsageError for what can't be checked, TargetFailed where one process can't train the model, and Unavailable
     where there is no environment for it.
     """
-    target = parse(request.target, request.lora)
+    target = parse(request.target, request.lora, request.path)
     findings.check_facts(failures().values())
     cells = selected(request.selection)
     python = environments.chosen(request.stack, request.python).python

@@ -38,6 +38,11 @@ class CheckResult:
         return findings.agrees(self.cells)
 
     @property
+    def verdict(self) -> str:
+        """The answer in a line."""
+        return view.verdict(self.cells)
+
+    @property
     def problems(self) -> list[Group]:
         """The causes, each with its `forms`, and the known failure that it is (`match`), if it is one."""
         return findings.groups(self.cells)

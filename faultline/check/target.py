@@ -1,51 +1,98 @@
 """What is checked: somebody's function or config, read from the words of the command line."""
 
 import ast
+import inspect
 import json
+import os
 import re
-from collections.abc import Mapping
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import UsageError
+from faultline.base.paths import PACKAGE
 from faultline.base.text import one_line, plain
 from faultline.ranks import job
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without."""
+    """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
+
+    `path` has the folders in which it looks for modules beside its own.
+    """
 
     file: Path
     function: str
     lora: Mapping[str, object]
+    path: tuple[str, ...] = ()
 
     def for_ranks(self, world_size: int) -> job.Target:
-        return job.Target(str(self.file), self.function, dict(self.lora), str(Path.cwd()), world_size)
+        return job.Target(str(self.file), self.function, dict(self.lora), str(Path.cwd()), world_size, self.path)
 
 
-def parse(text: str, lora: str) -> Target:
+def written(build: Callable[[], object]) -> str:
+    """A function as the command line names it, ``train.py:build``; raises UsageError for one that ranks can't load."""
+    function = inspect.unwrap(build)
+    name = getattr(function, "__qualname__", "")
+    if not (inspect.isfunction(function) and name.isidentifier()):
+        raise UsageError(
+            f"{plain(name or build)} is no function at the top level of a file, so no rank can load it: write one that"
+            " takes nothing and returns the model"
+        )
+    file = Path(inspect.getsourcefile(function) or "")
+    if not file.is_file():
+        raise UsageError(f"{name} stands in no file, so no rank can load it: write it into one")
+    if needed := needs(function):
+        raise UsageError(f"{name} is called without arguments, and needs {', '.join(needed)}: build everything in it")
+    file = file.resolve()
+    return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{name}"
+
+
+def needs(function: Callable[..., object]) -> list[str]:
+    """The arguments of a function that have no default."""
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
+
+
+def search_path() -> tuple[str, ...]:
+    """The folders in which this process looks for modules beside what is installed: ranks look there too."""
+    folders = [Path(folder or os.curdir).resolve() for folder in sys.path]
+    installed = (PACKAGE, Path(sysconfig.get_path("stdlib")))
+    return tuple(
+        str(folder)
+        for folder in folders
+        if folder.is_dir()
+        and not any(map(folder.is_relative_to, installed))
+        and not {"site-packages", "dist-packages"} & {*folder.parts}
+    )
+
+
+def parse(text: str, lora: str, path: tuple[str, ...] = ()) -> Target:
     """Read TARGET and --lora; raises UsageError for what can't be one."""
     name, _, function = text.partition(":")
-    path = Path(name).expanduser().resolve()
-    if path.is_dir():
-        inside = path / "config.json"
+    file = Path(name).expanduser().resolve()
+    if file.is_dir():
+        inside = file / "config.json"
         if not inside.exists():
             raise UsageError(
                 f"{plain(name)} has no config.json: give a model's folder, its config.json, or train.py:build"
             )
-        path = inside
-    if not path.exists():
-        on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not path.suffix.startswith((".j", ".p"))
+        file = inside
+    if not file.exists():
+        on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not file.suffix.startswith((".j", ".p"))
         hub = f"; of a model on the Hub: `hf download {text} config.json --local-dir model`" if on_hub else ""
         raise UsageError(
             f"{plain(name)} does not exist, and nothing is downloaded: "
             f"give a config.json, a folder or train.py:build{hub}"
         )
-    if path.suffix == ".py":
-        return Target(path, _function(path, name, function), adapter(lora))
+    if file.suffix == ".py":
+        return Target(file, _function(file, name, function), adapter(lora), path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
         known = isinstance(content["model_type"], str)
     except (ValueError, KeyError, TypeError):
         known = False
@@ -53,7 +100,7 @@ def parse(text: str, lora: str) -> Target:
         raise UsageError(f"{plain(name)} is neither a Python file nor a config.json of transformers with a model_type")
     if function:
         raise UsageError(f"{plain(name)} is a config, which has no function {plain(function)!r}")
-    return Target(path, "", adapter(lora))
+    return Target(file, "", adapter(lora))
 
 
 def _function(path: Path, name: str, function: str) -> str:

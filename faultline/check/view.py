@@ -44,7 +44,7 @@ CELL = "id outcome signature detail rank finding raised_in at apart shows errors
 
 
 def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
-    """Print facts, table and every group of cells that doesn't train, with what helps.
+    """Print facts, a table of several cells, and every group of cells that doesn't train, with what helps.
 
     `options` are those that the target was given with, such as ``--lora``.
     """
@@ -61,8 +61,9 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
         write_line(console, f"  on {one_line(stack_name(results[0].stack))}")
     for text in remarks(facts):
         write_line(console, f"  {text}")
-    write_line(console)
-    terminal.tables(console, results, progress.UNLIKE_ALONE)
+    if len(results) > 1:
+        write_line(console)
+        terminal.tables(console, results, progress.UNLIKE_ALONE)
     for text in impossible(results):
         write_line(console, text, "dim")
     shown = next((result for result in results if result.checked.at), None)  # one error's lines are enough
@@ -96,7 +97,8 @@ def verdict(results: Sequence[Result]) -> str:
     wrong = sum(not fine(result) for result in results) - unproven - faults
     parts = []
     if wrong:
-        parts.append(f"{wrong} of {len(results)} configurations train differently from a single process")
+        of_all = f"{wrong} of {len(results)} configurations train"
+        parts.append(f"{of_all if len(results) > 1 else 'The configuration trains'} differently from a single process")
     if unproven:
         parts.append(f"{unproven} invalid, as nothing proves which strategy and mode ran")
     if faults:

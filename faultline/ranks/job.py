@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ class Target:
     """Somebody's own model: a function of a file, or a file that is a config.
 
     `lora` are keywords of LoraConfig, empty without; `cwd` is the folder that its ranks work in. Among `world_size`
-    ranks the rows of a batch are shared, in the reference too.
+    ranks the rows of a batch are shared, in the reference too. `path` has folders in which it looks for modules.
     """
 
     file: str
@@ -20,6 +20,7 @@ class Target:
     lora: Mapping[str, object]
     cwd: str
     world_size: int
+    path: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

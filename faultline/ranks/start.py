@@ -4,6 +4,8 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+IN_RANKS = "FAULTLINE_RANKS"  # the variable that a rank server and all that it starts have
+
 
 def main() -> None:
     """Become a rank server, with the catalogue's folder first among those where modules are looked for."""

@@ -156,7 +156,7 @@ def run_all(
 
     Returns when all are done. An exception in a worker or in `done`, and
     KeyboardInterrupt, end all servers before they go on; `done` still gets what
-    was finished by then. Call it in the main thread.
+    was finished by then. Called in another thread than the main one, it can't be interrupted.
     """
     if not cells:
         return
@@ -222,8 +222,9 @@ def _work(
 @contextlib.contextmanager
 def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]:
     """Have Ctrl-C wait its turn in a queue: so it comes after what was finished before it, and can't stop the end."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # somebody wants it ignored, or sees to it
+    in_main = threading.current_thread() is threading.main_thread()
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not in_main:
+        yield  # somebody wants it ignored, or sees to it; another thread is never interrupted
         return
     signal.signal(signal.SIGINT, lambda *_: put(KeyboardInterrupt()))
     try:

@@ -151,6 +151,7 @@ class RankServer:
         self._buffer = b""
         self.killed = False
         self.versions: Mapping[str, str] = {}  # of its stack, once it is ready
+        self._of_ranks = {"TMPDIR": str(self.folder), start.IN_RANKS: "1"}
 
     def __enter__(self) -> RankServer:
         return self
@@ -172,7 +173,7 @@ class RankServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**inherited(self.python), **preload.environment(self.device), "TMPDIR": str(self.folder)},
+                env=inherited(self.python) | preload.environment(self.device) | self._of_ranks,
                 start_new_session=True,
             )
         self._buffer = b""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from faultline import strategies
+from faultline.audit import command as audit_command
 from faultline.base import packages, paths
 from faultline.base.errors import EXIT_USAGE, UsageError
 from faultline.catalogue import loading
@@ -182,7 +183,7 @@ def test_an_error_of_a_command_that_measures_nothing_tells_of_no_results(monkeyp
     def read_project(*_):
         raise PermissionError(13, "Permission denied", "/root")
 
-    monkeypatch.setattr("faultline.audit.command.read_project", read_project)
+    monkeypatch.setattr(audit_command, "read_project", read_project)
     assert refused("audit", "/") == "faultline: Permission denied: /root"
 
 

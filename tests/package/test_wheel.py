@@ -32,15 +32,6 @@ def build():
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dist")
-    isolation = ["--no-build-isolation", "--python", sys.executable]  # what builds it is pinned with everything else
-    run_uv(["build", "--wheel", *isolation, "--out-dir", str(folder), str(ROOT)])
-    [file] = folder.glob("*.whl")
-    return file
-
-
 def installed(wheel, folder, extra=""):
     """An empty environment with the wheel: a function that runs its `faultline` in a folder."""
     python = folder / "bin" / "python"

@@ -91,6 +91,16 @@ def test_an_interruption_loses_no_result(interruptible, monkeypatch):
     assert written == cells[:2] and begun == cells[:3]
 
 
+def test_a_run_in_another_thread_leaves_signals_alone(interruptible, monkeypatch):
+    """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
+    written = []
+    monkeypatch.setattr(runner, "run_cell", lambda server, references, cell: entries.entry(cell))
+    thread = threading.Thread(target=runner.run_all, args=([CELL], 1, written.append))
+    thread.start()
+    thread.join()
+    assert [entry.cell for entry in written] == [CELL]
+
+
 def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypatch):
     """Breaks when one worker's exception waits for the others' cells, or throws away what they have finished."""
     cells = [replace(CELL, world_size=size) for size in (1, 2)]

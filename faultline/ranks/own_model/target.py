@@ -5,10 +5,11 @@ import inspect
 import json
 import multiprocessing.process
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,7 +38,7 @@ class Module:
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         file, function = Path(self.target.file), self.target.function
         with alone():
-            built = _call(file, function) if function else tiny(file)
+            built = _call(file, function, self.target.path) if function else tiny(file)
         model, loss, batch = _parts(built, f"{file.name}:{function}")
         types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
         cast = sorted(str(each).removeprefix("torch.") for each in types - {torch.float32})
@@ -119,10 +120,12 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _call(file: Path, function: str) -> Any:
-    sys.path.insert(0, str(file.parent))
+def _call(file: Path, function: str, path: Sequence[str]) -> Any:
+    package = [folder.name for folder in takewhile(lambda folder: (folder / "__init__.py").exists(), file.parents)]
+    sys.path[:0] = dict.fromkeys((str(file.parent), str(file.parents[len(package)]), *path))
     sys.argv = [str(file)]
-    name = file.stem if file.stem not in sys.modules else f"{file.stem}_"  # somebody's own datasets.py
+    name = ".".join((*reversed(package), file.stem))  # so that it may import what stands beside it in its package
+    name = name if name not in sys.modules else f"{name}_"  # somebody's own datasets.py
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

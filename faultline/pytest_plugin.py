@@ -1,0 +1,153 @@
+"""The pytest plugin: a function with the mark `faultline` becomes an item for each cell in which it is checked.
+
+docs/pytest.md says how it is used. Nothing but pytest is imported before such a function is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import os
+
+    from faultline.cells.cell import Cell
+    from faultline.cells.selection import Selection
+    from faultline.check.result import CheckResult
+    from faultline.check.series import Series
+
+MARK = "faultline"
+AXES = ("strategies", "checkpointing", "precision", "world")
+ABOUT = f"{MARK}({', '.join(AXES)}): train the model that this function returns, and compare with a single process"
+CALLED = "it is called in the ranks, where pytest isn't: build everything in it"
+SERIES = pytest.StashKey["Series"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", ABOUT)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> list[CellItem] | None:
+    """The items of a marked function; those of another object are left to pytest."""
+    marks = [mark for mark in marks_of(obj) if mark.name == MARK]
+    if not marks and isinstance(obj, FunctionType) and collector.istestfunction(obj, name):
+        marks = [*collector.iter_markers(MARK)][:1]
+    if not marks:
+        return None
+    from faultline.base.errors import UsageError
+
+    try:
+        return items(collector, name, obj, marks)
+    except UsageError as error:
+        raise collector.CollectError(f"{name}: {error}") from None  # which pytest shows as it is
+
+
+def marks_of(obj: object) -> list[pytest.Mark]:
+    """The marks of a function or a class; none of anything else, whose attributes may be anything."""
+    if not issubclass(type(obj), FunctionType | type):
+        return []
+    marks = vars(obj).get("pytestmark", [])
+    return marks if isinstance(marks, list) else [marks]
+
+
+def items(collector: pytest.Module | pytest.Class, name: str, obj: Any, marks: Sequence[pytest.Mark]) -> list[CellItem]:
+    """An item for each cell that the marks of a function name; raises UsageError for what can't be checked."""
+    from faultline.base.errors import UsageError
+    from faultline.check import command, target
+
+    if fixtures := target.needs(obj):
+        raise UsageError(f"it takes no fixtures, and asks for {', '.join(fixtures)}; {CALLED}")
+    for mark in marks_of(obj):
+        if mark.name in ("parametrize", "usefixtures"):
+            raise UsageError(f"it can't have the mark {mark.name}; {CALLED}")
+    written = target.written(obj)
+    cells = dict.fromkeys(cell for mark in marks for cell in command.selected(selection(mark)))
+    return [
+        CellItem.from_parent(
+            collector,
+            name=f"{name}[{cell.strategy}-{cell.checkpointing}-{cell.precision}-{cell.world_size}]",
+            obj=obj,
+            written=written,
+            cell=cell,
+        )
+        for cell in cells
+    ]
+
+
+def selection(mark: pytest.Mark) -> Selection:
+    """The cells that a mark names; raises UsageError for an argument that it doesn't take."""
+    from faultline import api
+    from faultline.base.errors import UsageError, unknown
+
+    if mark.args:
+        raise UsageError(f'name what the mark is given: pytest.mark.{MARK}(strategies="ddp,zero3")')
+    for name in mark.kwargs:
+        if name not in AXES:
+            raise unknown("argument", name, AXES)
+    return api.selection(**mark.kwargs)
+
+
+class Differs(AssertionError):
+    """A cell doesn't do what a single process does; has the result of its check."""
+
+    def __init__(self, result: CheckResult) -> None:
+        [entry] = result.cells
+        super().__init__(f"{entry.did}: {entry.detail}")
+        self.result = result
+
+
+class CellItem(pytest.Item):
+    """One cell; it passes if the model trains as in a single process, and is skipped if the cell can't exist."""
+
+    def __init__(self, *, obj: Any, written: str, cell: Cell, **others: Any) -> None:
+        super().__init__(**others)
+        self.obj = obj
+        self.written = written
+        self.cell = cell
+        self.own_markers.extend(marks_of(obj))
+        self.keywords.update((mark.name, mark) for mark in self.own_markers)
+
+    def runtest(self) -> None:
+        from faultline.base.text import one_line
+
+        result = series(self.config).check(self.written, self.cell)
+        [entry] = result.cells
+        self.user_properties += [("outcome", entry.outcome), ("signature", entry.signature)]
+        if not result.ran:
+            pytest.skip(f"{self.name}: {one_line(entry.detail)}")  # the place that pytest shows is this line
+        if not result.agrees:
+            raise Differs(result)
+        if result.problems:
+            self.warn(pytest.PytestWarning(result.verdict))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        from faultline.base.errors import TargetFailed, Unavailable, UsageError
+        from faultline.base.text import plain
+
+        error = excinfo.value
+        if isinstance(error, Differs):
+            return plain(f"{error}\n{error.result}")
+        if isinstance(error, TargetFailed):
+            return plain(f"{self.written}: {error}\n{error.traceback}".strip())
+        if isinstance(error, UsageError):
+            return plain(error)
+        if isinstance(error, Unavailable):
+            return plain(f"{error.what}{error}")
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[os.PathLike[str], int, str]:
+        return self.path, self.obj.__code__.co_firstlineno - 1, self.name
+
+
+def series(config: pytest.Config) -> Series:
+    """The rank server of this pytest process, which ends with the session."""
+    if SERIES not in config.stash:
+        from faultline.check.series import Series
+
+        config.stash[SERIES] = Series()
+        config.add_cleanup(config.stash[SERIES].close)
+    return config.stash[SERIES]

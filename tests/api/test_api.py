@@ -1,0 +1,256 @@
+"""The functions of the package: what they take, what they give, and that importing costs nothing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import faultline
+from faultline import api
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+from faultline.check import command, target
+from faultline.runs import folders
+from faultline.runs.storage import RunFolder
+from tests.support import entries
+
+LOG = ROOT / "fixtures" / "logs" / "bunny-146.log"
+FUNCTIONS = ("audit", "check", "diagnose")
+
+
+def build(): ...
+
+
+def python(code, cwd=ROOT):
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "import faultline.check.command, faultline.diagnose.command, faultline.audit.command",
+        "from faultline.check import command; from faultline.audit import view; from faultline.diagnose import lines",
+        "import faultline.cli.app",
+        "from faultline import check, diagnose, audit",
+    ],
+)
+def test_the_functions_keep_their_names_whatever_is_imported_before(before):
+    """Breaks when the room of a name is bound where its function was: `'module' object is not callable`."""
+    after = "import faultline, faultline.check.view, faultline.api as api"
+    same = " and ".join(f"faultline.{name} is api.{name}" for name in FUNCTIONS)
+    assert python(f"{before}\n{after}\nfrom faultline import check\nprint({same} and check is api.check)") == "True\n"
+
+
+def test_importing_the_package_imports_nothing_else():
+    """Breaks when `import faultline` takes longer than it should in somebody's test suite, or needs a library."""
+    shown = python("import sys; before = set(sys.modules); import faultline; print(*set(sys.modules) - before)")
+    assert {name for name in shown.split() if name.partition(".")[0] not in sys.stdlib_module_names} == {"faultline"}
+    assert {*faultline._PUBLIC} <= {*dir(faultline)}
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = faultline.nothing
+
+
+def test_a_diagnosis_prints_as_the_command_does(asked):
+    result = faultline.diagnose(LOG)
+    assert (0, f"{result}\n", []) == asked("diagnose", str(LOG))
+    assert (result.answer, result.failure, result.sure) == ("named", "zero_double_reduction", "certain")
+    assert json.loads(asked("diagnose", str(LOG), "--json")[1]) == json.loads(json.dumps(result.as_json()))
+    assert repr(result) == "DiagnoseResult('zero_double_reduction', sure='certain')"
+
+
+def test_a_log_may_be_given_as_its_text(tmp_path):
+    result = faultline.diagnose(LOG.read_text())
+    assert result.failure == "zero_double_reduction" and "\n  the given text:3-10  AssertionError" in str(result)
+    line = "RuntimeError: something that nobody has seen yet"
+    assert faultline.diagnose(line).answer == "not in the catalogue"
+    (tmp_path / line).write_text(LOG.read_text())
+    assert faultline.diagnose(f"{tmp_path}/{line}").failure == "zero_double_reduction", "it is a file's name as well"
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("train.lgo", "train.lgo can't be read"),
+        ("my log.txt", "my log.txt can't be read"),
+        ("", "can't be read"),
+        (ROOT, "name the logs in it"),
+    ],
+)
+def test_a_log_that_is_not_there_is_no_text(log, reason):
+    """Breaks when a typo in a file's name is answered as a log without an error."""
+    with pytest.raises(faultline.UsageError, match=reason):
+        faultline.diagnose(log)
+
+
+def test_an_audit_prints_as_the_command_does(asked, tmp_path):
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    result = faultline.audit(tmp_path)
+    assert asked("audit", str(tmp_path))[1] == f"{result}\n"
+    assert asked("audit", str(tmp_path), "--all")[1] == f"{faultline.audit(tmp_path, everything=True)}\n"
+    assert json.loads(asked("audit", str(tmp_path), "--json")[1]) == json.loads(json.dumps(result.as_json()))
+    assert repr(result) == f"AuditResult(certain=[], applies=[], findings={len(result.findings)})"
+    with pytest.raises(faultline.UsageError, match="no requirements"):
+        faultline.audit(ROOT / "docs")
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Every cell of a check diverges, in a folder of the test's own."""
+    monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
+
+    def run_all(cells, workers, done, python, run):
+        for cell in cells:
+            done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
+
+    monkeypatch.setattr(folders.runner, "run_all", run_all)
+
+
+def test_a_check_prints_as_the_command_does(asked, measured):
+    result = faultline.check(build, strategies="ddp,zero2", checkpointing=["off", "reentrant"])
+    words = ("tests/api/test_api.py:build", "--strategy", "ddp,zero2", "--checkpointing", "off,reentrant")
+    code, answer, _ = asked("check", *words)
+    assert (code, answer) == (1, f"{result}\n") and "results: " in answer
+    assert [cell.cell.strategy for cell in result.cells] == ["ddp", "ddp", "zero2", "zero2"]
+    assert not result.agrees and result.ran and len(result.problems) == 1 and "4 of 4 configurations" in result.verdict
+    assert json.loads(asked("check", *words, "--json")[1]) == json.loads(json.dumps(result.as_json()))
+    assert repr(result) == f"CheckResult({words[0]!r}, agrees=False, cells=4)"
+
+
+def test_one_cell_has_no_table(measured):
+    """A table of one cell says nothing that the lines below it don't."""
+    one, several = (str(faultline.check(build, names, "off")) for names in ("ddp", "ddp,zero2"))
+    assert "✓ trains" in several and "✓ trains" not in one
+    assert "≠ diverges (differs)  ddp" in one
+
+
+def outer():
+    def build(): ...
+
+    return build
+
+
+def needs_two(one, two, three=3, *rest, **others): ...
+
+
+class Builds:
+    def build(self): ...
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (outer(), "outer.<locals>.build is no function at the top level of a file"),
+        (lambda: None, "<lambda> is no function at the top level"),
+        (Builds, "Builds is no function"),
+        (Builds().build, "Builds.build is no function"),
+        (functools.partial(needs_two, 1, 2), "functools.partial.* is no function"),
+        (needs_two, "needs_two is called without arguments, and needs one, two"),
+        (eval("lambda: 0", {"__name__": "x"}), "no function at the top level"),
+        ("train.py:build", "train.py does not exist"),
+        (ROOT / "docs", "has no config.json"),
+    ],
+)
+def test_what_no_rank_can_load_is_refused(build, reason):
+    with pytest.raises(faultline.UsageError, match=reason):
+        faultline.check(build)
+
+
+def test_a_function_that_stands_in_no_file_is_refused():
+    scope = {"__name__": "__main__"}
+    exec(compile("def build(): ...", "<stdin>", "exec"), scope)
+    with pytest.raises(UsageError, match="build stands in no file"):
+        target.written(scope["build"])
+
+
+def test_a_wrapped_function_is_looked_for_where_it_stands():
+    @functools.wraps(build)
+    def wrapper(): ...
+
+    assert target.written(wrapper) == "tests/api/test_api.py:build"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"strategies": "zero4"}, "unknown strategy 'zero4'; did you mean"),
+        ({"checkpointing": "on"}, "unknown checkpointing 'on'"),
+        ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
+        ({"world": 3}, "world size 3"),
+        ({"world": "two"}, "takes numbers, not 'two'"),
+        ({"strategies": "single", "world": 2}, "no cell matches"),
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+        ({"stack": "trl==1.12.0", "python": "python3"}, "stack and python exclude each other"),
+    ],
+)
+def test_what_can_not_be_asked_is_refused(given, reason):
+    with pytest.raises(faultline.UsageError, match=reason):
+        faultline.check(build, **given)
+
+
+def test_installed_packages_are_not_where_ranks_look_beside_the_stack(monkeypatch, tmp_path):
+    """Breaks when the torch of this process gets into the ranks of another environment."""
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path, str(tmp_path / "lib" / "site-packages")])
+    folders = target.search_path()
+    assert str(tmp_path) in folders and not [name for name in folders if "site-packages" in name]
+    assert not [name for name in folders if name.startswith(str(ROOT / "faultline"))]
+
+
+def test_the_page_has_every_name_and_every_argument():
+    page = (ROOT / "docs" / "api.md").read_text()
+    missing = [name for name in faultline._PUBLIC if f"`{name}" not in page and f"faultline.{name}" not in page]
+    arguments = {each for name in FUNCTIONS for each in inspect.signature(getattr(api, name)).parameters}
+    missing += [name for name in arguments if f"`{name}" not in page and f"`*{name}" not in page]
+    assert not missing
+
+
+SCRIPT = """
+import faultline
+from models import pair
+
+def build():
+    return pair()
+
+GUARD
+    result = faultline.check(build, strategies="ddp", checkpointing="off")
+    print(result.verdict)
+"""
+MODELS = """
+import torch
+
+def pair():
+    return torch.nn.Linear(4, 2), lambda model, batch: model(batch).square().mean(), torch.arange(16.0).view(4, 4) / 16
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("guard", "code", "answer"),
+    [
+        ("if __name__ == '__main__':", 0, "The configuration that can be run trains like a single process"),
+        ("if True:", 1, "TargetFailed: the file calls faultline.check while it is loaded: call it under"),
+    ],
+)
+def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, answer):
+    """Breaks when each rank starts ranks that start ranks, or looks for modules elsewhere than the script does."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "models.py").write_text(MODELS)
+    (tmp_path / "script.py").write_text(SCRIPT.replace("GUARD", guard))
+    run = "import runpy, sys; sys.path.insert(0, 'lib'); runpy.run_path('script.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code and answer in done.stdout + done.stderr, done.stdout + done.stderr
