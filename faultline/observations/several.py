@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from faultline.base.text import one_line
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Signature
@@ -13,12 +14,12 @@ from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN, Outcomes
 from faultline.observations import measured, store
 from faultline.observations.matching import SHARED, Hints, Match, judge
-from faultline.observations.measured import beginning, place
+from faultline.observations.measured import place
 from faultline.observations.remedies import Fate
 from faultline.observations.store import Error, Row
 
 MOST = 3  # failures that are shown
-SHORTEST = 60  # characters of an error that may be the beginning of a longer one
+SHORTEST = 50  # characters of a message that may be a part of a longer one
 
 
 def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
@@ -41,7 +42,8 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
 def _worded_so(failure: Failure, error: Error, text: str) -> bool:
     """Whether a text has the words of a recorded error, be it cut short."""
-    cut_short = beginning(error.text).startswith(beginning(text).rstrip(" .…")) and len(text) >= SHORTEST
+    message = one_line(text.partition(": ")[2]).rstrip(" .…")
+    cut_short = len(message) >= SHORTEST and message in one_line(error.text)
     return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text))
 
 
