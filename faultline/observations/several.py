@@ -54,11 +54,16 @@ def _may_be(match: Match, hints: Hints) -> bool:
 
 
 def likeliest(among: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
-    """The first `MOST` of several failures: those that more of the log fits, then those that more runs ended as."""
+    """The first `MOST` of several failures: those that more of the log fits, then those that more runs ended as.
+
+    What fits are patterns of a failure's conditions, and the names of code in what would distinguish it.
+    """
 
     def order(match: Match) -> tuple[int, int, str]:
-        conditions = match.failure.recognition.of(match.signature).any_of
-        return -patterns_met(conditions, hints.context), -runs(match), match.failure.name
+        error = match.failure.recognition.of(match.signature)
+        fits = patterns_met(error.any_of, hints.context)
+        fits += sum(bool(re.search(pattern, hints.context)) for pattern in error.terms)
+        return -fits, -runs(match), match.failure.name
 
     return tuple(sorted(among, key=order)[:MOST])
 
