@@ -46,7 +46,7 @@ def _kinds() -> list[tuple[re.Pattern[str], str]]:
     """The patterns of the errors that failures have of themselves, each with the type of a recorded one."""
     types = {(error.failure, error.signature): error.text.partition(":")[0] for error in store.errors().values()}
     return [
-        (re.compile(pattern), types.get((failure.name, signature), ""))
+        (re.compile(pattern, re.IGNORECASE), types.get((failure.name, signature), ""))
         for failure in failures().values()
         for signature, pattern in failure.errors.items()
         if signature not in failure.also_raises

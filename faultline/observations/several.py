@@ -44,7 +44,7 @@ def _worded_so(failure: Failure, error: Error, text: str) -> bool:
     """Whether a text has the words of a recorded error, be it cut short."""
     message = one_line(text.partition(": ")[2]).rstrip(" .…")
     cut_short = len(message) >= SHORTEST and message in one_line(error.text)
-    return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text))
+    return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text, re.IGNORECASE))
 
 
 def _may_be(match: Match, hints: Hints) -> bool:
