@@ -2,6 +2,7 @@
 
 import re
 
+from faultline.base.traces import is_victim
 from faultline.catalogue.loading import failures
 from faultline.diagnose.events import Event
 from faultline.diagnose.lines import Line
@@ -25,7 +26,7 @@ class Alone:
     def take(self, line: Line) -> None:
         if self.open:
             self._count += 1
-            if typed(line.text) is not None:
+            if typed(line.text) is not None and not is_victim(line.text):
                 self._first = line
 
     def event(self) -> Event | None:

@@ -67,7 +67,7 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
         intake.take(each)
     events = intake.reader.events()
     cause = events.cause()
-    if (not cause or cause.follows) and (alone := intake.alone.event()) and not alone.follows:
+    if (not cause or cause.follows) and (alone := intake.alone.event()):
         cause, events = alone, replace(events, events=(alone, *events.events))
     chain = events.chain(cause) if cause else []
     hints = intake.collector.hints("\n".join(f"{event.frames}\n{event.text}" for event in chain))
