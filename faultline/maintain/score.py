@@ -54,8 +54,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class LabelledLog:
-    """A log and its right answer: a failure, ``unknown``, or ``unsettled``; with `mechanism` only the failure's mechanism
-    is right."""
+    """A log and its right answer: a failure, ``unknown``, or ``unsettled``.
+
+    With `mechanism` only the failure's mechanism is right.
+    """
 
     group: str
     name: str

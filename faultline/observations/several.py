@@ -48,7 +48,7 @@ def _worded_so(failure: Failure, error: Error, text: str) -> bool:
 
 
 def _may_be(match: Match, hints: Hints) -> bool:
-    """Whether nothing but what isn't there speaks against a failure."""
+    """Whether nothing but what isn't there counts against a failure."""
     may_be = match.failure.recognition.of(match.signature).may_be
     return (bool(match.sure) or match.against == SHARED) and met(may_be, f"{hints.context}\n{hints.asked}")
 
@@ -102,8 +102,8 @@ def helps_all(several: Sequence[Match]) -> list[Fate]:
         tallies = [_tally(match, claim) for match in several]
         if all(tally.helped for tally in tallies):
             helped, cells = sum(t.helped for t in tallies), sum(t.cells for t in tallies)
-            said = replace(claim, text=claim.general or claim.text)
-            fates.append(Fate(key, said, "verified" if helped == cells else "conditional", helped, cells, ()))
+            stated = replace(claim, text=claim.general or claim.text)
+            fates.append(Fate(key, stated, "verified" if helped == cells else "conditional", helped, cells, ()))
     return fates
 
 
