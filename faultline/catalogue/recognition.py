@@ -84,7 +84,9 @@ class Error:
     @property
     def terms(self) -> tuple[str, ...]:
         """The patterns of the names of code in `distinguished_by`."""
-        return tuple(rf"\b{re.escape(name)}" for name in re.findall(r"`(\w[\w.]{4,})[^`]*`", self.distinguished_by))
+        return tuple(
+            rf"\b{re.escape(name)}(?!\w)" for name in re.findall(r"`(\w[\w.]{4,})[^`]*`", self.distinguished_by)
+        )
 
 
 @dataclass(frozen=True)
