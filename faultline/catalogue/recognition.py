@@ -89,6 +89,13 @@ class Error:
     may_be: tuple[Condition, ...] = ()
     raised_on_load: str = ""
 
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The patterns of the names of code in `distinguished_by`."""
+        return tuple(
+            rf"\b{re.escape(name)}(?!\w)" for name in re.findall(r"`(\w[\w.]{4,})[^`]*`", self.distinguished_by)
+        )
+
 
 @dataclass(frozen=True)
 class Mechanism:

@@ -83,7 +83,7 @@ def pasted(words: Sequence[str]) -> str:
     text = " ".join(words)
     if " " not in text.strip() or any(os.path.exists(word) for word in words):
         return ""
-    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or alone.typed(text)
+    shown = signs.TRACEBACK in text or any(map(signs.error_within, text.splitlines())) or alone.typed(text) is not None
     return text if shown else ""
 
 

@@ -58,9 +58,16 @@ def patterns() -> tuple[str, ...]:
     """What strategies, modes and failures are known by. What spans lines is about an error's own traceback."""
     tables = [table for f in failures().values() for table in (f.recognition.error, f.recognition.mechanism)]
     conditions = [condition for table in tables for each in table.values() for condition in each.any_of]
+    errors = [error for f in failures().values() for error in f.recognition.error.values()]
+    conditions += [each for error in errors for each in error.may_be]
     recognised = {pattern for condition in conditions for pattern in (*condition.present, *condition.absent)}
     named = (pattern.pattern for pattern, _ in (*table("MESSAGES", "SETTINGS", "ENGINE"), *MODES))
-    return (*named, r"DistributedDataParallel\(", *sorted(each for each in recognised if r"\n" not in each))
+    return (
+        *named,
+        *sorted({term for error in errors for term in error.terms}),
+        r"DistributedDataParallel\(",
+        *sorted(each for each in recognised if r"\n" not in each),
+    )
 
 
 class Collector:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from faultline.diagnose.alone import Alone
 from faultline.diagnose.context import Collector
-from faultline.diagnose.events import Event, Events
+from faultline.diagnose.events import TIMEOUT, Event, Events
 from faultline.diagnose.lines import Line, Wanted
 from faultline.diagnose.reader import Reader
 from faultline.diagnose.silent import Silence, Steps, Warned, Warnings
@@ -66,9 +66,9 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
     for each in read(intake.pattern):
         intake.take(each)
     events = intake.reader.events()
-    if not events.events and (alone := intake.alone.event()):
-        events = Events((alone,))
     cause = events.cause()
+    if (not cause or cause.follows) and (alone := intake.alone.event()):
+        cause, events = alone, replace(events, events=(alone, *events.events))
     chain = events.chain(cause) if cause else []
     hints = intake.collector.hints("\n".join(f"{event.frames}\n{event.text}" for event in chain))
     if options:
@@ -90,7 +90,7 @@ def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:
        the error's words is there to decide between several, it is one of these: `several.possible`.
     4. Else there is no answer, and `alike` has the reasons.
     """
-    raised = [event for event in reversed(events.chain(cause)) if not event.follows]
+    raised = [event for event in reversed(events.chain(cause)) if not event.follows or event.type == TIMEOUT]
     candidates = [(event, match) for event in raised for match in fitting(event.text, hints)]
     alike = tuple({match.failure.name: match for _, match in candidates if not match.sure}.values())
     for event, match in candidates:

@@ -33,6 +33,7 @@ _FORMS = (
     r"(?P<group> {2,12}[+|] )",  # of exceptions
 )
 PREFIX = re.compile("|".join(_FORMS), re.IGNORECASE)
+_RICH = re.compile(r"^ *(?:❱ )?([\w/~.<-][\w/~.<>+-]{0,300}\.py):(\d{1,6}) in (<?\w{1,80}>?)$")  # a frame in a box
 _FIRST = frozenset("[(> " + string.ascii_letters + string.digits)  # with which any of them begins
 
 
@@ -54,6 +55,8 @@ def bare(text: str) -> tuple[str, int | None, str, bool, str]:
     text = text[at:]
     if text and text[0] in _BOX:
         text = "  " + text.strip(_BOX + " ")  # indented, as all lines of a traceback but the last
+    if ".py:" in text:
+        text = _RICH.sub(r'  File "\1", line \2, in \3', text)
     if rank is not None:
         names += f"rank {rank}"
     return text.rstrip(), rank, names.strip(), dated, time.strip()

@@ -22,8 +22,8 @@ _ENDS_MESSAGE = re.compile(
     r"^\s*$|\d%\||^During handling of|^The above exception|^[-=]{20}|^\{'|^wandb: |^```|^\"{3}$|^'{3}$|"
     r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
-# Lines that can only be a message's own, where no traceback says that it goes on: ``saved metadata: {'shape': ...}``.
-_CONTINUES = re.compile(r"^\t|^[a-z][\w ]{1,60}:(?: \{.*)?$")
+_FIELD = re.compile(r"^\t|^[a-z][\w ]{1,60}:(?: \{.*)?$")  # ``saved metadata: {'shape': ...}``
+WRAPPED = 30  # characters of a line's message that may have been wrapped
 
 
 @dataclass
@@ -171,7 +171,7 @@ class Reader:
             return True
         ends = (
             len(event.message) >= (2 if event.kind == "line" and not event.message[0] else MESSAGE)
-            or (event.kind == "line" and event.message[0] and not _CONTINUES.search(text))
+            or (event.kind == "line" and event.message[0] and not _continues(event.message[-1], text))
             or _ENDS_MESSAGE.search(text)
             or (line.dated and not event.line.dated)
             or signs.TRACEBACK in text
@@ -232,6 +232,12 @@ class Reader:
         event = Event(kind, type, message, *place, rank, line.stream, frames, time=signs.moment(line.time), chain=chain)
         key = writer, type if kind == "signal" else event.headline if kind == "line" else event.text
         self._buffer.add(key, event)
+
+
+def _continues(before: str, text: str) -> bool:
+    """Whether a line can only be more of a message: it is one of its fields, or goes on within a sentence."""
+    broken_off = len(before) > WRAPPED and before[-1:].isalpha() and text[:1].islower()
+    return broken_off or bool(_FIELD.search(text))
 
 
 def _chain_of(event: Event) -> tuple[str, str, int]:

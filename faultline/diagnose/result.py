@@ -16,7 +16,7 @@ class DiagnoseResult:
 
     `str` is the answer of `faultline diagnose`, as it is written to a file.
 
-    - `diagnosis`: what was decided: its `match` or the `several` that it may be, the `cause` in the log, what is known
+    - `diagnosis`: what was decided: its `match`, or the `several` that it may be, the `cause` in the log, what is known
       of the run (`hints`), ...
     - `details`: what recorded runs know of it: what helps, where it happens, how to repeat it
     """

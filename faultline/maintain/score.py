@@ -1,11 +1,12 @@
 """How often `diagnose` is right: on the errors of runs, on logs that people pasted, and on near misses."""
 
 import io
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.markdown import headed, put, row
@@ -24,13 +25,39 @@ TRACEBACK_ALONE = "errors of runs, the traceback alone"
 WITH_PLACE = "errors of runs, with strategy and checkpointing"
 PASTED = "logs that people pasted"
 NEAR_MISS = "near misses"
-WORTHS = ("right", "one_of", "less", "wrong", "listed")
+UNSETTLED = "unsettled"
 UNKNOWN, MECHANISM, OR = "unknown", " (mechanism)", " or "
 
 
 @dataclass(frozen=True)
+class Entry:
+    """What index.toml says of a log of fixtures/.
+
+    - `answer`: the failure that hit it, empty for none of the catalogue's; with `mechanism` no more is right than that.
+    - `unsettled`: that nobody found out what it was.
+    - `what`, `source`: what it is in words, and where it was pasted.
+    - `later`: that it was collected once the rules were there, before there were rounds.
+    - `round`: in which it was collected, unseen before `first` was answered to it.
+    - `as_pasted`: that there is no file of it, for what is left without its writer's words would be answered otherwise.
+    """
+
+    source: str = ""
+    answer: str = ""
+    what: str = ""
+    mechanism: bool = False
+    unsettled: bool = False
+    later: bool = False
+    round: int = 0
+    first: str = ""
+    as_pasted: bool = False
+
+
+@dataclass(frozen=True)
 class LabelledLog:
-    """A log and its right answer: a failure, or ``unknown``; with `mechanism` only the failure's mechanism is right."""
+    """A log and its right answer: a failure, ``unknown``, or ``unsettled``.
+
+    With `mechanism` only the failure's mechanism is right.
+    """
 
     group: str
     name: str
@@ -51,17 +78,29 @@ class Scored:
     group: str
     with_answer: int
     without: int
+    unsettled: int
     worths: Counter[str]
 
     @property
     def shares(self) -> dict[str, float]:
         """What was not named wrongly, of all that was named; what was named rightly or as one of several, of all that
         have one."""
-        named = self.worths["right"] + self.worths["one_of"] + self.worths["less"]
+        named = self.worths["right"] + self.worths["one of"] + self.worths["less"]
+        wrong = self.worths["wrong"] + self.worths["more"]
         return {
-            "precision": named / ((named + self.worths["wrong"]) or 1),
-            "recall": (self.worths["right"] + self.worths["one_of"]) / (self.with_answer or 1),
+            "precision": named / ((named + wrong) or 1),
+            "recall": (self.worths["right"] + self.worths["one of"]) / (self.with_answer or 1),
         }
+
+
+COLUMNS = {
+    "right": "named rightly",
+    "one of": "one of several",
+    "less": "only the mechanism",
+    "more": "more than the mechanism",
+    "wrong": "named wrongly",
+    "listed": "others as one of several",
+}
 
 
 def labelled_logs() -> Iterator[LabelledLog]:
@@ -76,13 +115,25 @@ def labelled_logs() -> Iterator[LabelledLog]:
             yield LabelledLog(group, f"errors.jsonl:{number}", answer or UNKNOWN, log, options, same)
     for group, folder in ((PASTED, LOGS), (NEAR_MISS, NEAR_MISSES)):
         for name, entry in index(folder).items():
-            log = (folder / f"{name}.log").read_bytes()
-            yield LabelledLog(group, name, entry.get("answer", UNKNOWN), log, mechanism="mechanism" in entry)
+            if not entry.as_pasted:
+                yield _labelled(group, name, entry, (folder / f"{name}.log").read_bytes())
 
 
-def index(folder: Path) -> dict[str, dict[str, str]]:
+def first_tries() -> list[tuple[LabelledLog, str]]:
+    """Every log that was collected in a round, grouped by it, and how it was answered before any rule was changed."""
+    entries = [item for folder in (LOGS, NEAR_MISSES) for item in index(folder).items() if item[1].round]
+    entries.sort(key=lambda item: (item[1].round, item[0]))
+    return [(_labelled(f"round {entry.round}", name, entry), entry.first) for name, entry in entries]
+
+
+def _labelled(group: str, name: str, entry: Entry, log: bytes = b"") -> LabelledLog:
+    answer = UNSETTLED if entry.unsettled else entry.answer or UNKNOWN
+    return LabelledLog(group, name, answer, log, mechanism=entry.mechanism)
+
+
+def index(folder: Path) -> dict[str, Entry]:
     """The entry of each log in a folder's index.toml."""
-    return tomllib.loads((folder / "index.toml").read_text(encoding="utf-8"))
+    return msgspec.toml.decode((folder / "index.toml").read_bytes(), type=dict[str, Entry])
 
 
 def diagnosed(labelled: LabelledLog) -> Diagnosis:
@@ -99,22 +150,25 @@ def answer_of(diagnosis: Diagnosis) -> str:
 
 
 def worth(labelled: LabelledLog, answer: str) -> str:
-    """The worth of an answer; empty if no failure was named.
+    """The worth of an answer; empty if no failure was named, or if nobody knows the right one.
 
     right   the failure, or only its mechanism where no more is right
-    one_of  two or three failures, the right one among them
+    one of  two or three failures, the right one among them
     less    the mechanism alone, of the right failure
-    wrong   another failure, or the failure where only its mechanism is right, or several without the right one
+    more    the right failure, where only its mechanism is right
+    wrong   another failure, or several without the right one
     listed  two or three failures, for an error that is none of the catalogue's
     """
-    if answer == UNKNOWN:
+    if answer == UNKNOWN or labelled.answer == UNSETTLED:
         return ""
     if answer == labelled.label:
         return "right"
     names = answer.removesuffix(MECHANISM).split(OR)
     if len(names) > 1:
-        return "listed" if labelled.answer == UNKNOWN else "one_of" if labelled.answer in names else "wrong"
-    return "less" if labelled.answer in names and answer.endswith(MECHANISM) else "wrong"
+        return "listed" if labelled.answer == UNKNOWN else "one of" if labelled.answer in names else "wrong"
+    if labelled.answer not in names:
+        return "wrong"
+    return "less" if answer.endswith(MECHANISM) else "more"
 
 
 def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
@@ -123,41 +177,41 @@ def score(answers: Sequence[tuple[LabelledLog, str]]) -> list[Scored]:
     counted = []
     for group in (*groups, "all"):
         chosen = [(labelled, answer) for labelled, answer in answers if group in ("all", labelled.group)]
-        with_answer = sum(labelled.answer != UNKNOWN for labelled, _ in chosen)
+        labels = Counter(labelled.answer for labelled, _ in chosen)
+        unsettled, without = labels[UNSETTLED], labels[UNKNOWN]
         worths = Counter(worth(labelled, answer) for labelled, answer in chosen)
-        counted.append(Scored(group, with_answer, len(chosen) - with_answer, worths))
+        counted.append(Scored(group, len(chosen) - unsettled - without, without, unsettled, worths))
     return counted
 
 
-def table(answers: Sequence[tuple[LabelledLog, str]]) -> str:
-    """Precision and recall as Markdown, and each log that was answered otherwise."""
-    columns = (
-        "of the catalogue",
-        "others",
-        "named rightly",
-        "one of several",
-        "the mechanism alone",
-        "named wrongly",
-        "others listed",
-    )
+def table(answers: Sequence[tuple[LabelledLog, str]], missed: bool = True) -> str:
+    """Precision and recall as Markdown, and if wanted each log that was answered otherwise."""
     scores = score(answers)
     rows = []
     for scored in scores:
-        counts = (scored.with_answer, scored.without, *(scored.worths[word] for word in WORTHS))
+        counts = (scored.with_answer, scored.without, scored.unsettled, *(scored.worths[word] for word in COLUMNS))
         rows.append(row(scored.group, *map(str, counts), *(f"{share:.3f}" for share in scored.shares.values())))
-    lines = headed(("group", *columns, *scores[-1].shares), rows)
-    missed = [
+    head = ("group", "of the catalogue", "others", "unsettled", *COLUMNS.values(), *scores[-1].shares)
+    otherwise = [
         f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
         for labelled, answer in answers
-        if worth(labelled, answer) not in (("", "listed") if labelled.answer == UNKNOWN else ("right", "one_of"))
+        if worth(labelled, answer) in ("less", "more", "wrong")
+        or (answer == UNKNOWN and labelled.answer not in (UNKNOWN, UNSETTLED))
     ]
-    return "\n".join([*lines, "", "Answered otherwise:", "", *missed] if missed else lines)
+    lines = headed(head, rows)
+    return "\n".join([*lines, "", "Answered otherwise:", "", *otherwise] if missed and otherwise else lines)
+
+
+def report(answers: Sequence[tuple[LabelledLog, str]]) -> str:
+    """Both tables: how the logs of each round were answered at first, and how all are answered today."""
+    first = table(first_tries(), missed=False)
+    return f"First tries, by round:\n\n{first}\n\nToday's answers:\n\n{table(answers)}"
 
 
 def run() -> int:
-    """Score every log and write the table into fixtures/README.md; exit code 1 if a failure was named wrongly."""
+    """Score every log and write the tables into fixtures/README.md; exit code 1 if a failure is named wrongly."""
     answers = [(labelled, answer_of(diagnosed(labelled))) for labelled in labelled_logs()]
-    text = table(answers)
+    text = report(answers)
     print(text)
     print(put(FIXTURES / "README.md", lambda: text))
     return EXIT_UNEXPECTED if score(answers)[-1].worths["wrong"] else EXIT_AS_EXPECTED

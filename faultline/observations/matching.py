@@ -84,7 +84,7 @@ def fitting(text: str, hints: Hints) -> tuple[Match, ...]:
     matches = []
     for failure in failures().values():
         for name, pattern in failure.errors.items():
-            if name not in failure.also_raises and (re.search(pattern, text) or re.search(pattern, flat)):
+            if name not in failure.also_raises and any(re.search(pattern, t, re.IGNORECASE) for t in (text, flat)):
                 matches.append(judge(failure, name, hints))
                 break
     return tuple(sorted(matches, key=_order))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from faultline.base.text import one_line
 from faultline.catalogue import Claim, Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Signature
@@ -13,12 +14,12 @@ from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN, Outcomes
 from faultline.observations import measured, store
 from faultline.observations.matching import SHARED, Hints, Match, judge
-from faultline.observations.measured import beginning, place
+from faultline.observations.measured import place
 from faultline.observations.remedies import Fate
 from faultline.observations.store import Error, Row
 
 MOST = 3  # failures that are shown
-SHORTEST = 60  # characters of an error that may be the beginning of a longer one
+SHORTEST = 50  # characters of a message that may be a part of a longer one
 
 
 def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
@@ -41,22 +42,28 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
 def _worded_so(failure: Failure, error: Error, text: str) -> bool:
     """Whether a text has the words of a recorded error, be it cut short."""
-    cut_short = beginning(error.text).startswith(beginning(text).rstrip(" .…")) and len(text) >= SHORTEST
-    return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text))
+    message = one_line(text.partition(": ")[2]).rstrip(" .…")
+    cut_short = len(message) >= SHORTEST and message in one_line(error.text)
+    return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text, re.IGNORECASE))
 
 
 def _may_be(match: Match, hints: Hints) -> bool:
-    """Whether nothing but what isn't there speaks against a failure."""
+    """Whether nothing but what isn't there counts against a failure."""
     may_be = match.failure.recognition.of(match.signature).may_be
     return (bool(match.sure) or match.against == SHARED) and met(may_be, f"{hints.context}\n{hints.asked}")
 
 
 def likeliest(among: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
-    """The first `MOST` of several failures: those that more of the log fits, then those that more runs ended as."""
+    """The first `MOST` of several failures: those that more of the log fits, then those that more runs ended as.
+
+    What fits are patterns of a failure's conditions, and the names of code in what would distinguish it.
+    """
 
     def order(match: Match) -> tuple[int, int, str]:
-        conditions = match.failure.recognition.of(match.signature).any_of
-        return -patterns_met(conditions, hints.context), -runs(match), match.failure.name
+        error = match.failure.recognition.of(match.signature)
+        fits = patterns_met(error.any_of, hints.context)
+        fits += sum(bool(re.search(pattern, hints.context)) for pattern in error.terms)
+        return -fits, -runs(match), match.failure.name
 
     return tuple(sorted(among, key=order)[:MOST])
 
@@ -95,8 +102,8 @@ def helps_all(several: Sequence[Match]) -> list[Fate]:
         tallies = [_tally(match, claim) for match in several]
         if all(tally.helped for tally in tallies):
             helped, cells = sum(t.helped for t in tallies), sum(t.cells for t in tallies)
-            said = replace(claim, text=claim.general or claim.text)
-            fates.append(Fate(key, said, "verified" if helped == cells else "conditional", helped, cells, ()))
+            stated = replace(claim, text=claim.general or claim.text)
+            fates.append(Fate(key, stated, "verified" if helped == cells else "conditional", helped, cells, ()))
     return fates
 
 

@@ -11,7 +11,7 @@ ORDER = 1
 USUAL = ONE_RANK = ("ddp",)
 # As in the arguments of DDP, and not as in the message that recommends it.
 SETTINGS = (
-    (re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!`|\W{1,3}to\b)"), ("ddp-find-unused",)),
+    (re.compile(r"(?<!argument )find_unused_parameters['\"]?[=: ]{1,3}True(?!\)?`|\W{1,3}to\b)"), ("ddp-find-unused",)),
 )
 ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
 PRESETS = {"multi_gpu": ("ddp*",)}

@@ -13,12 +13,13 @@ FAILURE = Failure(
     upstream="huggingface/trl",
     checkpointing=("off",),  # checkpointing has no part in where a call goes
     errors={
-        "mixed-dtensor": r"got mixed torch.Tensor and DTensor",
+        "mixed-dtensor": r"mixed torch\.Tensor and DTensor",
         # A child that ran first: as FSDP2 words it, and FSDP1.
         "lazily-initialized": r"FSDP state has already been lazily initialized for"
         r"|Non-root FSDP instance's `_is_root` should not have been set yet",
         # FSDP1 and ZeRO-3, whose shards are flat or empty.
-        "sharded-weight": r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)",
+        "sharded-weight": r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)"
+        r"|non-zero number of elements, but its data is not allocated yet",
         # FSDP1 in NO_SHARD computes with whole weights, and refuses to show them when units ran without their root.
         "units-without-root": r"Cannot manually unshard parameters during forward/backward",
     },

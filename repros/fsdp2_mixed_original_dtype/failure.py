@@ -13,7 +13,7 @@ FAILURE = Failure(
     checkpointing=("off",),  # dtypes are compared before anything is computed
     errors={
         "mixed-original-dtype": r"FSDP expects uniform original parameter dtype but got",
-        "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got",
+        "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got|FlatParameter`? requires uniform dtype",
         # ZeRO-3, which says no more than that.
         "mixed-partitions": r"len\(set\(t\.dtype for t in tensors\)\) == 1",
         # TRL's loss takes the head's weight, which FSDP1 has flat: fsdp2_method_or_child_outside_root_forward.

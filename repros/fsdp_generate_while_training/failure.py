@@ -15,7 +15,7 @@ FAILURE = Failure(
     upstream="pytorch/pytorch",
     checkpointing=("off",),  # checkpointing has no part in a generation
     errors={
-        "sharded-weight": r"'weight' must be 2-D",
+        "sharded-weight": r"'weight' must be 2-D|non-zero number of elements, but its data is not allocated yet",
         # FSDP1 in NO_SHARD: a block that runs first takes itself for the root, and the root refuses that later.
         "lazily-initialized": r"Non-root FSDP instance's `_is_root` should not have been set yet",
     },

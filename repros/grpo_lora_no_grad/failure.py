@@ -10,7 +10,7 @@ FAILURE = Failure(
     until="trl 0.16.0, whose trainers enable input gradients; the mechanism is torch's and stays",
     upstream="pytorch/pytorch",
     errors={
-        "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad and does not have a grad_fn",
+        "no-grad-fn": r"element 0 of (?:tensors|variables) does not require grad",
         # DeepSpeed's engine asks first whether the loss has a graph, in words of its own.
         "not-a-loss": r"loss must be a scalar tensor",
         "mixed-dtypes": r"mat1 and mat2 must have the same dtype",

@@ -9,7 +9,8 @@ FAILURE = Failure(
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
     upstream="deepspeedai/DeepSpeed",
     errors={
-        "reduced-twice": r"The parameter [\w.]{1,200} has already been reduced",
+        "reduced-twice": r"The parameter [\w.]{1,200} has already been reduced"
+        r"|[gG]radient computed twice for this partition",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
         "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?params_in_(ipg_)?bucket\)\)",
         # FSDP1 frees a unit's parameters after its first backward pass; which rank says so first varies.

@@ -76,10 +76,10 @@ def test_nothing_is_named_wrongly_and_most_is_named():
     answers = [(sample, score.answer_of(score.diagnosed(sample))) for sample in SAMPLES]
     assert not [(sample.name, stated) for sample, stated in answers if score.worth(sample, stated) == "wrong"]
     by_group = {scored.group: scored for scored in score.score(answers)}
-    for group, recall in ((score.WITH_PLACE, 0.94), ("all", 0.94)):
+    for group, recall in ((score.WITH_PLACE, 0.92), ("all", 0.89)):
         assert by_group[group].shares["recall"] >= recall, f"{group}: too few"
     text = (score.FIXTURES / "README.md").read_text(encoding="utf-8")
-    assert score.table(answers) in text, "fixtures/README.md says otherwise: faultline maintain score"
+    assert score.report(answers) in text, "fixtures/README.md says otherwise: faultline maintain score"
 
 
 def test_there_are_as_many_fixtures_as_are_needed():
@@ -87,10 +87,11 @@ def test_there_are_as_many_fixtures_as_are_needed():
     assert len(names) >= 20 and len(score.index(score.NEAR_MISSES)) >= 40
     for folder in (score.LOGS, score.NEAR_MISSES):
         index = score.index(folder)
-        assert {file.stem for file in folder.glob("*.log")} == {*index}
+        assert {file.stem for file in folder.glob("*.log")} == {n for n, entry in index.items() if not entry.as_pasted}
         for name, entry in index.items():
-            assert entry.get("answer", "") in ("", *FAILURES)
-            assert entry.get("source", "").startswith("https://") != name.startswith("made-"), name
+            assert entry.answer in ("", *FAILURES)
+            assert entry.source.startswith("https://") != name.startswith("made-"), name
+            assert bool(entry.round) == bool(entry.first) and (entry.round or not (entry.as_pasted or entry.unsettled))
     cases = re.findall(r"\ndef (\w+)\(\):", (score.NEAR_MISSES / "made.py").read_text().partition("@case(2)")[2])
     made = {f"made-{case.replace('_', '-')}" for case in cases if case not in ("rank", "main")}
     assert made == {name for name in score.index(score.NEAR_MISSES) if name.startswith("made-")}
@@ -363,7 +364,7 @@ def test_an_empty_name_is_a_reference_model_only_where_one_is_loaded():
 
 def test_a_mode_that_was_never_run_speaks_against_nothing():
     """Breaks when a failure that was measured without checkpointing, as that has no part in it, isn't known with it."""
-    words = "RuntimeError: aten.mm.default got mixed torch.Tensor and DTensor\n"
+    words = "x @ model.lm_head.weight.T\nRuntimeError: aten.mm.default got mixed torch.Tensor and DTensor\n"
     answer = diagnosed("gradient_checkpointing=True\n" + words, strategies=frozenset(["fsdp2"]))
     assert answer.named == "fsdp2_method_or_child_outside_root_forward" and answer.match.sure == LIKELY
     assert diagnosed(words, **place("fsdp2", "off")).match.sure == CERTAIN

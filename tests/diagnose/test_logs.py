@@ -138,7 +138,7 @@ PREFIXED = {
     "[rank1]:[E125 12:00:00.1 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog": ("Watchdog", 1),
     "Nov 21 10:00:00 kernel: x": ("kernel: x", None),
     "> [rank0]: x": ("x", 0),
-    "│ /usr/x.py:12 in train     │": ("  /usr/x.py:12 in train", None),
+    "│ /usr/x.py:12 in train     │": ('  File "/usr/x.py", line 12, in train', None),
     "╭──── Traceback (most recent call last) ────╮": ("  Traceback (most recent call last)", None),
     # What only looks like a prefix stays.
     "RuntimeError: x": ("RuntimeError: x", None),

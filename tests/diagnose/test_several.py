@@ -66,6 +66,53 @@ def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DPO with a LoRA: element 0 of tensors does not require grad\n",
+        f"# A title\n\nAs soon as I start it says `{NO_GRAD.upper()}` and ends.\n" + "More words.\n" * 200,
+        f"<td>{NO_GRAD.partition(': ')[2]}</td>\n<td>NaN</td>\n",
+        "[rank1]: Watchdog caught collective operation timeout: x\nelement 0 of tensors does not require grad\n",
+    ],
+)
+def test_an_errors_words_are_read_wherever_they_are_quoted(text):
+    """Breaks when a title, a sentence, a table or a log of consequences beside it hides the only words that tell."""
+    assert names(diagnosed(text))[0] == "grpo_lora_no_grad"
+
+
+def test_a_long_log_is_searched_for_errors_and_not_for_words():
+    assert not diagnosed("step 1\n" * 500 + "element 0 of tensors does not require grad\n").cause
+
+
+def test_a_message_that_was_wrapped_is_read_as_one():
+    words = RECOMPUTED.partition(" have")
+    cause = diagnosed(f"CheckpointError: {words[0].rpartition(': ')[2]}\nhave{words[2]}\nStep 3\n").cause
+    assert cause.message.endswith("forward pass.") and cause.last == 1
+
+
+@pytest.mark.parametrize("end", ["</code></pre>", "System Info- Platform: Linux", "### Reproduction: see above"])
+def test_what_a_page_puts_behind_an_error_is_no_part_of_it(end):
+    cause = diagnosed(f"<pre><code>{NO_GRAD}{end}\n").cause
+    assert cause.text == NO_GRAD
+
+
+def test_the_frames_of_a_box_are_frames():
+    log = f"""╭──────── Traceback (most recent call last) ────────╮
+│ /opt/site-packages/torch/utils/checkpoint.py:141 in backward │
+╰───────────────────────────────────────────────────╯
+{NO_GRAD}
+"""
+    assert diagnosed(log).hints.modes == {"reentrant"}
+
+
+def test_a_timeout_beside_a_save_is_what_only_some_ranks_call():
+    """Breaks when a timeout is taken for a save on rank 0 without a word of saving, or never."""
+    timeout = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLGATHER)\n"
+    answer = diagnosed(f"under FSDP accelerator.save_state(folder) hangs\n{timeout}")
+    assert answer.named == "rank0_only_save" and answer.match.mechanism
+    assert "It is rank0_only_save if there is" in printed(diagnosed(timeout)) and not diagnosed(timeout).match
+
+
 def test_an_empty_recomputed_shape_is_zero3s():
     """Breaks when the lines below the error, which have the shape, are not read without a traceback above it."""
     assert diagnosed(EMPTY).named == "zero3_nonreentrant_frozen_checkpointerror"
