@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from faultline.base.errors import TargetFailed as TargetFailed
     from faultline.base.errors import Unavailable as Unavailable
     from faultline.base.errors import UsageError as UsageError
+    from faultline.base.version import __version__ as __version__
     from faultline.check.result import CheckResult as CheckResult
     from faultline.diagnose.result import DiagnoseResult as DiagnoseResult
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     **dict.fromkeys(("audit", "check", "diagnose"), "api"),
@@ -24,6 +23,7 @@ _PUBLIC = {
     "CheckResult": "check.result",
     "DiagnoseResult": "diagnose.result",
     **dict.fromkeys(("FaultlineError", "TargetFailed", "Unavailable", "UsageError"), "base.errors"),
+    "__version__": "base.version",
 }
 """Where each public name is."""
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline import __version__
 from faultline.audit.conditions import Finding
 from faultline.audit.data import Measured
 from faultline.audit.project import Project
 from faultline.audit.wording import message, places, summary
+from faultline.base.version import __version__
 from faultline.catalogue import Failure
 from faultline.projects.documents import Place
 

@@ -22,10 +22,10 @@ from cyclopts import (
     ValidationError,
 )
 
-from faultline import __version__
 from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
+from faultline.base.version import __version__
 from faultline.cli import completion as values
 from faultline.cli import maintain, measure, options, use
 from faultline.cli.options import HYPHEN, STDIN

@@ -66,8 +66,8 @@ def fates(failure: Failure, newest: Collection[Result]) -> list[Fate]:
         fate = Fate(key, claim, judged.verdict.word, pro, pro + contra, against)
         if yours[key].word in WORDS:
             number = len(yours[key].supporting)
-            said = f"your newest run: {yours[key].word}, {number} of {number + len(yours[key].against)}"
-            fate = replace(fate, against=(said, *against))
+            of_run = f"your newest run: {yours[key].word}, {number} of {number + len(yours[key].against)}"
+            fate = replace(fate, against=(of_run, *against))
         every.append(fate)
     return every
 

@@ -12,6 +12,7 @@ from dataclasses import fields
 from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
 
 from faultline import strategies
 from faultline.base import paths
@@ -193,7 +194,7 @@ def test_commands_are_read_from_the_pages():
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:4]))
 def test_commands_that_are_shown_exist_with_their_options(words, capsys, monkeypatch):
     """Breaks when a page shows a command or an option that there isn't."""
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(app.app(), "console", Console(width=300))
     try:
         code = main([*verb(words), "--help"])
     except SystemExit as leaving:
