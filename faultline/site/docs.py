@@ -24,6 +24,7 @@ def places() -> dict[Path, str]:
         ROOT / name / "README.md": f"docs/about-{name}.md" for name in ("stacks", "fixtures", "observations", "bench")
     }
     return known | {
+        ROOT / "examples" / "pytest_project" / "README.md": "docs/about-pytest-project.md",
         ROOT / "README.md": "docs/about.md",
         ROOT / "docs" / "README.md": "docs/index.md",
         ROOT / "docs" / "catalogue.md": "failures/index.md",
