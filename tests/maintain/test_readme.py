@@ -17,16 +17,18 @@ from rich.console import Console
 from faultline import strategies
 from faultline.base import paths
 from faultline.base.packages import versions
+from faultline.base.text import percent
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected as cells_expected
 from faultline.cells.cell import CHECKPOINTING, DEVICES, PRECISIONS, WORLD_SIZES, Cell
 from faultline.cells.expected import Expectation
+from faultline.cells.finding import described
 from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.cli.app import main
 from faultline.maintain import overview, screenshots
-from faultline.observations import verdicts
+from faultline.observations import store, verdicts
 from faultline.ranks.report import Report
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import RankError, result
@@ -227,12 +229,22 @@ def test_cells_that_are_shown_exist():
     assert len(ids) > 2 and [cell.id for cell in select(loading.failures(), Selection(cells=tuple(ids)))] == [*ids]
 
 
+def phrases(finding):
+    """What a finding says in a few words."""
+    factor = [re.sub(r" \(.*", "", described(finding.factor))] if finding.factor else []
+    first = finding.first
+    difference = [f"the head's gradient differs by {percent(first.error)}"] if first.module == "lm_head" else []
+    return [*factor, f"{finding.unmoved_count} weights never move", *difference]
+
+
 def test_what_trains_wrongly_without_an_error_does_so():
     """Breaks when the README's examples name a failure that raises by now, or that is fixed."""
     table = rows(section("README.md", "What it found"))
     assert len(table) == 6
-    for title, places in table:
+    for title, wrong, places in table:
         name = re.search(r"\(repros/(\w+)/README.md\)", title)[1]
+        measured = [row.finding for cell, row in store.divergences().items() if cell.partition("/")[0] == name]
+        assert any(wrong in phrases(finding) for finding in measured), f"{name} was not measured so"
         [ending] = verdicts.endings(loading.failures()[name])
         assert re.sub(r"all \d+ strategies", "all strategies", ending) == f"silent: {places}"
 
