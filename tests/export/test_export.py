@@ -352,6 +352,7 @@ def test_the_run_in_one_process_is_not_told_of_ranks():
     assert text.index("reference = train(0, in_one_process=True)") < text.index('dist.init_process_group("gloo")')
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_saved_by_all_and_loaded_by_another_process():
     """Breaks when a file doesn't run its variant's own code, or a rank judges what it has saved itself."""
     text = exported(LACKS)
@@ -472,7 +473,7 @@ def test_a_report_shows_what_its_failure_names():
     [
         (RUN[3], "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
         (HANGS, "`deepspeed_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
-        (SAMPLES, "`torch.multinomial` is patched", "mock.patch"),
+        pytest.param(SAMPLES, "`torch.multinomial` is patched", "mock.patch", marks=pytest.mark.slow),
         (RAISES, "compiling its shared-memory collectives", "__compatible_ops__"),
         (WRAPPED, "", "AcceleratorState"),
     ],
