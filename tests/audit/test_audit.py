@@ -64,8 +64,8 @@ def names(of):
 
 
 def cases(of, name):
-    found = conditions.finding(FAILURES[name], of)
-    return [*found.cases] if found else []
+    match = conditions.finding(FAILURES[name], of)
+    return [*match.cases] if match else []
 
 
 def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
