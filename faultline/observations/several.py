@@ -75,7 +75,12 @@ def runs(match: Match) -> int:
 
 def distinctions(several: Sequence[Match]) -> list[str]:
     """What would show which of several failures it is, a line for each."""
-    return [f"It is {m.failure.name} if there is {m.distinguished_by or m.failure.title}" for m in several]
+    return [
+        f"It is {m.failure.name} if the run has {m.distinguished_by}"
+        if m.distinguished_by
+        else f"It is {m.failure.name} if this is so: {m.failure.title}"
+        for m in several
+    ]
 
 
 @dataclass(frozen=True)
