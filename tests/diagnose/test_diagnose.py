@@ -40,7 +40,9 @@ DPO = (
 )
 GONE = "FileNotFoundError: [Errno 2] Failed to open local file '/tmp/hf_datasets-4q2x/cache-77aa.arrow'\n"
 NO_GRAD = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
-TWICE = "AssertionError: The parameter vpm.7.bias has already been reduced. Gradient computed twice for this partition.\n"
+TWICE = (
+    "AssertionError: The parameter vpm.7.bias has already been reduced. Gradient computed twice for this partition.\n"
+)
 
 
 def diagnosed(text, **how):

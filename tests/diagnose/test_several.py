@@ -116,8 +116,16 @@ def test_a_timeout_beside_a_save_is_what_only_some_ranks_call():
 def test_an_empty_recomputed_shape_is_zero3s():
     """Breaks when the lines below the error, which have the shape, are not read without a traceback above it."""
     one_line = " ".join(EMPTY.split())
-    for text in (EMPTY, one_line, one_line.removesuffix(", 'dtype': torch.bfloat16}"), one_line.replace("torch.Size([0])", "[0]")):
-        assert len(names(diagnosed(text))) == 3 and names(diagnosed(text))[0] == "zero3_nonreentrant_frozen_checkpointerror"
+    for text in (
+        EMPTY,
+        one_line,
+        one_line.removesuffix(", 'dtype': torch.bfloat16}"),
+        one_line.replace("torch.Size([0])", "[0]"),
+    ):
+        assert (
+            len(names(diagnosed(text))) == 3
+            and names(diagnosed(text))[0] == "zero3_nonreentrant_frozen_checkpointerror"
+        )
         assert diagnosed(f"trl, LoRA\n{text}").named == "zero3_nonreentrant_frozen_checkpointerror"
     assert all("ZeRO-3" in match.distinguished_by for match in diagnosed(RECOMPUTED).several)
     assert diagnosed(EMPTY.replace("[0]", "[964]")).answer == NOT_THERE, "another shape is no placeholder of ZeRO-3"
