@@ -42,7 +42,8 @@ FAILURE = Failure(
         # The other device is the CPU's, on which the weights are: two accelerators are another mistake, and indices on
         # the CPU are as well.
         "two-devices": r"Expected all tensors to be on the same device"
-        r"(?!, but got index is on cpu)(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
+        r"(?!, but got index is on cpu)"
+        r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
         "sharded-embedding": r"'weight' must be 2-D",
         # The chunked loss reads the teacher's head outside of its forward pass: FSDP1, and FSDP2 in backward.
         "sharded-head": r"mat2 must be a matrix|'Tensor' object has no attribute '_local_tensor'",

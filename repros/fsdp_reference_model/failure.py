@@ -12,7 +12,8 @@ FAILURE = Failure(
         # The other device is the CPU's, on which the weights are: two accelerators are another mistake, and indices on
         # the CPU are as well.
         "two-devices": r"Expected all tensors to be on the same device"
-        r"(?!, but got index is on cpu)(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
+        r"(?!, but got index is on cpu)"
+        r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
         # Accelerate and DeepSpeed refuse, in three wordings, to prepare a model that has no optimizer.
         "needs-optimizer": r"zero stage \d requires an optimizer|model and optimizer must be passed together"
         r"|requires a model and an optimizer",

@@ -585,8 +585,8 @@ def test_a_failure_that_no_month_was_asked_of_is_told_of_on_its_own_stacks():
     for asked, stack, outcome in (("0.18.3", "deepspeed-0.18.3", "raises"), ("0.19.8", TODAY, "trains")):
         near, did = nearest.nearest(failure, {"deepspeed": asked})
         assert near.name == stack and {each.split()[0] for each in nearest.then(did, place)} == {outcome}
-        words = "trl, LoRA\ntorch.utils.checkpoint.CheckpointError: Recomputed values for the following tensors have different"
-        words += " metadata: {'shape': torch.Size([0])}"
+        words = "trl, LoRA\ntorch.utils.checkpoint.CheckpointError: Recomputed values for the following tensors have"
+        words += " different metadata: {'shape': torch.Size([0])}"
         here = {"strategies": frozenset(["zero3"]), "modes": frozenset(["non-reentrant"])}
         sure = diagnosed(words, **here, versions={"deepspeed": asked}).match.sure
         assert sure == (CERTAIN if outcome == "raises" else LIKELY)
