@@ -20,7 +20,7 @@ from faultline.observations.store import Error, Row
 
 MOST = 3  # failures that are shown
 SHORTEST = 30  # characters of a message that may be a part of a longer one
-BEGINNING = 60  # characters of a message that are enough, where what shows comes later
+BEGINNING = 60  # characters of a message that are enough, where what decides comes later
 
 
 def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
