@@ -179,6 +179,7 @@ class Recognition:
 
         return replace(
             self,
+            warning=tuple(replace(each, pattern=full(each.pattern)) for each in self.warning),
             error={
                 name: replace(each, any_of=conditions(each.any_of), may_be=conditions(each.may_be))
                 for name, each in self.error.items()

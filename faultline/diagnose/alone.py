@@ -1,14 +1,16 @@
 """Texts that have an error's words without its type: a message alone, a title, a table, a sentence that quotes it."""
 
 import re
+from collections import deque
 
 from faultline.base.traces import is_victim
 from faultline.catalogue.loading import failures
 from faultline.diagnose.events import Event
 from faultline.diagnose.lines import Line
-from faultline.observations import store
+from faultline.observations import several, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
+WRAPPED = 3  # lines into which a terminal or a mail may have broken the words
 
 
 class Alone:
@@ -17,6 +19,8 @@ class Alone:
     def __init__(self) -> None:
         self._count = 0
         self._first: Line | None = None
+        self._text = ""
+        self._last: deque[str] = deque(maxlen=WRAPPED)
 
     @property
     def open(self) -> bool:
@@ -24,17 +28,20 @@ class Alone:
         return self._count <= MOST and not self._first
 
     def take(self, line: Line) -> None:
-        if self.open:
-            self._count += 1
-            if typed(line.text) is not None and not is_victim(line.text):
-                self._first = line
+        if not self.open:
+            return
+        self._count += 1
+        self._last.append(line.text.strip())
+        for text in (line.text, " ".join(self._last)):
+            if typed(text) is not None and not is_victim(text):
+                self._first, self._text = line, text.strip()
+                return
 
     def event(self) -> Event | None:
         """The error whose words a text has, if the catalogue has one; without a type if no run ended with it."""
         if not (line := self._first):
             return None
-        kind = typed(line.text) or ""
-        return Event("line", kind, line.text.strip(), line.file, line.number, line.number, line.rank)
+        return Event("line", typed(self._text) or "", self._text, line.file, line.number, line.number, line.rank)
 
 
 def typed(message: str) -> str | None:
@@ -44,11 +51,18 @@ def typed(message: str) -> str | None:
 
 @store.view
 def _kinds() -> list[tuple[re.Pattern[str], str]]:
-    """The patterns of the errors that failures have of themselves, each with the type of a recorded one."""
+    """The patterns of the errors that failures have of themselves, each with the type of a recorded one; then how the
+    messages begin that a failure may be one of several for."""
     types = {(error.failure, error.signature): error.text.partition(":")[0] for error in store.errors().values()}
-    return [
+    patterns = [
         (re.compile(pattern, re.IGNORECASE), types.get((failure.name, signature), ""))
         for failure in failures().values()
         for signature, pattern in failure.errors.items()
         if signature not in failure.also_raises
     ]
+    beginnings = {
+        several.beginning(error): error.text.partition(":")[0]
+        for error in store.errors().values()
+        if (failure := failures().get(error.failure)) and failure.recognition.of(error.signature).distinguished_by
+    }
+    return patterns + [(re.compile(re.escape(text), re.IGNORECASE), kind) for text, kind in beginnings.items() if text]

@@ -74,7 +74,11 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
     if options:
         hints = _with_options(hints, options)
     if cause:
-        return decide(events, cause, hints)
+        answer = decide(events, cause, hints)
+        if answer.answer == NOT_THERE and cause.kind == "line" and (alone := intake.alone.event()):
+            quoted = decide(replace(events, events=(alone, *events.events)), alone, hints)
+            return answer if quoted.answer == NOT_THERE else quoted
+        return answer
     silence, warned = intake.steps.silence(hints), intake.warnings.warned(hints)
     return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty)
 

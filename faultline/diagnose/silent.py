@@ -10,6 +10,7 @@ from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.diagnose.lines import Line
+from faultline.diagnose.signs import TRACEBACK
 from faultline.diagnose.words import needed
 from faultline.observations import measured
 from faultline.observations.matching import Hints, fits
@@ -94,24 +95,29 @@ class Warned:
 
 
 class Warnings:
-    """Takes the lines of a log, and remembers the first with the warning of each failure that has one."""
+    """Takes the lines of a log, and remembers the first with the warning of each failure that has one.
+
+    A warning before a traceback is forgotten: that run raised, though the log may be cut before it says what.
+    """
 
     def __init__(self) -> None:
         self._first: dict[str, Warned] = {}
 
     @property
     def words(self) -> str:
-        return "" if all(name in self._first for name, _, _ in _warnings()) else _warning_words()
+        return _warning_words()
 
     def take(self, line: Line) -> None:
         text = line.text[:LONGEST]
+        if TRACEBACK in text:
+            self._first.clear()
         for name, pattern, distinguished_by in _warnings():
             if name not in self._first and pattern.search(text):
                 self._first[name] = Warned(name, distinguished_by, text.strip(), line.file, line.number)
 
     def warned(self, hints: Hints) -> tuple[Warned, ...]:
         """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
-        wrongly = ("unmoved", "differs", "ranks-differ", "nan")
+        wrongly = ("unmoved", "differs", "ranks-differ", "nan", "checkpoint-lacks")
         every = [
             replace(each, strategies=_silently(failures()[each.failure], wrongly, hints))
             for each in self._first.values()
@@ -130,8 +136,8 @@ def _warnings() -> tuple[tuple[str, re.Pattern[str], str], ...]:
 
 @functools.cache
 def _warning_words() -> str:
-    """The pattern of the words that a line has which has the warning of any failure; empty if no failure has one."""
-    return needed(pattern.pattern for _, pattern, _ in _warnings())
+    """The pattern of the words of the lines that count: those with the warning of any failure, or a traceback."""
+    return needed([re.escape(TRACEBACK), *(pattern.pattern for _, pattern, _ in _warnings())])
 
 
 def _silently(failure: Failure, signatures: Collection[str], hints: Hints) -> list[str]:

@@ -152,7 +152,7 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     if diagnosis.silence:
         return none, f"but grad_norm is {diagnosis.silence.norm} in every step that it logs"
     if not diagnosis.cause:
-        return none, "but a warning in it may be of a failure" if diagnosis.warned else ""
+        return none, "but a line in it may be of a failure" if diagnosis.warned else ""
     if not diagnosis.cause.follows:
         return "Not in the catalogue", ""
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]
@@ -203,7 +203,7 @@ def _warned(console: Console, diagnosis: Diagnosis) -> None:
     for warned in diagnosis.warned:
         write_line(console, f"  {one_line(warned.file)}:{warned.line}  {cut(warned.text, SHOWN)}")
         where = grouped(warned.strategies, strategies.names())
-        write_line(console, f"  {warned.failure} prints only this warning, under {where}.")
+        write_line(console, f"  {warned.failure} shows no more than this, under {where}.")
         write_line(console, f"  It is that failure if {warned.distinguished_by}.")
         write_line(console, f"  Details: {here(f'faultline show {warned.failure}')}")
 

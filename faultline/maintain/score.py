@@ -26,7 +26,7 @@ WITH_PLACE = "errors of runs, with strategy and checkpointing"
 PASTED = "logs that people pasted"
 NEAR_MISS = "near misses"
 UNSETTLED = "unsettled"
-UNKNOWN, MECHANISM, OR = "unknown", " (mechanism)", " or "
+UNKNOWN, MECHANISM, OR, PERHAPS = "unknown", " (mechanism)", " or ", " (perhaps)"
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,12 @@ def diagnosed(labelled: LabelledLog) -> Diagnosis:
 
 
 def answer_of(diagnosis: Diagnosis) -> str:
-    """The answer in a few words: ``FAILURE``, ``FAILURE (mechanism)``, ``FAILURE or FAILURE``, or ``unknown``."""
+    """The answer in a few words: ``FAILURE``, ``FAILURE (mechanism)``, ``FAILURE or FAILURE``, ``unknown``; or
+    ``FAILURE (perhaps)`` for no more than a line that the failure prints, which may be harmless."""
     if match := diagnosis.match:
         return match.failure.name + (MECHANISM if match.mechanism else "")
+    if diagnosis.warned:
+        return OR.join(dict.fromkeys(warned.failure for warned in diagnosis.warned)) + PERHAPS
     return OR.join(each.failure.name for each in diagnosis.several) or UNKNOWN
 
 
@@ -153,18 +156,18 @@ def worth(labelled: LabelledLog, answer: str) -> str:
     """The worth of an answer; empty if no failure was named, or if nobody knows the right one.
 
     right   the failure, or only its mechanism where no more is right
-    one of  two or three failures, the right one among them
+    one of  two or three failures, the right one among them; or perhaps the right one
     less    the mechanism alone, of the right failure
     more    the right failure, where only its mechanism is right
     wrong   another failure, or several without the right one
-    listed  two or three failures, for an error that is none of the catalogue's
+    listed  two or three failures, or perhaps one, for an error that is none of the catalogue's
     """
     if answer == UNKNOWN or labelled.answer == UNSETTLED:
         return ""
     if answer == labelled.label:
         return "right"
-    names = answer.removesuffix(MECHANISM).split(OR)
-    if len(names) > 1:
+    names = answer.removesuffix(MECHANISM).removesuffix(PERHAPS).split(OR)
+    if len(names) > 1 or answer.endswith(PERHAPS):
         return "listed" if labelled.answer == UNKNOWN else "one of" if labelled.answer in names else "wrong"
     if labelled.answer not in names:
         return "wrong"

@@ -157,9 +157,12 @@ def _open(failure: Failure, signature: str, hints: Hints) -> str:
 
 def _judge_loading(failure: Failure, signature: str, finding: str, hints: Hints) -> Match:
     """How sure the error of a process is that loads what a run left: its strategy and mode say nothing of that run."""
-    if not met(failure.recognition.of(signature).any_of, hints.context):
-        return Match(failure, finding, against=SHARED, later=True)
-    return Match(failure, finding, LIKELY, where=measured.places(failure, finding), later=True)
+    same, where = mechanism(failure, signature), measured.places(failure, finding)
+    if met(failure.recognition.of(signature).any_of, hints.context):
+        return Match(failure, finding, LIKELY, where=where, later=True)
+    if same and met(same.any_of, hints.context):
+        return Match(failure, finding, LIKELY, where=where, mechanism=same.text, later=True)
+    return Match(failure, finding, against=SHARED, later=True)
 
 
 def fits(place: Place, names: frozenset[str], modes: frozenset[str]) -> bool:

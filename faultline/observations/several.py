@@ -19,7 +19,8 @@ from faultline.observations.remedies import Fate
 from faultline.observations.store import Error, Row
 
 MOST = 3  # failures that are shown
-SHORTEST = 50  # characters of a message that may be a part of a longer one
+SHORTEST = 30  # characters of a message that may be a part of a longer one
+BEGINNING = 60  # characters of a message that are enough, where what decides comes later
 
 
 def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
@@ -41,10 +42,21 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
 
 def _worded_so(failure: Failure, error: Error, text: str) -> bool:
-    """Whether a text has the words of a recorded error, be it cut short."""
-    message = one_line(text.partition(": ")[2]).rstrip(" .…")
-    cut_short = len(message) >= SHORTEST and message in one_line(error.text)
+    """Whether a text has the words of a recorded error, be it cut short; other numbers make no difference."""
+    message = _numberless(text.partition(": ")[2]).rstrip(" .…")
+    cut_short = len(message) >= SHORTEST and message in _numberless(error.text)
     return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text, re.IGNORECASE))
+
+
+def _numberless(text: str) -> str:
+    """A text on one line, in which all numbers but 0 are alike: an empty shape is another thing."""
+    return re.sub(r"[1-9]\d*", "N", one_line(text))
+
+
+def beginning(error: Error) -> str:
+    """How the message of a recorded error begins; empty if it isn't longer than that."""
+    message = one_line(error.text.partition(": ")[2])
+    return message[:BEGINNING] if len(message) > BEGINNING else ""
 
 
 def _may_be(match: Match, hints: Hints) -> bool:
@@ -75,7 +87,12 @@ def runs(match: Match) -> int:
 
 def distinctions(several: Sequence[Match]) -> list[str]:
     """What would show which of several failures it is, a line for each."""
-    return [f"It is {m.failure.name} if there is {m.distinguished_by or m.failure.title}" for m in several]
+    return [
+        f"It is {m.failure.name} if the run has {m.distinguished_by}"
+        if m.distinguished_by
+        else f"It is {m.failure.name} if this is so: {m.failure.title}"
+        for m in several
+    ]
 
 
 @dataclass(frozen=True)

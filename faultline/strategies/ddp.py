@@ -16,7 +16,10 @@ SETTINGS = (
 ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
 PRESETS = {"multi_gpu": ("ddp*",)}
 SWITCHES = {"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"}
-MESSAGES = ((re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),)
+MESSAGES = (
+    (re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),
+    (re.compile(r"You can enable unused parameter detection"), ("ddp", "ddp-static-graph")),
+)
 FRAMES = (
     (re.compile(r"Expected to have finished reduction|Expected to mark a variable ready only once"), ("ddp*",)),
     (re.compile(r"nn/parallel/distributed\.py|DistributedDataParallel\("), ("ddp*",)),

@@ -39,8 +39,10 @@ FAILURE = Failure(
     until="open with trl 1.16.0",
     upstream="huggingface/trl",
     errors={
-        # The other device is the CPU: two accelerators are another mistake.
+        # The other device is the CPU's, on which the weights are: two accelerators are another mistake, and indices on
+        # the CPU are as well.
         "two-devices": r"Expected all tensors to be on the same device"
+        r"(?!, but got index is on cpu)"
         r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
         "sharded-embedding": r"'weight' must be 2-D",
         # The chunked loss reads the teacher's head outside of its forward pass: FSDP1, and FSDP2 in backward.

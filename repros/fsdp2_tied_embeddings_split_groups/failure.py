@@ -14,7 +14,7 @@ FAILURE = Failure(
     upstream="pytorch/pytorch",
     checkpointing=("off",),  # the check comes before anything is recomputed, and reentrant does as these do
     errors={
-        "shared-parameter": r"is shared with a parameter already managed by another FSDP group",
+        "shared-parameter": r"already managed\s+by another FSDP\b",
         # FSDP1, whose tied modules are two units.
         "flat-weight": r"size mismatch, got input \(\d+\), mat \(\d+x\d+\), vec \(\d+\)"
         r"|mat2 must be a matrix|'weight' must be 2-D",

@@ -9,8 +9,10 @@ FAILURE = Failure(
     until="trl 0.29.0 under FSDP2; accelerate's evaluation mode still leaves the model as it is",
     upstream="huggingface/accelerate",
     errors={
-        # The other device is the CPU: two accelerators are another mistake.
+        # The other device is the CPU's, on which the weights are: two accelerators are another mistake, and indices on
+        # the CPU are as well.
         "two-devices": r"Expected all tensors to be on the same device"
+        r"(?!, but got index is on cpu)"
         r"(?!, but (?:found at least two devices, |got \w+ is on )\w+:\d+(?: and |, different from[a-z ]+)\w+:\d)",
         # Accelerate and DeepSpeed refuse, in three wordings, to prepare a model that has no optimizer.
         "needs-optimizer": r"zero stage \d requires an optimizer|model and optimizer must be passed together"

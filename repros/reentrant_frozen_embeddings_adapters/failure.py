@@ -12,7 +12,8 @@ FAILURE = Failure(
     checkpointing=("reentrant",),
     errors={
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration"
-        r"|parameters that were not used in producing the loss"
+        r"|parameters that were not used in producing (?:the )?loss|did not receive grad for rank \d"
+        r"|forward` function outputs participate in calculating loss"
     },
     # ddp_peft_reentrant_ready_twice, what fsdp2_method_or_child_outside_root_forward does to a head, and
     # zero3_nonreentrant_frozen_checkpointerror

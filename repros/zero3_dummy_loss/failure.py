@@ -16,7 +16,8 @@ FAILURE = Failure(
         "freed-before-backward": r"The size of tensor a \(0\) must match the size of tensor b",
         "mixed-dtensor": r"mixed torch\.Tensor and DTensor",
         "unfinished-reduction": r"Expected to have finished reduction in the prior iteration"
-        r"|parameters that were not used in producing the loss",
+        r"|parameters that were not used in producing (?:the )?loss|did not receive grad for rank \d"
+        r"|forward` function outputs participate in calculating loss",
     },
     also_raises=("marked-ready-twice",),  # find_unused_parameters with reentrant checkpointing, whatever the model
     variants=(*variants("gathered gathered_throughout registered persistent", strategies=("zero3*",)),),

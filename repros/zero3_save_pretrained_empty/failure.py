@@ -16,7 +16,9 @@ FAILURE = Failure(
         # FSDP2's tensors aren't plain ones, which safetensors finds out.
         "no-storage": r"Attempted to access the data pointer on an invalid python storage",
         # What the tensors are loaded with, by torch and by transformers 5.
-        "mismatched": r"Error\(s\) in loading state_dict|param with shape torch\.Size\(\[0\]\) from checkpoint"
+        "mismatched": r"Error\(s\) in loading state_dict|param with shape torch\.Size\(\[[01]\]\) from checkpoint"
+        r"|shapes? (?:of )?torch\.Size\(\[0\]\) (?:from|in) the checkpoint"
+        r"|Trying to set a tensor of shape torch\.Size\(\[0\]\)"
         r"|You set `ignore_mismatched_sizes` to `False`",
     },
     variants=(

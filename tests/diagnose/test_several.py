@@ -61,7 +61,7 @@ def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     out = printed(answer)
     assert answer.answer == SEVERAL and out.startswith("One of several  ")
     assert "Not in the catalogue" not in out and "If none of these holds, it is not in the catalogue." in out
-    assert len(re.findall("^  It is [a-z0-9_]+ if there is .+ runs ended so]$", out, re.MULTILINE)) == len(
+    assert len(re.findall("^  It is [a-z0-9_]+ if the run has .+ runs ended so]$", out, re.MULTILINE)) == len(
         names(answer)
     )
 
@@ -110,13 +110,23 @@ def test_a_timeout_beside_a_save_is_what_only_some_ranks_call():
     timeout = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLGATHER)\n"
     answer = diagnosed(f"under FSDP accelerator.save_state(folder) hangs\n{timeout}")
     assert answer.named == "rank0_only_save" and answer.match.mechanism
-    assert "It is rank0_only_save if there is" in printed(diagnosed(timeout)) and not diagnosed(timeout).match
+    assert "It is rank0_only_save if the run has" in printed(diagnosed(timeout)) and not diagnosed(timeout).match
 
 
 def test_an_empty_recomputed_shape_is_zero3s():
     """Breaks when the lines below the error, which have the shape, are not read without a traceback above it."""
-    assert diagnosed(EMPTY).named == "zero3_nonreentrant_frozen_checkpointerror"
-    assert diagnosed(" ".join(EMPTY.split())).named == "zero3_nonreentrant_frozen_checkpointerror"
+    one_line = " ".join(EMPTY.split())
+    for text in (
+        EMPTY,
+        one_line,
+        one_line.removesuffix(", 'dtype': torch.bfloat16}"),
+        one_line.replace("torch.Size([0])", "[0]"),
+    ):
+        assert (
+            len(names(diagnosed(text))) == 3
+            and names(diagnosed(text))[0] == "zero3_nonreentrant_frozen_checkpointerror"
+        )
+        assert diagnosed(f"trl, LoRA\n{text}").named == "zero3_nonreentrant_frozen_checkpointerror"
     assert all("ZeRO-3" in match.distinguished_by for match in diagnosed(RECOMPUTED).several)
     assert diagnosed(EMPTY.replace("[0]", "[964]")).answer == NOT_THERE, "another shape is no placeholder of ZeRO-3"
 

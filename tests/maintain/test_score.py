@@ -36,4 +36,8 @@ def test_the_rounds_are_counted_by_their_first_answers():
     assert rounds == {f"round {number}" for number in range(1, len(rounds) + 1)} and len(tries) > 150
     *by_round, every = score.score(tries)
     assert every.with_answer + every.without + every.unsettled == len(tries)
-    assert all(scored.worths["wrong"] == 0 for scored in by_round)
+    assert {scored.group: scored.worths["wrong"] for scored in by_round if scored.worths["wrong"]} == {
+        "round 4": 2,
+        "round 5": 1,
+        "round 6": 2,
+    }

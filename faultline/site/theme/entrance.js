@@ -36,7 +36,7 @@
     for (const error of errors) {
       if (!error.pattern.test(text)) continue;
       const certain = met(error.any_of, text);
-      const condition = certain ? "" : `, if there is ${error.distinguished_by || "its cause"}`;
+      const condition = certain ? "" : `, if the run has ${error.distinguished_by || "its cause"}`;
       if (certain || !likely.has(error.failure))
         likely.set(error.failure, { certain, why: `The text has its error ${error.name}${condition}.` });
     }
