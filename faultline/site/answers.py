@@ -48,9 +48,9 @@ def data() -> dict[str, object]:
 
 def for_browser(pattern: str, flags: str = "") -> list[str]:
     """A pattern of Python as a browser takes it: its source and its flags."""
-    own = FLAGS.match(pattern)
+    inline = FLAGS.match(pattern)
     source = FLAGS.sub("", pattern).replace("(?P<", "(?<").replace(r"\A", r"(?<![\s\S])").replace(r"\Z", r"(?![\s\S])")
-    return [source, "".join(sorted({*flags, *(own[1] if own else "")}))]
+    return [source, "".join(sorted({*flags, *(inline[1] if inline else "")}))]
 
 
 def _judged(failure: Failure) -> list[str]:

@@ -36,17 +36,17 @@ window.FAULTLINE.diagnose = (() => {
   const first = (table, lines) => table.find(([pattern]) => lines.some((line) => pattern.test(line)))?.[1] ?? [];
   const within = (one, other) => one.every((name) => other.includes(name));
   const askedFor = (lines) => {
-    const found = new Map();
+    const settings = new Map();
     for (const line of lines)
       for (const [pattern, names] of asked) {
         const match = pattern.exec(line);
         if (!match) continue;
         const group = match.slice(1).filter((each) => each !== undefined).at(-1) ?? "";
         const left = all(names.map((name) => name.replace("{}", group)));
-        found.set(left.join(), left);
+        settings.set(left.join(), left);
         break;
       }
-    const each = [...found.values()];
+    const each = [...settings.values()];
     const narrow = each.filter((names) => !each.some((other) => other !== names && within(other, names)));
     return narrow.length === 1 ? narrow[0] : [];
   };
@@ -86,12 +86,12 @@ window.FAULTLINE.diagnose = (() => {
     return { error, sure: places.length && placeKnown ? "certain" : "likely" };
   };
   const fitting = (text, hints) => {
-    const found = new Map();
+    const matches = new Map();
     for (const error of errors)
-      if (error.own && !found.has(error.failure) && [text, oneLine(text)].some((each) => error.pattern.test(each)))
-        found.set(error.failure, judge(error, hints));
+      if (error.own && !matches.has(error.failure) && [text, oneLine(text)].some((each) => error.pattern.test(each)))
+        matches.set(error.failure, judge(error, hints));
     const against = (match) => [!match.sure, Boolean(match.mechanism), !match.error.by_itself, match.sure !== "certain"].map(Number).join("");
-    return [...found.values()].sort((a, b) => against(a).localeCompare(against(b)) || (a.error.failure < b.error.failure ? -1 : 1));
+    return [...matches.values()].sort((a, b) => against(a).localeCompare(against(b)) || (a.error.failure < b.error.failure ? -1 : 1));
   };
 
   const likeliest = (among, { context }) => {
