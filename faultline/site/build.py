@@ -10,9 +10,10 @@ from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.paths import GENERATED
+from faultline.base.version import __version__
 from faultline.catalogue.loading import failures
 from faultline.report.page import template
-from faultline.site import docs, facts, pages
+from faultline.site import dates, docs, facts, pages
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
@@ -50,7 +51,10 @@ def write(source: Path) -> None:
     data = facts.entrance()
     _put(source / "_static" / "data.js", f"window.FAULTLINE = {json.dumps(data, separators=(',', ':'))};\n")
     cards = pages.cards()
-    _put(source / "index.md", template(TEMPLATES / "index.md.j2").render(cards=cards))
+    _put(
+        source / "index.md",
+        template(TEMPLATES / "index.md.j2").render(cards=cards, version=__version__, date=dates.pinned()),
+    )
     _put(source / "failures" / "index.md", template(TEMPLATES / "failures.md.j2").render(cards=cards))
     for failure in failures().values():
         page = pages.failure(failure)

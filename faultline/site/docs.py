@@ -8,11 +8,22 @@ from pathlib import Path
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
+from faultline.base.text import listing
 from faultline.catalogue.loading import failures
 
 # Of Markdown, and of the HTML in it.
-LINK = re.compile(r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset="))(?!https?:|#|mailto:)([^)"#\s]+)(#[^)"\s]*)?(?=[)"])""")
+LINK = re.compile(
+    r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset=")|(?<=<a href="))(?!https?:|#|mailto:)([^)"#\s]+)(#[^)"\s]*)?(?=[)"])"""
+)
 COPIES = Path("_static", "files")
+PICTURE = re.compile(r"<picture>.*?<img [^>]*?src=\"([^\"]+)\"[^>]*>\s*</picture>", re.S)
+# What a page names that only a clone has, and where it does.
+OF_A_CLONE = {
+    "`faultline maintain`": re.compile(r"\bfaultline maintain\b"),
+    "`make`": re.compile(r"^\s*make [a-z]|`make [a-z]", re.M),
+    "`results/latest`": re.compile(r"results/latest"),
+    "`fixtures/`": re.compile(r"(?<!\(\.\./)\bfixtures/[a-z]"),
+}
 
 
 @functools.cache
@@ -47,9 +58,19 @@ def copy(source: Path) -> None:
     """Write every committed page but those of the failures, which the site makes itself."""
     for file, place in places().items():
         if place.startswith("docs/"):
-            text = relinked(file.read_text(encoding="utf-8"), file.parent, place)
+            text = PICTURE.sub(r'<a href="\1">\g<0></a>', file.read_text(encoding="utf-8"))
+            if file.parent == ROOT / "docs":
+                text = noted(text)
+            text = relinked(text, file.parent, place)
             (source / place).parent.mkdir(parents=True, exist_ok=True)
             (source / place).write_text(text + (contents(text) if place == "docs/index.md" else ""), encoding="utf-8")
+
+
+def noted(text: str) -> str:
+    """A page below whose title stands what of it only a clone has, for readers who installed the package."""
+    names = [name for name, pattern in OF_A_CLONE.items() if pattern.search(text)]
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n*Only [a clone](../README.md#install) has {listing(names)}.*\n{rest}" if names else text
 
 
 def relinked(text: str, folder: Path, place: str) -> str:

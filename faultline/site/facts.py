@@ -1,7 +1,6 @@
 """What the site's pages show of failures and stacks, gathered from the catalogue and the observations."""
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,11 +10,10 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import CHECKPOINTING, Cell, default_world
-from faultline.cells.words import ordered
-from faultline.observations import history, measured
+from faultline.cells.words import grouped, ordered
+from faultline.observations import history, measured, verdicts
+from faultline.site import answers, dates
 from faultline.stacks import requests
-
-FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class OnStack:
-    """A failure's broken cells on one stack: those that show it, and those that don't."""
+    """A failure's broken cells on one stack: those that show it, and those that don't; `text` has where, and how."""
 
     stack: str
     shown: tuple[Cell, ...] = ()
     clear: tuple[Cell, ...] = ()
+    text: str = ""
 
     @property
     def count(self) -> int:
@@ -51,20 +50,25 @@ class OnStack:
 
 @dataclass(frozen=True)
 class Version:
-    """A stack as a page names it: `title` is a date or its name, `kind` is today, month or pinned."""
+    """A stack as a page names it: `title` is its name, a date, or both, `kind` is today, month or pinned; `month` is
+    the day whose newest releases it has, or empty."""
 
     name: str
     title: str
     kind: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    month: str = ""
 
 
 @functools.cache
 def stacks() -> dict[str, Version]:
     """Every stack that has a name, by that name: today's, then the months from the newest, then those of stacks/."""
-    known = [Version(TODAY, "today", TODAY, measured.pinned())]
+    known = [Version(TODAY, f"today ({dates.pinned()})", TODAY, measured.pinned())]
     months = {each.name: each for each in measured.months() if each.name != TODAY}
-    known += [Version(n, each.month, "month", dict(each.versions)) for n, each in reversed(months.items())]
+    known += [
+        Version(name, dates.titled(name, each.month), "month", dict(each.versions), each.month)
+        for name, each in reversed(months.items())
+    ]
     known += [
         Version(name, name, "pinned", measured.pins(name))
         for name in requests.named()
@@ -93,17 +97,29 @@ def grid(failure: Failure, stack: str) -> Grid:
 @functools.cache
 def on_stacks(failure: Failure) -> dict[str, OnStack]:
     """What is known of a failure's broken cells on each named stack, by its name."""
-    names = {each.title if each.kind == "month" else each.name: each.name for each in stacks().values()}
+    names = {each.month or each.name: each.name for each in stacks().values()}
     shown: dict[str, list[Cell]] = {}
     clear: dict[str, list[Cell]] = {}
+    words: dict[str, dict[str, list[str]]] = {}
     for cell in measured.outcomes(failure):
         if not cell.broken or cell.world_size != default_world(cell):
             continue
         for each in history.of(failure, cell):
             if (name := names.get(each.stack)) and each.shows is not None:
                 (shown if each.shows else clear).setdefault(name, []).append(cell)
+                if each.shows:
+                    word = verdicts.WORDS[each.did.outcome] if each.did else "shows"
+                    words.setdefault(name, {}).setdefault(word, []).append(cell.strategy)
     known = {*shown, *clear}
-    return {n: OnStack(n, tuple(shown.get(n, ())), tuple(clear.get(n, ()))) for n in stacks() if n in known}
+    texts = {
+        name: "; ".join(f"{word}: {grouped(under, strategies.names())}" for word, under in by_word.items())
+        for name, by_word in words.items()
+    }
+    return {
+        n: OnStack(n, tuple(shown.get(n, ())), tuple(clear.get(n, ())), texts.get(n, ""))
+        for n in stacks()
+        if n in known
+    }
 
 
 def _place(failure: Failure, cell: Cell) -> str:
@@ -113,8 +129,8 @@ def _place(failure: Failure, cell: Cell) -> str:
 
 
 def entrance() -> dict[str, object]:
-    """What the entrance and the comparison run on: patterns of errors, and on each stack, by number, the places that
-    show each failure, and those that don't."""
+    """What the entrance and the comparison run on: what answers are decided by, and on each stack, by number, the
+    places that show each failure, those that don't, and where it shows in words."""
     places: dict[str, int] = {}
 
     def numbers(failure: Failure, cells: Sequence[Cell]) -> list[int]:
@@ -122,18 +138,23 @@ def entrance() -> dict[str, object]:
 
     known = {
         failure.name: {
-            name: [numbers(failure, there.shown), numbers(failure, there.clear)]
+            name: [numbers(failure, there.shown), numbers(failure, there.clear), there.text]
             for name, there in on_stacks(failure).items()
         }
         for failure in failures().values()
     }
     return {
-        "errors": [error for failure in failures().values() for error in _errors(failure)],
+        "answers": answers.data(),
         "titles": {failure.name: failure.title.replace("`", "") for failure in failures().values()},
         "places": [*places],
         "known": known,
         "stacks": {
-            name: {"title": each.title, "kind": each.kind, "versions": _under_test(each)}
+            name: {
+                "title": each.title,
+                "kind": each.kind,
+                "named": each.name in requests.named(),
+                "versions": _under_test(each),
+            }
             for name, each in stacks().items()
         },
     }
@@ -141,31 +162,3 @@ def entrance() -> dict[str, object]:
 
 def _under_test(stack: Version) -> dict[str, str]:
     return {name: stack.versions[name] for name in STACK if name in stack.versions}
-
-
-def _errors(failure: Failure) -> list[dict[str, object]]:
-    """A failure's errors as a browser's regular expressions, each with the conditions of which a log must meet one."""
-    return [
-        {
-            "failure": failure.name,
-            "name": name,
-            "pattern": for_browser(pattern),
-            "any_of": [
-                {
-                    "present": [for_browser(each) for each in condition.present],
-                    "absent": [for_browser(each) for each in condition.absent],
-                }
-                for condition in failure.recognition.of(name).any_of
-            ],
-            "distinguished_by": failure.recognition.distinguished_by(name),
-        }
-        for name, pattern in failure.errors.items()
-        if name not in failure.also_raises
-    ]
-
-
-def for_browser(pattern: str) -> list[str]:
-    """A pattern of Python as a browser takes it: its source and its flags."""
-    flags = FLAGS.match(pattern)
-    source = FLAGS.sub("", pattern).replace("(?P<", "(?<").replace(r"\A", r"(?<![\s\S])").replace(r"\Z", r"(?![\s\S])")
-    return [source, flags[1] if flags else ""]

@@ -1,5 +1,6 @@
 """What each page of the site says: records for the templates, made from the facts and the stories."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,12 @@ from faultline.base.paths import REPROS
 from faultline.base.text import count, short_link
 from faultline.catalogue import stories
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
 from faultline.cells.words import grouped
 from faultline.observations import measured, verdicts
 from faultline.report import failure as report_failure
 from faultline.report.run import SYMBOLS
-from faultline.site import docs, downloads, facts
+from faultline.site import dates, docs, downloads, facts
 from faultline.site.downloads import Download
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False})
@@ -37,7 +39,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Box:
-    """A stack in the strip of releases: `kind` is all, some or none of its cells."""
+    """A stack in the strip of releases: `kind` is all, some or none of its cells, and has `part` where these are fewer
+    than elsewhere."""
 
     stack: str
     title: str
@@ -69,6 +72,7 @@ class FailurePage:
     since: str
     until: str
     grids: Sequence[facts.Grid]
+    others: Sequence[str]
     symbols: Mapping[str, str]
     strips: Mapping[str, Sequence[Box]]
     claims: Sequence[ClaimLine]
@@ -103,18 +107,25 @@ class StackPage:
 
 
 def cards() -> list[Card]:
-    """A card for each failure, in the order of their names."""
-    return [
+    """A card for each failure, in the order of their titles."""
+    made = [
         Card(
             name=each.name,
             title=html(each.title),
-            where=html(verdicts.today(each)),
+            where=html(typed(verdicts.today(each))),
             helps=html(verdicts.first_remedy(each)),
             until=html(each.until),
             words=searched(each),
         )
         for each in failures().values()
     ]
+    return sorted(made, key=lambda card: re.sub(r"<[^>]+>", "", card.title).lower())
+
+
+def typed(text: str) -> str:
+    """Markdown in which every strategy is code, a pattern and a single name alike."""
+    names = sorted(strategies.names(), key=len, reverse=True)
+    return re.sub(rf"`[^`]*`|(?<![\w*-])(?:{'|'.join(names)})(?![\w*-])", lambda m: f"`{m[0].strip('`')}`", text)
 
 
 def searched(failure: catalogue.Failure) -> str:
@@ -144,12 +155,13 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         first_seen=failure.first_seen,
         trainers=", ".join(f"`{trainer}`" for trainer in trainers),
         sees=sees,
-        today=verdicts.today(failure),
+        today=typed(verdicts.today(failure)),
         errors={name: pattern for name, pattern in failure.errors.items() if name not in failure.also_raises},
         cause=cause,
         since=failure.since,
         until=failure.until,
         grids=[facts.grid(failure, stack) for stack in stacks],
+        others=others(failure),
         symbols=SYMBOLS,
         strips=strips(failure),
         claims=claim_lines(failure),
@@ -165,15 +177,37 @@ def relinked(failure: catalogue.Failure, text: str) -> str:
     return docs.relinked(text, REPROS / failure.name, f"failures/{failure.name}.md")
 
 
+def others(failure: catalogue.Failure) -> list[str]:
+    """What today's matrix has that is another failure, a sentence for each error."""
+    under: dict[Did, list[str]] = {}
+    grid = facts.grid(failure, TODAY)
+    for line in grid.lines:
+        for name, did in zip(grid.strategies, line.cells, strict=True):
+            if did and did.outcome in measured.ERRORS and did.signature in failure.also_raises:
+                under.setdefault(did, []).append(name)
+    sentences = []
+    for did, names in under.items():
+        with_it = [each for each in failures().values() if did.signature in {*each.errors} - {*each.also_raises}]
+        whose = [each.name for each in with_it if not each.recognition.of(did.signature).same_as]
+        whole = f"`{did}` under {typed(as_code(grouped(names, strategies.names())))} is not this failure"
+        links = " or ".join(f"[{name}]({name}.md)" for name in whose if name != failure.name)
+        sentences.append(f"{whole}, but {links}." if links else f"{whole}.")
+    return sentences
+
+
 def strips(failure: catalogue.Failure) -> dict[str, list[Box]]:
     """A box for each stack on which broken cells were run: the months from the oldest to today, then all others."""
     rows: dict[str, list[Box]] = {}
+    most = max((each.count for each in facts.on_stacks(failure).values()), default=0)
     for each in facts.on_stacks(failure).values():
         stack = facts.stacks()[each.stack]
         kind = "none" if not each.shown else "some" if each.clear else "all"
-        title = stack.title[:7] if stack.kind == "month" else stack.title
+        text = f"{len(each.shown)} of {each.count}"
+        if each.count < most:
+            kind, text = f"{kind} part", f"{text} run"
+        title = stack.title if stack.kind == "pinned" else stack.month[:7] or TODAY
         row = "Other stacks" if stack.kind == "pinned" else "Month by month"
-        rows.setdefault(row, []).append(Box(each.stack, title, f"{len(each.shown)} of {each.count}", kind))
+        rows.setdefault(row, []).append(Box(each.stack, title, text, kind))
     return {row: boxes[::-1] if row == "Month by month" else boxes for row, boxes in rows.items()}
 
 
@@ -199,13 +233,13 @@ def stack(stack: facts.Version) -> StackPage:
     for each in failures().values():
         there = facts.on_stacks(each).get(stack.name)
         if there and there.shown:
-            under = as_code(grouped((cell.strategy for cell in there.shown), strategies.names()))
+            under = typed(as_code(grouped((cell.strategy for cell in there.shown), strategies.names())))
             shown.append(FailureLine(each.name, each.title, under, f"{len(there.shown)} of {there.count}"))
         elif there:
             clear[each.name] = each.title
     intro = {
-        TODAY: "The stack that Faultline pins, on which everything is measured.",
-        "month": f"The newest releases of everything as of {stack.title}.",
+        TODAY: f"The stack that Faultline pins, as of {dates.pinned()}, on which everything is measured.",
+        "month": f"The newest releases of everything as of {stack.month}.",
         "pinned": "A stack that failures were reported on, or that an upgrade was tried with.",
     }[stack.kind]
     newest = next(each.name for each in facts.stacks().values() if each.kind == "month")

@@ -1,4 +1,4 @@
-"""The site in a headless browser, opened as files: what it shows, how it is searched, and what it never does."""
+"""The site in a headless browser, opened as files: what it shows, and what it never does."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
-from faultline.site import build, docs, facts, pages
+from faultline.site import answers, build, docs, facts, pages
 from tests.support.reading import torn
 
 WIDTHS = (390, 768, 1440)
@@ -23,30 +23,6 @@ PAGES = (
     "docs/diagnose",
 )
 SERIOUS = ("serious", "critical")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The whole site, built once."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(build, "FOLDER", tmp_path_factory.mktemp("generated") / "site")
-    build.run()
-    yield build.FOLDER
-    patch.undo()
-
-
-@pytest.fixture
-def page(chromium, site):
-    """A page that notes every request beyond the site's own files, and every error of a script."""
-    opened = chromium.new_page()
-    opened.strayed = []
-    opened.on(
-        "request", lambda request: None if request.url.startswith("file:") else opened.strayed.append(request.url)
-    )
-    opened.on("pageerror", lambda error: opened.strayed.append(str(error)))
-    yield opened
-    opened.close()
-    assert not opened.strayed, "a page asked for something outside of the site, or a script failed"
 
 
 def every_page(site):
@@ -199,76 +175,6 @@ def test_the_navigation_has_every_page_of_the_documentation(site):
     assert names and not missing
 
 
-@pytest.mark.slow
-def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
-    page.goto((site / "index.html").as_uri())
-    page.fill("#error", "AssertionError: The parameter 657 has already been reduced. Gradient computed twice")
-    shown = page.locator(".card:visible")
-    assert [shown.nth(i).get_attribute("data-failure") for i in range(shown.count())] == ["zero_double_reduction"]
-    page.fill("#error", "ValueError: nobody has ever seen this")
-    assert page.locator(".card:visible").count() == 0
-    assert "None of the catalogue" in page.inner_text("#count"), "an empty page has to say why"
-    page.fill("#error", "MiniCPM")
-    assert page.locator(".card:visible").count() >= 1, "words of records are searched as well"
-
-
-@pytest.mark.slow
-def test_the_filters_are_in_the_address(page, site):
-    page.goto((site / "index.html").as_uri())
-    page.select_option("select[name=strategy]", "zero2")
-    page.select_option("select[name=release]", "deepspeed==0.18.2")
-    few = page.locator(".card:visible").count()
-    assert 0 < few < len(failures())
-    assert "deepspeed-0.18.2" in page.inner_text("#where")
-    page.goto(page.url)
-    assert page.locator(".card:visible").count() == few, "an address that was copied shows something else"
-    page.goto(f"{(site / 'index.html').as_uri()}?release=gone&strategy=fsdp9")
-    assert page.locator(".card:visible").count() == len(failures()), "an old address shows nothing at all"
-
-
-@pytest.mark.slow
-def test_what_was_not_run_is_not_called_absent(page, site):
-    """Breaks when a failure that nobody ran on a release counts as one that isn't there."""
-    page.goto(f"{(site / 'index.html').as_uri()}?release=deepspeed-0.18.2&strategy=ddp")
-    known = [facts.on_stacks(each).get("deepspeed-0.18.2") for each in failures().values()]
-    ran = [each for each in known if each and any(cell.strategy == "ddp" for cell in (*each.shown, *each.clear))]
-    assert f"{len(failures()) - len(ran)} more were not run there" in page.inner_text("#count")
-
-
-@pytest.mark.slow
-def test_two_stacks_are_compared(page, site):
-    """Breaks when cells that only one of them ran make a difference."""
-    page.goto(f"{(site / 'stacks' / 'index.html').as_uri()}?one=deepspeed-0.18.2&two=today")
-    text = page.inner_text("#differences")
-    assert re.search(r"deepspeed\s+0\.18\.2\s", text)
-    assert (
-        failures()["zero2_ga_wrong_gradient"].title
-        in text.partition("Only on deepspeed-0.18.2")[2].partition("On both")[0]
-    )
-    common = {
-        name: {*facts.on_stacks(each)["deepspeed-0.18.2"].shown, *facts.on_stacks(each)["deepspeed-0.18.2"].clear}
-        for name, each in failures().items()
-        if "deepspeed-0.18.2" in facts.on_stacks(each)
-    }
-    today = {name for name, cells in common.items() if cells & {*facts.on_stacks(failures()[name])["today"].shown}}
-    before = {name for name in common if facts.on_stacks(failures()[name])["deepspeed-0.18.2"].shown}
-    assert ("Only on today" in text) == bool(today - before)
-
-
-@pytest.mark.slow
-def test_every_pattern_runs_in_a_browser(page, site):
-    page.goto((site / "index.html").as_uri())
-    bad = page.evaluate(
-        """() => {
-          const conditions = (error) => error.any_of.flatMap((each) => [...each.present, ...each.absent]);
-          const every = FAULTLINE.errors.flatMap((error) => [error.pattern, ...conditions(error)]);
-          const runs = ([source, flags]) => { try { return new RegExp(source, flags); } catch { return false; } };
-          return every.filter((pattern) => !runs(pattern));
-        }"""
-    )
-    assert not bad, "the entrance passes these over"
-
-
 def test_a_link_that_leads_nowhere_is_refused():
     with pytest.raises(Exception, match="leads nowhere"):
         docs.relinked("[a page](no-such-page.md)", ROOT / "docs", "docs/x.md")
@@ -282,7 +188,7 @@ def test_a_committed_page_links_to_the_pages_of_the_site():
 
 
 def test_a_pattern_of_python_becomes_one_of_the_browser():
-    assert facts.for_browser(r"(?s)\A(?P<a>x)\Z") == [r"(?<![\s\S])(?<a>x)(?![\s\S])", "s"]
+    assert answers.for_browser(r"(?s)\A(?P<a>x)\Z") == [r"(?<![\s\S])(?<a>x)(?![\s\S])", "s"]
 
 
 def test_names_may_be_broken_after_their_signs_and_nowhere_else():
@@ -295,3 +201,21 @@ def test_names_may_be_broken_after_their_signs_and_nowhere_else():
 
 def test_claims_are_escaped():
     assert pages.html("`a` <script>") == "<code>a</code> &lt;script&gt;"
+
+
+def test_a_page_says_what_of_it_only_a_clone_has():
+    """Breaks when somebody who installed the package is told to type what they haven't."""
+    assert docs.noted("# A\n\n    make test").startswith("# A\n\n*Only [a clone](../README.md#install) has `make`.*")
+    assert docs.noted("# A\n\nThey make it: faultline check") == "# A\n\nThey make it: faultline check"
+
+
+def test_every_strategy_is_code():
+    assert (
+        pages.typed("raises: ddp, `zero*`, fsdp1-full; with ddp-like")
+        == "raises: `ddp`, `zero*`, `fsdp1-full`; with ddp-like"
+    )
+
+
+def test_another_failure_in_a_matrix_is_named_beside_it():
+    (sentence,) = pages.others(failures()["zero2_ga_wrong_gradient"])
+    assert "ddp-static-graph" in sentence and "(ddp_static_graph_no_sync.md)" in sentence

@@ -32,12 +32,17 @@
   const update = () => {
     const [one, two] = [form.one.value, form.two.value];
     out.replaceChildren();
+    const run = { failures: 0, cells: 0 };
+    const scope = make("p", {});
+    out.append(scope);
     versions(one, two);
     const kinds = { second: [], first: [], both: [], neither: [], apart: [] };
     for (const [failure, known] of Object.entries(data.known)) {
       const link = make("a", { href: `../failures/${failure}.html` }, data.titles[failure]);
       const cells = [one, two].map((stack) => new Set((known[stack] ?? [[], []]).flat()));
       const common = [...cells[0]].filter((cell) => cells[1].has(cell));
+      run.failures += common.length > 0;
+      run.cells += common.length;
       const [before, after] = [one, two].map((stack) => common.filter((cell) => known[stack][0].includes(cell)).length);
       const of = `of ${common.length} ${common.length === 1 ? "cell" : "cells"}`;
       if (!common.length) kinds.apart.push([link]);
@@ -46,6 +51,8 @@
       else if (before) kinds.first.push([link, `: ${before} ${of}`]);
       else kinds.neither.push([link]);
     }
+    const total = Object.keys(data.known).length;
+    scope.textContent = `Both ran cells of ${run.failures} of ${total} failures, ${run.cells} cells in all; only these are compared.`;
     const [from, to] = [one, two].map((stack) => data.stacks[stack].title);
     list(`Only on ${to}: ${kinds.second.length}`, kinds.second);
     list(`Only on ${from}: ${kinds.first.length}`, kinds.first);

@@ -1,4 +1,4 @@
-// The entrance's search and filters, whose state is in the address.
+// The entrance's search and filters: the filters are in the address, and what was pasted in its fragment.
 "use strict";
 
 (() => {
@@ -8,39 +8,22 @@
   const places = data.places.map((place) => place.split("/"));
   const cards = [...document.querySelectorAll(".card")];
 
-  // A pattern that this browser can't run finds nothing.
-  const regex = ([source, flags]) => {
-    try {
-      return new RegExp(source, flags);
-    } catch {
-      return /(?!)/;
-    }
-  };
-  const compiled = (condition) => ({ present: condition.present.map(regex), absent: condition.absent.map(regex) });
-  const errors = data.errors.map((error) => ({
-    ...error,
-    pattern: regex(error.pattern),
-    any_of: error.any_of.map(compiled),
-  }));
+  // Code in a text stands between backticks.
+  const marked = (text) =>
+    text.split(/(`[^`]+`)/).map((part) => {
+      if (!/^`[^`]+`$/.test(part)) return part;
+      const code = document.createElement("code");
+      code.textContent = part.slice(1, -1);
+      return code;
+    });
 
-  // Whether a text meets the conditions of an error, of which one is enough.
-  const met = (conditions, text) =>
-    conditions.length === 0 ||
-    conditions.some(
-      ({ present, absent }) => present.every((each) => each.test(text)) && !absent.some((each) => each.test(text))
-    );
-
-  // The failures whose errors a text has, each with why.
-  const named = (text) => {
-    const likely = new Map();
-    for (const error of errors) {
-      if (!error.pattern.test(text)) continue;
-      const certain = met(error.any_of, text);
-      const condition = certain ? "" : `, if the run has ${error.distinguished_by || "its cause"}`;
-      if (certain || !likely.has(error.failure))
-        likely.set(error.failure, { certain, why: `The text has its error ${error.name}${condition}.` });
-    }
-    return likely;
+  // Why a failure is shown for a text, in the command's words.
+  const reason = (answer, match) => {
+    const { if: distinction } = match.error;
+    if (!match.sure && answer !== "one of several") return `It is this if the run has ${distinction}: this text has no more than its words.`;
+    if (match.mechanism) return `The same mechanism: ${match.mechanism}. It is this if the run has ${distinction}.`;
+    if (answer === "one of several") return `It is this if the run has ${distinction}.`;
+    return match.only_if ? `It is this if ${match.only_if}.` : "It has this error.";
   };
 
   // Releases: a month, a stack, or every stack with that version of a package.
@@ -67,9 +50,12 @@
     group(name, versions.sort(newestFirst).map((version) => [`${name}==${version}`, `${name} ${version}`]));
   }
   group("everything as of", ofKind("month"));
-  group("stacks", ofKind("pinned"));
+  group("stacks by name", Object.entries(data.stacks).filter(([name, stack]) => stack.named && name !== "today").map(([name, { title }]) => [name, title]));
+  const LABELS = { scenario: "no trainer (a loop of one's own)", trainer: "Trainer (transformers)" };
+  const ORDER = [...data.answers.checkpointing, ...data.answers.strategies];
   AXES.forEach((axis, i) => {
-    for (const value of [...new Set(places.map((place) => place[i]))].sort()) form[axis].add(new Option(value, value));
+    const before = (a, b) => ORDER.indexOf(a) - ORDER.indexOf(b) || (a < b ? -1 : 1);
+    for (const value of [...new Set(places.map((place) => place[i]))].sort(before)) form[axis].add(new Option(LABELS[value] ?? value, value));
   });
 
   // Of a failure's cells where the filters ask: whether one shows it, whether only others were run, or none.
@@ -81,36 +67,59 @@
     return known.some(([, clear]) => clear.some(fits)) ? "clear" : "unknown";
   };
 
-  const answer = (text, likely, counts) => {
+  const HEADS = {
+    "named": "This error is known.",
+    "one of several": "One of several: the error alone doesn't show which failure it is. If none of these holds, it is not in the catalogue.",
+    "aftermath": "This text only shows the aftermath. Look at the logs of the other ranks for the first error.",
+    "not in the catalogue": "Not in the catalogue.",
+  };
+  const summary = (text, answer, counts) => {
     const shown = counts.shown ?? 0;
-    if (!shown && text && !counts.clear && !counts.unknown)
-      return "None of the catalogue's failures has this text. `faultline diagnose` reads whole logs, and knows more errors than this page.";
-    const lines = [shown ? `${shown} of ${cards.length} failures${likely.size ? " with this error" : ""}.` : "No failure is left."];
+    const lines = HEADS[answer] ? [HEADS[answer]] : [];
+    if (!shown && text && !counts.clear && !counts.unknown) return lines[0] ?? "None of the catalogue's failures has this text.";
+    lines.push(shown ? `${shown} of ${cards.length} failures.` : "No failure is left.");
     if (counts.clear) lines.push(`${counts.clear} more ${counts.clear === 1 ? "was" : "were"} run there and don't show.`);
     if (counts.unknown) lines.push(`${counts.unknown} more ${counts.unknown === 1 ? "was" : "were"} not run there.`);
     return lines.join(" ");
   };
 
+  // Where a failure was measured to happen: today, or on the newest stack of the release that shows it.
+  const measured = (card, stacks) => {
+    const line = card.querySelector(".where");
+    line.dataset.today ??= line.innerHTML;
+    const stack = stacks[0] === "today" ? "today" : stacks.find((each) => data.known[card.dataset.failure][each]?.[2]);
+    if (!stack || stack === "today") line.innerHTML = line.dataset.today;
+    else {
+      const label = document.createElement("b");
+      label.textContent = `on ${data.stacks[stack].title}: `;
+      const words = data.known[card.dataset.failure][stack][2];
+      line.replaceChildren(label, ...marked(words.replace(/[\w*-]+(?=[,;]|$)/g, (name) => (/strategies$/.test(name) ? name : `\`${name}\``))));
+    }
+  };
+
   const update = () => {
     const text = form.error.value.trim();
-    const likely = text ? named(text) : new Map();
+    const { answer, matches, alike } = data.diagnose(text);
+    const likely = new Map([...alike.filter((match) => match.shared), ...matches].map((match) => [match.error.failure, match]));
+    if (matches.length) for (const match of alike) if (!matches.includes(match)) likely.delete(match.error.failure);
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const byWords = (card) => words.length <= 6 && words.every((word) => card.dataset.text.includes(word));
+    const byWords = (card) => answer === "no error" && words.length <= 6 && words.every((word) => card.dataset.text.includes(word));
     const filtered = [...AXES, "release"].some((name) => form[name].value);
     const stacks = stacksOf(form.release.value);
     const counts = {};
     for (const card of cards) {
-      const why = likely.get(card.dataset.failure);
-      const wanted = !text || (likely.size ? Boolean(why) : byWords(card));
+      const match = likely.get(card.dataset.failure);
+      const wanted = !text || (likely.size ? Boolean(match) : byWords(card));
       const state = filtered ? there(card.dataset.failure, stacks) : "shown";
       if (wanted) counts[state] = (counts[state] ?? 0) + 1;
       card.hidden = !wanted || state !== "shown";
-      card.style.order = why ? (why.certain ? 0 : 1) : 2;
+      card.style.order = match ? matches.indexOf(match) : matches.length;
+      measured(card, form.release.value ? stacks : ["today"]);
       const line = card.querySelector(".why");
-      line.hidden = !why;
-      line.textContent = why?.why ?? "";
+      line.hidden = !match;
+      line.replaceChildren(...(match ? marked(reason(answer, match)) : []));
     }
-    document.getElementById("count").textContent = answer(text, likely, counts);
+    document.getElementById("count").textContent = summary(text, answer, counts);
     const where = document.getElementById("where");
     where.hidden = !form.release.value;
     where.replaceChildren("Run on ", ...stacks.flatMap((stack, i) => [i ? ", " : "", link(stack)]), ".");
@@ -126,9 +135,10 @@
     const address = new URLSearchParams();
     for (const name of [...AXES, "release"]) if (form[name].value) address.set(name, form[name].value);
     const text = form.error.value.trim();
-    if (text && text.length < 500) address.set("error", text);
     const query = address.toString();
-    history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${location.hash}`);
+    // No browser sends what is behind the number sign.
+    const fragment = text && text.length < 500 ? `#${new URLSearchParams({ error: text })}` : "";
+    history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${fragment}`);
   };
 
   const state = new URLSearchParams(location.search);
@@ -136,11 +146,15 @@
     form[name].value = state.get(name) ?? "";
     if (form[name].selectedIndex < 0) form[name].value = ""; // an address may name what is gone
   }
-  form.error.value = state.get("error") ?? "";
+  const pasted = () => {
+    form.error.value = new URLSearchParams(location.hash.slice(1)).get("error") ?? "";
+    update();
+  };
+  addEventListener("hashchange", pasted);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     update();
     remember();
   });
-  update();
+  pasted();
 })();

@@ -1,0 +1,114 @@
+"""What the entrance decides by, which is what `diagnose` decides by: errors, conditions, places, recorded texts."""
+
+import re
+from collections.abc import Iterable
+
+from faultline import strategies
+from faultline.base.text import one_line
+from faultline.base.traces import VICTIM
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.catalogue.recognition import Condition
+from faultline.cells.cell import CHECKPOINTING
+from faultline.diagnose import signs
+from faultline.diagnose.context import MODES
+from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
+from faultline.observations import matching, measured, several, store
+from faultline.observations.several import SHORTEST
+from faultline.strategies.naming import Table, table
+
+FLAGS = re.compile(r"\A\(\?([ims]+)\)")
+
+
+def data() -> dict[str, object]:
+    """All that theme/diagnose.js reads; it repeats `diagnosis.decide` with what one text can show of a run."""
+    return {
+        "errors": [_error(f, name) for f in failures().values() for name in _judged(f)],
+        "recorded": [
+            [error.failure, error.signature, one_line(error.text)]
+            for error in store.errors().values()
+            if error.failure in failures() and _distinguished(failures()[error.failure], error.signature)
+        ],
+        "strategies": strategies.names(),
+        "checkpointing": CHECKPOINTING,
+        "ran": _rows(table("MESSAGES", "FRAMES")),
+        "asked": _rows(table("SETTINGS", "ENGINE")),
+        "modes": _rows(MODES),
+        "signs": {
+            "victim": for_browser(VICTIM.pattern),
+            "watchdog": for_browser(signs.WATCHDOG.pattern),
+            "raised_in": for_browser(signs.RAISED_IN.pattern, "m"),
+            "outside": FROM_OUTSIDE,
+            "timeout": TIMEOUT,
+            "most": several.MOST,
+            "shortest": SHORTEST,
+        },
+    }
+
+
+def for_browser(pattern: str, flags: str = "") -> list[str]:
+    """A pattern of Python as a browser takes it: its source and its flags."""
+    inline = FLAGS.match(pattern)
+    source = FLAGS.sub("", pattern).replace("(?P<", "(?<").replace(r"\A", r"(?<![\s\S])").replace(r"\Z", r"(?![\s\S])")
+    return [source, "".join(sorted({*flags, *(inline[1] if inline else "")}))]
+
+
+def _judged(failure: Failure) -> list[str]:
+    """The errors by which a failure may be named: its own, in their order, then others that recorded runs had."""
+    recorded = {e.signature for e in store.errors().values() if e.failure == failure.name}
+    others = [name for name in sorted(recorded) if _distinguished(failure, name)]
+    return list(dict.fromkeys((*_own(failure), *others)))
+
+
+def _own(failure: Failure) -> list[str]:
+    return [name for name in failure.errors if name not in failure.also_raises]
+
+
+def _distinguished(failure: Failure, signature: str) -> bool:
+    return bool(failure.recognition.of(signature).distinguished_by)
+
+
+def _error(failure: Failure, name: str) -> dict[str, object]:
+    """One error of a failure, and all that `matching.judge` and `several.likeliest` ask of it."""
+    error = failure.recognition.of(name)
+    mechanism = matching.mechanism(failure, name)
+    finding = error.raised_on_load
+    match = matching.Match(failure, finding or name)
+    kinds = [each.text.partition(":")[0] for each in store.errors().values() if _of(each, failure, name)]
+    return {
+        "failure": failure.name,
+        "name": name,
+        "own": name in _own(failure),
+        "pattern": for_browser(failure.errors.get(name, "(?!)"), "i"),
+        "type": kinds[-1] if kinds else "",
+        "any_of": _conditions(error.any_of),
+        "may_be": _conditions(error.may_be),
+        "mechanism": {"text": mechanism.text, "any_of": _conditions(mechanism.any_of)} if mechanism else None,
+        "on_load": bool(finding),
+        "by_itself": measured.shown_by_itself(failure, finding or name),
+        "places": [] if finding else ["/".join(place) for place in sorted(measured.places(failure, name))],
+        "modes": [] if finding else sorted(measured.modes(failure, name)),
+        "runs": several.runs(match),
+        "terms": [for_browser(term) for term in failure.recognition.of(finding or name).terms],
+        "fits": _conditions(failure.recognition.of(finding or name).any_of),
+        "if": match.distinguished_by or failure.title,
+    }
+
+
+def _of(error: store.Error, failure: Failure, name: str) -> bool:
+    return (error.failure, error.signature) == (failure.name, name)
+
+
+def _conditions(any_of: Iterable[Condition]) -> list[dict[str, object]]:
+    return [
+        {
+            "present": [for_browser(pattern) for pattern in each.present],
+            "absent": [for_browser(pattern) for pattern in each.absent],
+            "only_if": each.only_if,
+        }
+        for each in any_of
+    ]
+
+
+def _rows(rows: Table) -> list[tuple[list[str], tuple[str, ...]]]:
+    return [(for_browser(pattern.pattern), names) for pattern, names in rows]

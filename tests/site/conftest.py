@@ -1,0 +1,29 @@
+"""The site, built once, and a page of a browser that notes what it asks for."""
+
+import pytest
+
+from faultline.site import build
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The whole site, built once."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(build, "FOLDER", tmp_path_factory.mktemp("generated") / "site")
+    build.run()
+    yield build.FOLDER
+    patch.undo()
+
+
+@pytest.fixture
+def page(chromium, site):
+    """A page that notes every request beyond the site's own files, and every error of a script."""
+    opened = chromium.new_page()
+    opened.strayed = []
+    opened.on(
+        "request", lambda request: None if request.url.startswith("file:") else opened.strayed.append(request.url)
+    )
+    opened.on("pageerror", lambda error: opened.strayed.append(str(error)))
+    yield opened
+    opened.close()
+    assert not opened.strayed, "a page asked for something outside of the site, or a script failed"

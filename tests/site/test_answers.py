@@ -1,0 +1,72 @@
+"""The entrance names for an error what `faultline diagnose` names: it repeats the rules, so both are asked the same."""
+
+import json
+import re
+
+import pytest
+
+import faultline
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+from faultline.diagnose import alone, signs
+from faultline.observations import store
+from faultline.site import answers, build
+
+SCRIPT = build.HERE / "theme" / "diagnose.js"
+
+
+def texts():
+    """All errors of one line: in logs of one line, the last lines of other logs, in the pages, and as recorded."""
+    logs = [file.read_text("utf-8") for file in sorted((ROOT / "fixtures").glob("*/*.log"))]
+    lines = [line for log in logs for line in log.strip().splitlines()[-1:]]
+    for page in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]:
+        quoted = re.findall(r"`([^`\n]+)`|^(\S.*)$", page.read_text("utf-8"), re.M)
+        lines += [a or b for a, b in quoted if signs.error_within(a or b)]
+    for error in store.errors().values():
+        head = error.text.strip().partition("\n")[0]
+        lines += [head, head.partition(": ")[2]]
+    return [*dict.fromkeys(line.strip() for line in lines if len(line.strip()) > 12)]
+
+
+def by_command(text):
+    """The answer of the command, with `file` kept out: a line is a text, whatever it is called."""
+    try:
+        diagnosis = faultline.diagnose(f"{text}\n").diagnosis
+    except UsageError:
+        return ["nothing to read"]
+    return [match.failure.name for match in (diagnosis.several or (diagnosis.match,)) if match]
+
+
+@pytest.fixture
+def page(chromium):
+    """A blank page with what the entrance decides by."""
+    opened = chromium.new_page()
+    opened.add_script_tag(content=f"window.FAULTLINE = {json.dumps({'answers': answers.data()})}")
+    opened.add_script_tag(content=SCRIPT.read_text("utf-8"))
+    yield opened
+    opened.close()
+
+
+def named(page, asked):
+    script = "texts => texts.map(each => FAULTLINE.diagnose(each).matches.map(match => match.error.failure))"
+    return dict(zip(asked, page.evaluate(script, asked), strict=True))
+
+
+def test_the_entrance_and_the_command_name_the_same_failures(page):
+    asked = texts()
+    assert len(asked) > 300
+    on_page = named(page, asked)
+    differing = {text: (by_command(text), on_page[text]) for text in asked if by_command(text) != on_page[text]}
+    assert not differing, "the command names the first, the entrance the second"
+
+
+@pytest.mark.parametrize("text", ["element 0 of tensors does not require grad and does not have a grad_fn"])
+def test_words_alone_leave_several(page, text):
+    assert alone.typed(text) == "RuntimeError"
+    assert len(named(page, [text])[text]) == 3
+
+
+def test_a_lost_peer_is_no_failure(page):
+    line = "[rank3]:[E1003 10:11:12 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: x"
+    assert page.evaluate("text => FAULTLINE.diagnose(text).answer", line) == "aftermath"
+    assert by_command(line) == []
