@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from faultline.base.errors import Refused, UsageError
+from faultline.base.errors import NotInstalled, Refused, UsageError
 from faultline.ranks import start
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def check(
     named = target.written(build) if callable(build) else os.fspath(build)
     folders = target.search_path()
     cores = workers or os.cpu_count() or 2
-    return command.answer(command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders))
+    try:
+        return command.answer(command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders))
+    except NotInstalled as error:
+        raise NotInstalled(error.lacking, "name another environment with python=", "let stack= make one") from None
 
 
 def diagnose(

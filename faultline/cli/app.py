@@ -22,12 +22,12 @@ from cyclopts import (
     ValidationError,
 )
 
-from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
+from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, NotInstalled, Unavailable, UsageError, unknown
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.base.version import __version__
 from faultline.cli import completion as values
-from faultline.cli import maintain, measure, options, use
+from faultline.cli import lacking, maintain, measure, options, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -37,7 +37,6 @@ faultline check train.py:build             a model: which strategies differ
 faultline audit requirements.txt           a project: the failures that apply
 faultline is-safe trl==1.12.0              an upgrade: SAFE or NOT SAFE
 """
-EXTRA = ("pypi_simple", "ruff", "uv")  # what pyproject.toml has under `run` and the base install lacks
 Command = Callable[..., int]
 
 
@@ -132,16 +131,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else EXIT_USAGE if words in ([], ["maintain"]) else 0  # None: the help
     except CycloptsError as error:
         return refuse(message(error))
+    except NotInstalled as error:
+        return refuse(lacking.stack(error.lacking, command))
     except UsageError as error:
         return refuse(str(error))
     except Unavailable as error:
         return refuse(f"{error.what}{error}")
     except metadata.PackageNotFoundError as error:
-        return refuse(f"{error.name} is not installed here: name an environment with --python, or let --stack make one")
+        return refuse(lacking.stack(error.name, command))
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        if not (how := lacking.of_extra(error.name or "")):
             raise
-        return refuse(f"this command needs {error.name}: install it with `pip install 'faultline[run]'`")
+        return refuse(how)
     except KeyboardInterrupt as error:
         refuse("; ".join(("interrupted", *_notes(error))))
         return EXIT_INTERRUPTED
