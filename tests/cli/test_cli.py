@@ -177,6 +177,8 @@ def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, ask
     monkeypatch.setattr(runner, "run_all", run_all)
     code, _, errors = asked("run", "--cell", f"{DDP}/cpu")
     assert code in (2, 130) and ("the results so far are" in errors[-1]) == measured, errors
+    assert f"; {int(measured)} of 1 cell ran; " in errors[-1]
+    assert errors[-1].endswith("the same command with --resume goes on")
 
 
 def test_an_error_of_a_command_that_measures_nothing_tells_of_no_results(monkeypatch, refused):
@@ -199,6 +201,16 @@ def interrupted(tmp_path):
     entry = results.result(cell, judged, Ended([]), packages.versions(), Expectation(), "expected")
     folder.cells.write_text(json.dumps(entry.as_json()) + "\n")
     return folder
+
+
+@pytest.mark.parametrize("newest", ["2026-01-02T00-00-00", "stack-2026-01-02T00-00-00"])
+def test_the_newest_run_is_reported_on_whichever_stack(asked, interrupted, results_elsewhere, newest):
+    """Breaks when results that were just printed are said not to be there."""
+    results_elsewhere.mkdir()
+    for name in {"2026-01-01T00-00-00", "stack-2026-01-01T12-00-00", newest}:
+        shutil.copytree(interrupted.path, results_elsewhere / name)
+    code, out, errors = asked("report")
+    assert code == 0 and not errors and f"/{newest}/cells.jsonl" in out
 
 
 def test_an_interrupted_run_is_not_blessed(refused, interrupted):
