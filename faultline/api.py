@@ -86,6 +86,13 @@ def diagnose(
     """
     from faultline.diagnose import command
 
+    for each in (log, *more):
+        if not isinstance(each, str | os.PathLike):
+            raise UsageError(
+                f"a log is a file or a text, not a {type(each).__name__}: give several one after the other"
+            )
+        if not os.fspath(each):
+            raise UsageError("the log is empty: give a file or a text")
     text = ""
     if isinstance(log, str) and not more:
         text = log if "\n" in log else command.pasted([log])

@@ -22,7 +22,16 @@ from cyclopts import (
     ValidationError,
 )
 
-from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, NotInstalled, Unavailable, UsageError, unknown
+from faultline.base.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_UNEXPECTED,
+    EXIT_USAGE,
+    NotInstalled,
+    Unavailable,
+    UsageError,
+    unknown,
+)
+from faultline.base.near import near
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.base.version import __version__
@@ -46,8 +55,9 @@ def completion(
 ) -> int:
     """Print the script with which a shell completes all this.
 
-    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish. The script asks this program for names, so
-    it stays true when the catalogue grows.
+    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish.
+
+    The script asks this program for names, and so stays true.
 
     Examples:
       eval "$(faultline completion bash)"
@@ -83,7 +93,7 @@ def app() -> App:
         help_format="plaintext",
         help_epilogue=f"Examples:\n{textwrap.indent(EXAMPLES.strip(), '  ')}\n\nfaultline COMMAND --help has more.",
         version=__version__,
-        version_flags=["--version"],
+        version_flags=["--version", "-V"],
         default_parameter=plain,
     )
     for group, functions in COMMANDS.items():
@@ -169,10 +179,12 @@ def message(error: CycloptsError) -> str:
     """What is wrong with the words of a command line."""
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         name = " ".join((*(error.command_chain or ()), error.unused_tokens[0].replace(HYPHEN, STDIN)))
-        return str(unknown("command", name, commands()))
+        if name.startswith("-"):
+            return _unknown_option(name, ["--help", "--version"])
+        return str(unknown("command", name, commands(), {"help": "--help"}))
     if isinstance(error, UnknownOptionError):
         name = (error.token.keyword or error.token.value).partition("=")[0].replace(HYPHEN, STDIN)
-        return str(unknown("option", name, [name for each in error.argument_collection for name in each.names]))
+        return _unknown_option(name, [name for each in error.argument_collection for name in each.names])
     if isinstance(error, ValidationError):
         return error.exception_message
     command = " ".join(error.command_chain or ())
@@ -186,6 +198,13 @@ def message(error: CycloptsError) -> str:
     if isinstance(error, MissingArgumentError) and error.argument:
         return f"{command} needs {error.argument.name}{'' if error.argument.required else ' with a value'}{hint}"
     return f"{str(error).rstrip('.')}{hint}"
+
+
+def _unknown_option(name: str, known: Sequence[str]) -> str:
+    """That there is no such option, with those that are like it; two hyphens alone make none alike."""
+    words = near(name.lstrip("-"), [each.lstrip("-") for each in known])
+    meant = [each for each in known if each.lstrip("-") in words]
+    return f"unknown option {name!r}" + (f"; did you mean {' or '.join(meant)}?" if meant else ", and none is like it")
 
 
 def commands() -> list[str]:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 RUNS = "run"  # the extra of pyproject.toml with what runs cells
-WAYS = {"python": "name another environment with --python", "stack": "let --stack make one", "base": "a stack by --base"}
+WAYS = {
+    "python": "name another environment with --python",
+    "stack": "let --stack make one",
+    "base": "a stack by --base",
+}
 """What to do without the libraries here, by the option that a command has for it."""
 
 
@@ -26,7 +30,9 @@ def extra() -> list[Requirement]:
         every = [Requirement(text) for text in metadata.requires("faultline") or ()]
     except metadata.PackageNotFoundError:
         return []
-    return [each for each in every if each.marker and not each.marker.evaluate() and each.marker.evaluate({"extra": RUNS})]
+    return [
+        each for each in every if each.marker and not each.marker.evaluate() and each.marker.evaluate({"extra": RUNS})
+    ]
 
 
 def of_extra(module: str) -> str:

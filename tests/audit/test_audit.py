@@ -75,8 +75,16 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     assert code == 1 and not errors
     assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index("1 of 31 failures certain")
     holds = ("adapter: yes (grpo.yaml:4)", "trl: ==0.15.2 (requirements.txt:3)")
-    measured_on = "measured not on today's releases; raises (no-grad-fn) on 1 of 21 monthly stacks (last 2025-03-01), and on"
-    for answer in (*holds, "trl 0.16.0 or newer", measured_on, "how to check check after one forward pass", "doesn't show it check the trainable"):
+    measured_on = (
+        "measured not on today's releases; raises (no-grad-fn) on 1 of 21 monthly stacks (last 2025-03-01), and on"
+    )
+    for answer in (
+        *holds,
+        "trl 0.16.0 or newer",
+        measured_on,
+        "how to check check after one forward pass",
+        "doesn't show it check the trainable",
+    ):
         assert answer in " ".join(out.split())
     [repeat] = re.findall(r"--cell (grpo\S+) --stack '(.*)'", out)
     assert Cell.parse(repeat[0]).variant == "grpo-broken" and repeat[1] == "trl-0.15.2"
