@@ -46,7 +46,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_PUBLIC})
+        return sorted(_PUBLIC)
 
 
 sys.modules[__name__].__class__ = _Package

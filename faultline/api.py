@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from faultline.base.errors import Refused, UsageError
+from faultline.base.errors import NotInstalled, Refused, UsageError
 from faultline.ranks import start
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def check(
     named = target.written(build) if callable(build) else os.fspath(build)
     folders = target.search_path()
     cores = workers or os.cpu_count() or 2
-    return command.answer(command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders))
+    try:
+        return command.answer(command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders))
+    except NotInstalled as error:
+        raise NotInstalled(error.lacking, "name another environment with python=", "let stack= make one") from None
 
 
 def diagnose(
@@ -83,6 +86,13 @@ def diagnose(
     """
     from faultline.diagnose import command
 
+    for each in (log, *more):
+        if not isinstance(each, str | os.PathLike):
+            raise UsageError(
+                f"a log is a file or a text, not a {type(each).__name__}: give several one after the other"
+            )
+        if not os.fspath(each):
+            raise UsageError("the log is empty: give a file or a text")
     text = ""
     if isinstance(log, str) and not more:
         text = log if "\n" in log else command.pasted([log])

@@ -11,18 +11,23 @@ from faultline.audit.conditions import findings
 from faultline.audit.project import read_project
 from faultline.audit.result import AuditResult
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.catalogue.loading import failure_named
 
 Form = Literal["text", "json", "sarif", "github"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """Files and folders to audit, or an environment: the active one, or that of an interpreter."""
+    """Files and folders to audit, or an environment: the active one, or that of an interpreter.
+
+    The answer lists what applies, or in few words `everything` that could, or all of `only` one failure.
+    """
 
     files: Sequence[str] = ()
     environment: bool = False
     python: str = ""
     everything: bool = False
+    only: str = ""
     form: Form = "text"
 
 
@@ -41,6 +46,7 @@ def run(request: Request) -> int:
 
 
 def answer(request: Request) -> AuditResult:
-    """Read a project; raises UsageError where there is nothing to read."""
+    """Read a project; raises UsageError where there is nothing to read, and for an unknown failure."""
+    only = failure_named(request.only).name if request.only else ""
     project = read_project(list(request.files), request.environment, request.python)
-    return AuditResult(project, tuple(findings(project)), request.everything)
+    return AuditResult(project, tuple(findings(project)), request.everything, only)

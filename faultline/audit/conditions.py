@@ -26,8 +26,8 @@ class Case:
     """A way in which a failure may arise in a project: the broken variants, and the cells that show it.
 
     `among` are all cells of the variants in the places that the project leaves. `holds` are the conditions that hold,
-    by what they are about; `open` are the ones that no file decides. `asks` says whether one of these is code, or a
-    setting that somebody has to make.
+    by what they are about; `open` are the ones that no file decides. `asks` says whether one of these is code, a trainer
+    that nothing names, or a setting that somebody has to make.
     """
 
     variants: tuple[Variant, ...]
@@ -44,9 +44,13 @@ class Case:
 
     @property
     def applies(self) -> bool:
-        """Whether all conditions hold; or the strategy and a trainer or need, and neither code nor setting is open."""
-        named = "strategy" in self.holds and not {"trainer", *needs()}.isdisjoint(self.holds)
-        return self.certain or (named and not self.asks)
+        """Whether all conditions hold; or a trainer or need, with a strategy, and neither code, trainer nor setting is
+        open. The strategy may be the only open condition of what happens in one process too."""
+        named = not {"trainer", *needs()}.isdisjoint(self.holds)
+        anywhere = "single" in {cell.strategy for cell in self.shown}
+        left_open = {about for condition in self.open for about in condition.about or ("code",)}
+        placed = "strategy" in self.holds or (anywhere and left_open == {"strategy"})
+        return self.certain or (named and placed and not self.asks)
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,8 @@ def finding(failure: Failure, project: Project) -> Finding | None:
     return Finding(failure, tuple(sorted(_together(cases), key=_doubt))) if cases else None
 
 
-def _doubt(case: Case) -> tuple[bool, int]:
-    return not case.certain, len(case.open)
+def _doubt(case: Case) -> tuple[bool, bool, int]:
+    return not case.certain, not case.applies, len(case.open)
 
 
 def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
@@ -99,6 +103,7 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
     if not shown:
         return None
     holds, unknown = trainer
+    any_other = bool(unknown) and not (variant.any_trainer and "trainer" in project.left)
     needed = [need for need in variant.needs if project.left.get(need) == YES]
     missing = [need for need in variant.needs if need not in needed]
     whys = {why: cell for cell, (shows, why) in states.items() if shows is None}
@@ -117,7 +122,7 @@ def _case(failure: Failure, variant: Variant, project: Project) -> Case | None:
     unknown += undecided
     unknown += [Open(_packages(failure, cell), why) for why, cell in whys.items()]
     unknown += [Open((), variant.look_for)] if variant.look_for else []
-    asks = bool(variant.look_for) or not all(_by_default(need, project) for need in missing)
+    asks = bool(variant.look_for) or any_other or not all(_by_default(need, project) for need in missing)
     return Case((variant,), tuple(shown), tuple(states), tuple(dict.fromkeys(holds)), tuple(unknown), asks)
 
 

@@ -1,5 +1,6 @@
 """The result of an audit, which prints as the command shows it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -21,11 +22,13 @@ class AuditResult:
     - `project`: what its files state
     - `findings`: the surest first, each with its `failure`, `certain`, `applies` and `cases`
     - `everything`: whether the answer also lists what only could apply
+    - `only`: the failure that it shows, and in full; empty for all that apply
     """
 
     project: Project
     findings: tuple[Finding, ...]
     everything: bool = False
+    only: str = ""
 
     @property
     def certain(self) -> tuple[str, ...]:
@@ -39,24 +42,27 @@ class AuditResult:
 
     def as_json(self) -> dict[str, object]:
         """What ``--json`` prints; docs/audit.md has the keys."""
-        return data.as_json(self.project, self.findings, self._measured(everything=True))
+        return data.as_json(self.project, self.findings, self._measured())
 
     def as_sarif(self) -> dict[str, object]:
         """What ``--format sarif`` prints."""
-        return sarif.as_sarif(self.project, self.findings, self._measured(everything=True))
+        return sarif.as_sarif(self.project, self.findings, self._measured())
 
     def annotations(self) -> list[str]:
         """The lines that ``--format github`` prints."""
-        return [*github.annotations(self.project, self.findings, self._measured(self.everything))]
+        measured = self._measured() if self.everything else self._measured(self.applies)
+        return [*github.annotations(self.project, self.findings, measured)]
 
     def show(self, console: Console) -> None:
-        view.show(console, self.project, self.findings, self._measured(self.everything))
+        measured = self._measured((self.only,) if self.only else self.applies)
+        view.show(console, self.project, self.findings, measured, self.everything, self.only)
 
-    def _measured(self, everything: bool) -> Measured:
+    def _measured(self, names: Collection[str] | None = None) -> Measured:
+        """What was measured of some failures' cases; of all, if none is named."""
         return {
             finding.failure.name: [evidence(finding.failure, case, self.project.versions) for case in finding.cases]
             for finding in self.findings
-            if finding.applies or everything
+            if names is None or finding.failure.name in names
         }
 
     def __str__(self) -> str:

@@ -13,15 +13,25 @@ from faultline.audit.undecided import label
 from faultline.audit.wording import holding, summary, undecided, value
 from faultline.base.console import write_line
 from faultline.base.packages import STACK
-from faultline.base.text import count, here, one_line
+from faultline.base.text import count, here, listing, one_line
 from faultline.catalogue.loading import needs
 from faultline.report import remedies as listed
 
-RESTS = {"likely": " (some settings unknown)", "possible": " (each if its open conditions hold)"}
+NOT_TODAY = "not on today's releases; "
+STACKS = 5  # of stacks/ that a line names
+RESTS = {"likely": " (some settings unknown)", "possible": " (if its open conditions hold)"}
 
 
-def show(console: Console, project: Project, findings: Sequence[Finding], measured: Measured) -> None:
-    """Print an audit: the findings that have evidence, and how many are open beside them.
+def show(
+    console: Console,
+    project: Project,
+    findings: Sequence[Finding],
+    measured: Measured,
+    everything: bool = False,
+    only: str = "",
+) -> None:
+    """Print an audit: the findings that have evidence, and how many are open beside them, or `everything` of these in
+    few words; or `only` one failure, in full.
 
     Every text of a file goes through `one_line`.
     """
@@ -29,7 +39,12 @@ def show(console: Console, project: Project, findings: Sequence[Finding], measur
     for word in ("certain", "likely", "possible"):
         of_word = [finding for finding in findings if finding.word == word]
         _matches(console, project, [f for f in of_word if f.failure.name in measured], measured, word)
-    hidden = any(finding.failure.name not in measured for finding in findings)
+    others = [finding for finding in findings if finding.failure.name not in measured]
+    if only and not measured:
+        write_line(console, f"{only}: excluded by what the files state")
+    if everything and not only:
+        _few_words(console, project, others)
+    hidden = others and not everything and not only
     write_line(console, Text(summary(findings) + ("; --all lists them" if hidden else ""), style="bold"))
 
 
@@ -51,6 +66,20 @@ def _matches(console: Console, project: Project, findings: Sequence[Finding], me
         console.print()
     for finding in findings:
         _finding(console, project, finding, measured[finding.failure.name])
+        console.print()
+
+
+def _few_words(console: Console, project: Project, findings: Sequence[Finding]) -> None:
+    """What is only possible, each on a line, with what is open for its surest case on the next."""
+    if findings:
+        heading = f"{len(findings)} possible: each if what is open holds; --failure NAME has all of one"
+        write_line(console, Text(heading, style="bold"))
+    for finding in findings:
+        line = Text(finding.failure.name, style="bold yellow")
+        write_line(console, line.append(f"  {finding.failure.title}", style="not bold default"))
+        case = finding.cases[0]
+        _row(console, "open", "; ".join(undecided(project, case, condition) for condition in case.open))
+    if findings:
         console.print()
 
 
@@ -79,7 +108,7 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
     _row(console, "measured", _measured(evidence))
     for upgrade in evidence.upgrade:
         _row(console, "verified", f"{upgrade}  [first release with the fix]")
-    for verdict, text, did in listed.rows(evidence.remedies, evidence.whose):
+    for verdict, text, did in listed.apart(evidence.remedies, evidence.whose):
         if (verdict, text) not in printed:
             _row(console, verdict, f"{text}  [{did}]")
         printed.add((verdict, text))
@@ -88,14 +117,21 @@ def _case(console: Console, project: Project, case: Case, evidence: Observed, pr
 
 
 def _measured(evidence: Observed) -> str:
-    """The outcomes of a case, and where they were seen: ``raises (no-grad-fn): 2 of 2 cells today``."""
-    seen = [f"{evidence.today} of {count(evidence.of, 'cell')} today"]
-    if evidence.of_stacks:
-        last = f" (last {evidence.last})" if evidence.last and not evidence.today else ""
-        seen.append(f"{evidence.stacks} of {evidence.of_stacks} monthly stacks{last}")
+    """The outcomes of a case, and where they were seen: ``raises (no-grad-fn) in 2 of 2 cells today``."""
+    if not (evidence.outcomes and (evidence.today or evidence.stacks or evidence.pinned)):
+        return "in none of these cells"
+    did, seen = ", ".join(evidence.outcomes), []
+    if evidence.today:
+        seen.append(f"in {evidence.today} of {count(evidence.of, 'cell')} today")
+    if evidence.stacks:
+        newest = f" (last {evidence.last})" if not evidence.today else ""
+        seen.append(f"on {evidence.stacks} of {evidence.of_stacks} monthly stacks{newest}")
     if evidence.pinned:
-        seen.append(f"on {', '.join(evidence.pinned)}")
-    return f"{', '.join(evidence.outcomes) or 'not in these cells'}: {', '.join(seen)}"
+        first, more = evidence.pinned[:STACKS], len(evidence.pinned) - STACKS
+        seen.append(f"on {listing([*first, f'{more} more'] if more > 0 else first)}")
+    *others, last = seen
+    places = f"{', '.join(others)}, and {last}" if others else last
+    return f"{'' if evidence.today else NOT_TODAY}{did} {places}"
 
 
 def _holds(console: Console, project: Project, conditions: Sequence[str]) -> None:

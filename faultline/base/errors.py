@@ -23,6 +23,14 @@ class UsageError(FaultlineError):
     """Something asked for can't be done: exit code 2; the message is one line and says what to do about it."""
 
 
+class NotInstalled(UsageError):
+    """Libraries under test that are not here; has their names in `lacking`. Who offers other ways to them names these."""
+
+    def __init__(self, lacking: str, *ways: str) -> None:
+        super().__init__(f"not installed here: {lacking}; {', or '.join(('install that beside Faultline', *ways))}")
+        self.lacking = lacking
+
+
 class NotRecognised(UsageError):
     """A file that says nothing of a training, as far as it can be read."""
 

@@ -13,6 +13,8 @@ OLDEST, NEWEST = 11, 13  # the minor versions of Python 3 that are supported, wh
 # What the suite imports on a stack; the rest is what these need. trl comes first, because the resolver gives way in
 # what it meets last: as of 2026-07-01 it went back to trl 0.11 and datasets 1.1 for a newer transformers.
 NEEDED = ("trl", *(name for name in STACK if name != "trl"), "datasets", "tokenizers", "safetensors", "pillow")
+# What no rank starts without; the cells of images alone need the rest.
+TO_START = tuple(name for name in NEEDED if name != "pillow")
 
 
 @dataclass(frozen=True)

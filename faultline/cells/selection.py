@@ -84,6 +84,8 @@ def _named(failures: Mapping[str, Failure], ids: Iterable[str]) -> list[Cell]:
     there = {cell: None for device in DEVICES for cell, variant in every_cell(whole, device) if possible(cell, variant)}
     for cell in cells:
         if cell not in there:
+            if cell.device not in DEVICES:
+                raise unknown("device", cell.device, DEVICES)
             beside = [other.id for other in there if (other.failure, other.device) == (cell.failure, cell.device)]
             raise unknown("cell", cell.id, beside)
     return cells

@@ -22,12 +22,21 @@ from cyclopts import (
     ValidationError,
 )
 
-from faultline.base.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, Unavailable, UsageError, unknown
+from faultline.base.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_UNEXPECTED,
+    EXIT_USAGE,
+    NotInstalled,
+    Unavailable,
+    UsageError,
+    unknown,
+)
+from faultline.base.near import near
 from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.base.version import __version__
 from faultline.cli import completion as values
-from faultline.cli import maintain, measure, options, use
+from faultline.cli import lacking, maintain, measure, options, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -37,7 +46,6 @@ faultline check train.py:build             a model: which strategies differ
 faultline audit requirements.txt           a project: the failures that apply
 faultline is-safe trl==1.12.0              an upgrade: SAFE or NOT SAFE
 """
-EXTRA = ("pypi_simple", "ruff", "uv")  # what pyproject.toml has under `run` and the base install lacks
 Command = Callable[..., int]
 
 
@@ -47,8 +55,9 @@ def completion(
 ) -> int:
     """Print the script with which a shell completes all this.
 
-    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish. The script asks this program for names, so
-    it stays true when the catalogue grows.
+    Put the line of your shell into ~/.bashrc, ~/.zshrc or config.fish.
+
+    The script asks this program for names, and so stays true.
 
     Examples:
       eval "$(faultline completion bash)"
@@ -84,7 +93,7 @@ def app() -> App:
         help_format="plaintext",
         help_epilogue=f"Examples:\n{textwrap.indent(EXAMPLES.strip(), '  ')}\n\nfaultline COMMAND --help has more.",
         version=__version__,
-        version_flags=["--version"],
+        version_flags=["--version", "-V"],
         default_parameter=plain,
     )
     for group, functions in COMMANDS.items():
@@ -132,16 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else EXIT_USAGE if words in ([], ["maintain"]) else 0  # None: the help
     except CycloptsError as error:
         return refuse(message(error))
+    except NotInstalled as error:
+        return refuse(lacking.stack(error.lacking, command))
     except UsageError as error:
         return refuse(str(error))
     except Unavailable as error:
         return refuse(f"{error.what}{error}")
     except metadata.PackageNotFoundError as error:
-        return refuse(f"{error.name} is not installed here: name an environment with --python, or let --stack make one")
+        return refuse(lacking.stack(error.name, command))
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        if not (how := lacking.of_extra(error.name or "")):
             raise
-        return refuse(f"this command needs {error.name}: install it with `pip install 'faultline[run]'`")
+        return refuse(how)
     except KeyboardInterrupt as error:
         refuse("; ".join(("interrupted", *_notes(error))))
         return EXIT_INTERRUPTED
@@ -168,10 +179,12 @@ def message(error: CycloptsError) -> str:
     """What is wrong with the words of a command line."""
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         name = " ".join((*(error.command_chain or ()), error.unused_tokens[0].replace(HYPHEN, STDIN)))
-        return str(unknown("command", name, commands()))
+        if name.startswith("-"):
+            return _unknown_option(name, ["--help", "--version"])
+        return str(unknown("command", name, commands(), {"help": "--help"}))
     if isinstance(error, UnknownOptionError):
         name = (error.token.keyword or error.token.value).partition("=")[0].replace(HYPHEN, STDIN)
-        return str(unknown("option", name, [name for each in error.argument_collection for name in each.names]))
+        return _unknown_option(name, [name for each in error.argument_collection for name in each.names])
     if isinstance(error, ValidationError):
         return error.exception_message
     command = " ".join(error.command_chain or ())
@@ -185,6 +198,13 @@ def message(error: CycloptsError) -> str:
     if isinstance(error, MissingArgumentError) and error.argument:
         return f"{command} needs {error.argument.name}{'' if error.argument.required else ' with a value'}{hint}"
     return f"{str(error).rstrip('.')}{hint}"
+
+
+def _unknown_option(name: str, known: Sequence[str]) -> str:
+    """That there is no such option, with those that are like it; two hyphens alone make none alike."""
+    words = near(name.lstrip("-"), [each.lstrip("-") for each in known])
+    meant = [each for each in known if each.lstrip("-") in words]
+    return f"unknown option {name!r}" + (f"; did you mean {' or '.join(meant)}?" if meant else ", and none is like it")
 
 
 def commands() -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import CORES, WHOLE, Axes, Failure, Python, RunName, Stack, Workers, at_most_one
+from faultline.cli.options import CORES, WHOLE, Axes, Failure, File, Python, Stack, Workers, at_most_one
 
 
 def run(
@@ -67,7 +67,9 @@ def show(
     return command.show(failure, signatures)
 
 
-def report(run: RunName = "", /) -> int:
+def report(
+    run: Annotated[File, Parameter(metavar="RUN", help="The folder of a run; by default, the newest.")] = "", /
+) -> int:
     """Show a run again, and write its page and junit.xml.
 
     Examples:

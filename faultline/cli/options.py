@@ -56,7 +56,7 @@ def with_cell(words: Iterable[str]) -> tuple[str, str] | None:
 def cells(text: str) -> str:
     """Cell ids with commas between them; raises UsageError for a failure's name."""
     if named := with_cell(text.split(",")):
-        raise UsageError(f"{named[0]} is a failure, and no cell; this cell shows it: {named[1]}")
+        raise UsageError(f"{named[0]} is a failure, not a cell; this cell shows it: {named[1]}")
     return text
 
 

@@ -93,7 +93,11 @@ def audit(
     *,
     env: Annotated[bool, Parameter(help="Read the packages of the active environment.")] = False,
     python: Annotated[File, Parameter(help="Read the packages of another environment, by its interpreter.")] = "",
-    all: Annotated[bool, Parameter(help="Also list what only could apply, and the open conditions.")] = False,
+    all: Annotated[bool, Parameter(help="Also list what only could apply, and what is open of it.")] = False,
+    failure: Annotated[
+        str,
+        Parameter(metavar="NAME", help="Show all of this failure, and no other.", completer=one(completion.failures)),
+    ] = "",
     json: Json = False,
     format: Annotated[
         Literal["sarif", "github"] | None, Parameter(help="Print SARIF, or annotations for GitHub's workflows.")
@@ -109,11 +113,12 @@ def audit(
       faultline audit
       faultline audit requirements.txt accelerate.yaml train.sh
     """
-    at_most_one(json=json, format=format)
+    at_most_one(json=json, format=format, failure=failure)
+    at_most_one(all=all, failure=failure)
     from faultline.audit import command
 
     form = "json" if json else format or "text"
-    return command.run(command.Request([*map(str, files)], env, str(python), all, form))
+    return command.run(command.Request([*map(str, files)], env, str(python), all, failure, form))
 
 
 def explain(

@@ -81,7 +81,7 @@ def lines(
     Its name is added to `binary` if it begins with many control characters, in whichever encoding, as no log does.
     """
     first, parts = _first(utf8(unzipped(iter(lambda: stream.read(CHUNK), b""))))
-    if binary is not None and len(first) > 10 * len(first.translate(None, _CONTROLS)) // 9:
+    if binary is not None and len(first) > 20 * len(first.translate(None, _CONTROLS)) // 19:
         binary.append(name)
     for number, raw in split(parts, wanted):
         for text in unwrapped(decoded(raw)):

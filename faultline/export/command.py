@@ -1,5 +1,6 @@
 """`faultline export`: one file, or one upstream issue, that shows a cell without this repository."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def run(request: Request) -> int:
 
     [cell] = select(failures(), Selection(cells=(request.cell,)))
     where = place(cell)
+    if where.outcome == "trains":
+        print("this cell trains on today's releases: the file will print NOT REPRODUCED", file=sys.stderr)
     text = write(where)
     if request.markdown:
         text = f"{write_issue(where, report=upstream.environment(where)).rstrip()}\n"

@@ -52,7 +52,7 @@ TEMPLATES.globals |= {
 }
 # What the templates import for code outside of functions.
 STANDARD = (
-    *(f"import {name}" for name in ("os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
+    *(f"import {name}" for name in ("argparse", "os", "re", "shutil", "signal", "socket", "sys", "tempfile")),
     "from importlib import metadata",
 )
 # Distributions by the name that is imported, where it differs.

@@ -19,8 +19,8 @@ FORMAT = ("format", "--quiet", "--config", "format.skip-magic-trailing-comma=tru
 CHECK = ("check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *SHARED)
 MISSING = """
 except ImportError as error:
-    print(f"NOT TRIED: {error}; `uv run repro.py` installs what this file was made for")
-    sys.exit(125 if "--git-bisect" in sys.argv else 2)
+    print(f"NOT TRIED: {error}; `uv run {sys.argv[0]}` installs what this file was made for")
+    sys.exit(125 if OPTIONS.git_bisect else 2)
 
 """
 

@@ -78,14 +78,17 @@ def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) 
 
 
 def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
-    """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not do what is expected."""
+    """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not run, or not do what is
+    expected."""
+    info = folder.info()
     junit.write(folder.path / "junit.xml", judged)
-    page.write(folder.path / "report.html", judged, folder.info())
+    page.write(folder.path / "report.html", judged, info)
     console = Console()
     terminal.tables(console, judged)
-    terminal.unexpected(console, judged, folder.info().asked)
+    missing = {*info.cells} - {result.cell.id for result in judged}
+    terminal.unexpected(console, judged, info.asked, len(missing))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
-    return EXIT_AS_EXPECTED if all(map(results.as_expected, judged)) else EXIT_UNEXPECTED
+    return EXIT_UNEXPECTED if missing or not all(map(results.as_expected, judged)) else EXIT_AS_EXPECTED
 
 
 def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool = False) -> int:
@@ -117,6 +120,6 @@ def show(name: str, signatures: bool = False) -> int:
 
 
 def report(run: str) -> int:
-    """Show a run again: a results folder, or the newest."""
-    folder = folders.chosen(run)
+    """Show a run again: a results folder, or the newest, on whichever stack."""
+    folder = folders.chosen(run) if run else storage.newest()
     return finish(folder, folders.entries(folder))

@@ -82,6 +82,8 @@ def active() -> Path:
 def of_python(name: str) -> Path:
     """The environment of an interpreter, or the folder of one; raises UsageError where there is none."""
     path = Path(name)
+    if path.is_file() and not re.match(r"python|pypy", path.name):
+        raise UsageError(f"{one_line(name)} is not a Python interpreter")
     folder = path if path.is_dir() else path.absolute().parent.parent  # not resolved: the link is in the environment
     if not (path.is_dir() or (path.is_file() and path.parent.name == "bin")) or not _installed(folder):
         raise UsageError(f"{one_line(name)} is neither an interpreter nor an environment with packages")

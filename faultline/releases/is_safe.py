@@ -75,10 +75,9 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
     That both are the same is known before an environment is made, and what can't be installed before any cell runs.
     """
     text = " ".join(candidate.split())
-    stack = sides.known(base)
     if sides.same(base, text):
-        return Answer(text, base.name, (), Comparison(identical=True), stack=_line(stack))
-    names = (base.name, f"{text} on {base.name}")
+        return Answer(text, base.name, (), Comparison(identical=True), stack=_line(sides.expected(base)))
+    names = (base.name, f"{text} on {is_safe_view.named(base.name)}")
     old = campaigns.resolved(campaign, names[0], base)
     changed_to = on(base, old.lock, text) if old.lock else None
     new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
@@ -87,12 +86,14 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
         campaigns.announce(campaign, cells, 2, f"{names[0]}, and {names[1]}; what changes runs again")
         old = campaigns.measure(campaign, names[0], base, [])
         new = campaigns.measure(campaign, names[1], changed_to, [])
-    unusable = next((f"{each.name}: {each.unusable}" for each in (old, new) if each.unusable), "")
+    unusable = next((f"{is_safe_view.named(each.name)}: {each.unusable}" for each in (old, new) if each.unusable), "")
     if not unusable and changed:
         comparison = compare(campaign, (old, new), cells)
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
-    return Answer(text, base.name, changed, comparison, repeatable(base, text, new), _line(pins(old.lock)))
+    return Answer(
+        text, base.name, changed, comparison, repeatable(base, text, new), _line(pins(old.lock) or sides.expected(base))
+    )
 
 
 def _line(versions: Mapping[str, str]) -> str:

@@ -43,7 +43,12 @@ class Answer:
 
     @property
     def against(self) -> str:
-        return "your installed stack" if self.baseline == TODAY else self.baseline
+        return named(self.baseline)
+
+
+def named(stack: str) -> str:
+    """A baseline as people know it."""
+    return "your installed stack" if stack == TODAY else stack
 
 
 def write(folder: Path, answer: Answer) -> None:

@@ -22,6 +22,8 @@ def overview(console: Console, cells: Collection[Cell], others: int) -> None:
     titles = {name: one_line(failures()[name].title) for name in numbers}
     names, longest = (max(map(len, texts), default=0) for texts in (numbers, titles.values()))
     beside = console.width >= names + longest + 9
+    if numbers:
+        write_line(console, f"{'failure':<{names}}  cells{'  title' if beside else ''}", "dim")
     for name, number in numbers.items():
         line = Text(f"{name:<{names}}", "bold").append(f"  {number:>5}", "not bold dim")
         write_line(console, line.append(f"  {titles[name]}", "not bold not dim") if beside else line)

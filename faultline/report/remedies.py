@@ -6,14 +6,28 @@ from faultline.base.text import count
 from faultline.observations.remedies import Fate
 
 ORDER = ("verified", "conditional", "refuted")
+DETECTS = "detects"  # the kind of a claim of something that shows a failure beforehand
 
 
 def rows(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
     """The verdict, the remedy and how many cells support it, the remedies that help first; `whose` cells these are."""
 
     def row(fate: Fate) -> tuple[str, str, str]:
-        text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == "detects" else fate.claim.text
-        cells = f"{fate.speak_for} of {count(fate.cells, 'cell')}{whose}"
-        return fate.word, text, "; ".join((cells, *fate.against))
+        text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == DETECTS else fate.claim.text
+        return fate.word, text, _did(fate, whose)
 
     return [row(fate) for fate in sorted(fates, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps"))]
+
+
+def apart(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
+    """As `rows`, with a label of its own for what only shows the failure, and so is no remedy."""
+    every = [*fates]
+    checks = sorted((fate for fate in every if fate.claim.kind == DETECTS), key=lambda fate: ORDER.index(fate.word))
+    return rows((fate for fate in every if fate not in checks), whose) + [
+        ("doesn't show it" if fate.word == "refuted" else "how to check", fate.claim.text, _did(fate, whose))
+        for fate in checks
+    ]
+
+
+def _did(fate: Fate, whose: str) -> str:
+    return "; ".join((f"{fate.speak_for} of {count(fate.cells, 'cell')}{whose}", *fate.against))

@@ -153,9 +153,15 @@ def _symbols(row: Row, strategy: str) -> Text:
     return text.append(MARK if marked else " ", "bold red")
 
 
-def unexpected(console: Console, results: Collection[Result], stack: str = "") -> None:
-    """What was not as expected, each with the command that repeats exactly that cell on its stack."""
+def unexpected(console: Console, results: Collection[Result], stack: str = "", missing: int = 0) -> None:
+    """What was not as expected, each with the command that repeats exactly that cell on its stack; and how to go on
+    where some cells are `missing`."""
     wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result.cell.id)
+    if missing:
+        ran = f"{len(results)} of {count(len(results) + missing, 'cell')} ran"
+        write_line(console, f"{ran}: `{here('faultline run --resume')}` with the same options goes on", "bold yellow")
+    if not wrong and missing:
+        return
     if not wrong:
         write_line(console, "Every cell did what was expected of it.", "green")
         return

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from faultline.base import packages
 from faultline.base.errors import UsageError
+from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.runs import progress, runner, storage
 from faultline.runs.results import Result
@@ -39,9 +40,13 @@ def measure(
 
             runner.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:
-        if known or writer.written:
-            hint = "; --resume continues" if _goes_on(folder) else ""
-            error.add_note(f"the results so far are in {folder.shown}{hint}")
+        ran = len(known) + writer.written
+        notes = [
+            f"{ran} of {count(len(known) + len(cells), 'cell')} ran",
+            f"the results so far are in {folder.shown}" if ran else "",
+            "the same command with --resume goes on" if _goes_on(folder) else "",
+        ]
+        error.add_note("; ".join(filter(None, notes)))
         raise
     finally:
         writer.close()
@@ -56,7 +61,7 @@ def _goes_on(folder: RunFolder) -> bool:
 
 
 def chosen(name: str) -> RunFolder:
-    """A results folder by path, or the newest."""
+    """A results folder by path, or the newest run on today's stack."""
     if not name:
         return storage.latest_run()
     folder = RunFolder(Path(name).resolve())

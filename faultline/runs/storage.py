@@ -135,6 +135,13 @@ def runs(root: Path = RESULTS, *, kind: str = "run") -> Iterator[RunFolder]:
         yield RunFolder(file.parent)
 
 
+def newest() -> RunFolder:
+    """The newest run of the matrix, on whichever stack; raises UsageError where there is none."""
+    kinds = ("run", "stack")
+    firsts = [folder for kind in kinds if (folder := next(runs(kind=kind), None))]
+    return max(firsts, key=lambda folder: folder.path.name.removeprefix("stack-"), default=None) or latest_run()
+
+
 def latest_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:
     """The newest run of a kind; raises UsageError where there is none."""
     if kind != "run":

@@ -19,8 +19,8 @@ import platformdirs
 from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
-from faultline.base.errors import Uninstallable, UsageError
-from faultline.base.packages import NEEDED, NEWEST, OLDEST, STACK
+from faultline.base.errors import NotInstalled, Uninstallable, UsageError
+from faultline.base.packages import NEWEST, OLDEST, STACK, TO_START
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
 from faultline.stacks import pip, requests
@@ -72,9 +72,7 @@ def ready(stack: Stack) -> Environment:
     if stack.here:
         here = Environment(sys.executable, "\n".join(installed()) + "\n")
         if lacking := missing(here):
-            raise UsageError(
-                f"not installed here: {lacking}; name an environment with --python, or let --stack make one"
-            )
+            raise NotInstalled(lacking)
         return here
     return make(resolve(stack))
 
@@ -100,13 +98,13 @@ def existing(python: str) -> Environment:
         raise UsageError(f"{plain(python)} is Python {version[0]}.{version[1]}; 3.{OLDEST} to 3.{NEWEST} can be used")
     environment = Environment(program, lock)
     if lacking := missing(environment):
-        raise UsageError(f"{plain(python)} lacks {lacking}: install that there, or let --stack make an environment")
+        raise UsageError(f"{plain(python)} lacks {lacking}: install that there, or name another environment")
     return environment
 
 
 def missing(environment: Environment) -> str:
-    """What an environment lacks of the packages that ranks need, with commas between them."""
-    return ", ".join(name for name in NEEDED if name not in pins(environment.lock))
+    """What an environment lacks of the packages that no rank starts without, with commas between them."""
+    return ", ".join(name for name in TO_START if name not in pins(environment.lock))
 
 
 def resolve(stack: Stack) -> str:

@@ -54,7 +54,7 @@ def test_importing_the_package_imports_nothing_else():
     """Breaks when `import faultline` takes longer than it should in somebody's test suite, or needs a library."""
     shown = python("import sys; before = set(sys.modules); import faultline; print(*set(sys.modules) - before)")
     assert {name for name in shown.split() if name.partition(".")[0] not in sys.stdlib_module_names} == {"faultline"}
-    assert {*faultline._PUBLIC} <= {*dir(faultline)}
+    assert {*faultline._PUBLIC} == {*dir(faultline)}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = faultline.nothing
 
@@ -260,3 +260,10 @@ def test_a_script_checks_its_own_function_and_not_itself(tmp_path, guard, code, 
         check=False,
     )
     assert done.returncode == code and answer in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("log", "words"), [("", "the log is empty"), (["a", "b"], "not a list")])
+def test_what_is_no_log_is_refused(log, words):
+    """Breaks when a list of logs is a TypeError, or an empty text a file without a name."""
+    with pytest.raises(faultline.UsageError, match=words):
+        faultline.diagnose(log)

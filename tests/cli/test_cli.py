@@ -135,12 +135,19 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_some_of_them(refused):
         (["bless"], "unknown command 'bless'; did you mean maintain bless"),
         (["maintain", "clean-results", "--keep", "0"], "--keep must be at least 1, not 0"),
         (["maintain", "blss"], "unknown command 'maintain blss'; did you mean maintain bless"),
+        (["help"], "unknown command 'help'; did you mean --help?"),
+        (["--hepl"], "unknown option '--hepl'; did you mean --help?"),
+        (["list", "--json"], "unknown option '--json', and none is like it"),
+        (["show", "zero3*"], "did you mean zero3_dummy_loss or "),
+        (["run", "--cell", f"{DDP}/cup"], "did you mean cpu?"),
+        (["audit", "--python", "/bin/ls"], "/bin/ls is not a Python interpreter"),
+        (["audit", "--failure", "zero3_dumy_loss"], "did you mean zero3_dummy_loss"),
         (["xyz"], "unknown command 'xyz': one of diagnose, check, "),
         (["run", "--strategies", "ddp"], "unknown option '--strategies'; did you mean --strategy"),
         (["run", "--no-resume"], "unknown option '--no-resume'; did you mean --resume"),
         (["run", "zero3_dummy_loss"], f"write --failure zero3_dummy_loss for the failure, or --cell {SHOWN} for"),
-        (["run", "--cell", "zero3_dummy_loss"], f"is a failure, and no cell; this cell shows it: {SHOWN}"),
-        (["export", "zero3_dummy_loss"], f"is a failure, and no cell; this cell shows it: {SHOWN}"),
+        (["run", "--cell", "zero3_dummy_loss"], f"is a failure, not a cell; this cell shows it: {SHOWN}"),
+        (["export", "zero3_dummy_loss"], f"is a failure, not a cell; this cell shows it: {SHOWN}"),
         (["maintain", "score", "zero3_dummy_loss"], "unexpected argument 'zero3_dummy_loss'"),
         (["check", "Qwen/Qwen2.5-0.5B"], "`hf download Qwen/Qwen2.5-0.5B config.json --local-dir model`"),
         (["run", "ddp"], "unexpected argument 'ddp' (see faultline run --help)"),
@@ -177,6 +184,8 @@ def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, ask
     monkeypatch.setattr(runner, "run_all", run_all)
     code, _, errors = asked("run", "--cell", f"{DDP}/cpu")
     assert code in (2, 130) and ("the results so far are" in errors[-1]) == measured, errors
+    assert f"; {int(measured)} of 1 cell ran; " in errors[-1]
+    assert errors[-1].endswith("the same command with --resume goes on")
 
 
 def test_an_error_of_a_command_that_measures_nothing_tells_of_no_results(monkeypatch, refused):
@@ -199,6 +208,16 @@ def interrupted(tmp_path):
     entry = results.result(cell, judged, Ended([]), packages.versions(), Expectation(), "expected")
     folder.cells.write_text(json.dumps(entry.as_json()) + "\n")
     return folder
+
+
+@pytest.mark.parametrize("newest", ["2026-01-02T00-00-00", "stack-2026-01-02T00-00-00"])
+def test_the_newest_run_is_reported_on_whichever_stack(asked, interrupted, results_elsewhere, newest):
+    """Breaks when results that were just printed are said not to be there."""
+    results_elsewhere.mkdir()
+    for name in {"2026-01-01T00-00-00", "stack-2026-01-01T12-00-00", newest}:
+        shutil.copytree(interrupted.path, results_elsewhere / name)
+    code, out, errors = asked("report")
+    assert code == 0 and not errors and f"/{newest}/cells.jsonl" in out
 
 
 def test_an_interrupted_run_is_not_blessed(refused, interrupted):

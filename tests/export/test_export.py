@@ -67,6 +67,7 @@ LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
 WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
 SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
 HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
+ALONE = "sys.modules['torch'] = None; runpy.run_path('renamed.py', run_name='__main__')"
 KINDS = (ACCUMULATES, LACKS, WHOLE, HANGS)
 # What other variants need in these: a variable, a branch, a parameter with another default.
 SHARED = (
@@ -252,6 +253,24 @@ def test_what_lacks_a_package_was_not_tried(tmp_path):
         assert missing in line and "REPRODUCED" not in output and "Traceback" not in output
 
 
+def test_a_file_says_what_it_takes(tmp_path):
+    """Breaks when who asks for help, or mistypes an option, waits for a training."""
+    text = exported(RAISES)
+    (tmp_path / "renamed.py").write_text(text)
+    for word, code in (("--help", 0), ("--git-bisct-me", 2)):
+        command = [sys.executable, "-c", f"import runpy, sys; sys.argv = ['renamed.py', {word!r}]; {ALONE}"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code and "--git-bisect" in done.stdout + done.stderr
+    assert "`uv run {sys.argv[0]}`" in text, "it names another file than this"
+
+
+def test_a_cell_that_trains_today_is_said_to(asked):
+    """Breaks when who exports a cell that trains takes its NOT REPRODUCED for a mistake of the file."""
+    _, _, errors = asked("export", TRAINS)
+    assert errors == ["this cell trains on today's releases: the file will print NOT REPRODUCED"]
+    assert not asked("export", RAISES)[2]
+
+
 @pytest.mark.slow
 def test_a_file_answers_git_bisect(tmp_path):
     """Breaks when `git bisect run` takes a good revision for a bad one, or an answer from what says nothing."""
@@ -358,7 +377,7 @@ def test_a_checkpoint_is_saved_by_all_and_loaded_by_another_process():
     text = exported(LACKS)
     assert "model.save_pretrained(folder, is_main_process=main" in text
     assert "zero_to_fp32" not in text and "variant" not in text and "reference" not in text
-    assert "from_pretrained(saved" in text and '"load", FOLDER]' in text and "if step == 1:" in text
+    assert "from_pretrained(saved" in text and '"--load", FOLDER]' in text and "if step == 1:" in text
     assert "stage3_gather_16bit_weights_on_model_save" in exported(WHOLE) and "get_state_dict(" in exported(WHOLE)
     assert "stage3_gather_16bit_weights_on_model_save" in exported(HANGS), "its trainer's config is changed"
 

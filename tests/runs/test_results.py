@@ -283,15 +283,28 @@ def test_an_interrupted_run_says_so_in_one_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "Traceback" not in error
     remaining = latest_run(tmp_path).shown
-    assert (
-        error.splitlines()[-1] == f"faultline: interrupted; the results so far are in {remaining}; --resume continues"
-    )
+    so_far = f"1 of {len(CELLS)} cells ran; the results so far are in {remaining}"
+    goes_on = "the same command with --resume goes on"
+    assert error.splitlines()[-1] == f"faultline: interrupted; {so_far}; {goes_on}"
 
 
 def test_an_interrupted_run_without_a_result_does_not_promise_one(tmp_path, capsys):
     with at(tmp_path, stop_after=0):
         assert app.main(OPTIONS) == EXIT_INTERRUPTED
-    assert capsys.readouterr().err.splitlines()[-1] == "faultline: interrupted"
+    goes_on = "the same command with --resume goes on"
+    assert capsys.readouterr().err.splitlines()[-1] == f"faultline: interrupted; 0 of {len(CELLS)} cells ran; {goes_on}"
+
+
+@pytest.mark.parametrize("ran", [0, 1])
+def test_a_report_of_an_interrupted_run_says_how_far_it_came(tmp_path, capsys, ran):
+    """Breaks when a run of which nothing is known is reported as one where all is as expected."""
+    with at(tmp_path, stop_after=ran):
+        app.main(OPTIONS)
+    capsys.readouterr()
+    assert app.main(["report", str(latest_run(tmp_path).path)]) == EXIT_UNEXPECTED
+    out = capsys.readouterr().out
+    assert f"{ran} of {len(CELLS)} cells ran: `" in out and "faultline run --resume` with the same options" in out
+    assert "Every cell did what was expected" not in out
 
 
 @pytest.mark.parametrize("options", [["--strategy", "zero3"], ["--shard", "1/2"], ["--precision", "bf16"]])
