@@ -19,6 +19,7 @@ from faultline.runs.supervisor import RankServer
 
 pytestmark = pytest.mark.slow
 
+PARAMETERS = ROOT / "tests" / "support" / "parameters.py"
 OWN = ROOT / "tests" / "support" / "own_models.py"
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24}
 
@@ -56,6 +57,44 @@ def test_a_healthy_model_trains(run, model, strategy):
 @pytest.mark.parametrize(("precision", "world"), [("bf16", 2), ("fp32", 4), ("fp32", 1)])
 def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precision, world):
     assert run("healthy", "zero2", precision=precision, world=world).outcome == "trains"
+
+
+# What each engine refuses, in its own words; the rest trains.
+REFUSED = {
+    ("sparse", "zero2"): "'aten::view' with arguments from the 'SparseCPU' backend",
+    ("sparse", "zero3"): "between dense and sparse Tensors is not implemented",
+    ("sparse", "fsdp1-full"): "reshape is not implemented for sparse tensors",
+    ("sparse", "fsdp2"): "with arguments from the 'SparseCPU' backend",
+    ("mixed", "zero2"): "must have the same dtype",
+    ("mixed", "zero3"): "len(set(t.dtype for t in tensors)) == 1",
+    ("complex_numbers", "zero2"): "must have the same dtype",
+    ("complex_numbers", "zero3"): "len(set(t.dtype for t in tensors)) == 1",
+    ("complex_numbers", "fsdp1-full"): "Cannot flatten integer dtype tensors",
+    ("scalar", "zero2"): "self.dim() cannot be 0 to view Float as Byte",
+    ("scalar", "zero3"): "self.dim() cannot be 0 to view Float as Byte",
+    ("scalar", "fsdp1-full"): "FSDP doesn't support scalar parameters",
+    ("scalar", "fsdp2"): "fully_shard doesn't support scalar parameters",
+    ("empty", "zero3"): "'status': 'NOT_AVAILABLE'",
+    ("empty", "fsdp1-full"): "unsharded_start_idx",
+    ("empty", "fsdp2"): "_chunk_cat expects non-empty tensor",
+    ("not_contiguous", "zero2"): "must be 1 to view Float as Byte",
+    ("not_contiguous", "zero3"): "must be 1 to view Float as Byte",
+    ("not_contiguous", "fsdp2"): "does not support non-contiguous parameters",
+    ("integers", "zero2"): "can't be cast to the desired output type Char",
+    ("integers", "fsdp1-full"): "Cannot flatten integer dtype tensors",
+}
+KINDS = (
+    *("sparse", "double", "mixed", "complex_numbers", "scalar", "empty", "not_contiguous", "integers", "one_storage"),
+)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_kind_of_parameter_trains_or_is_refused_by_the_engine(run, kind, strategy):
+    """Breaks when a model that is unusual ends in an error of ours, or is called wrong where it trains."""
+    result = run(f"{PARAMETERS}:{kind}", strategy)
+    words = REFUSED.get((kind, strategy), "")
+    assert result.outcome == ("raises" if words else "trains") and words in result.detail, result.detail
 
 
 def test_a_model_that_checkpoints_by_itself_is_taken_as_it_is(run):
