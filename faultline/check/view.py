@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
@@ -192,13 +193,22 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     if not all(form.results[0].outcome == "diverges" for form in group.forms):
         return []
     wrong = {result.cell.strategy for result in results if not fine(result)}
+    lines = same_start(group)
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
-    lines = [f"agree with a single process: {grouped(agreeing, ())}"] if agreeing else ["no strategy agrees"]
+    lines += [f"agree with a single process: {grouped(agreeing, ())}"] if agreeing else ["no strategy agrees"]
     names = [failure.name for failure in as_silent(group.forms[0].results[0])]
     if 0 < len(names) <= LINES:  # of more, nobody learns anything
         lines.append(f"known to do the same there: {_names(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
     return lines
+
+
+def same_start(group: Group) -> list[str]:
+    """What gives all ranks the weights of one, where they start with different ones."""
+    there = [result for form in group.forms for result in form.results if result.signature == Signature.START_DIFFERS]
+    ways = {strategies.constant(result.cell.strategy, "SAME_START", "") for result in there}
+    every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights"
+    return [every, *sorted(filter(None, ways))] if there else []
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:

@@ -117,6 +117,18 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     return steps
 
 
+def started(trace: Trace, reference: Trace, precision: str) -> dict[str, float]:
+    """The relative errors of the weights that training began with, of those that are not the reference's."""
+    names = [name for name in reference.initial if name in trace.initial]
+    norms = _norms(names, trace.initial, reference.initial, {})
+    apart = {
+        name: difference / want if want else float("inf")
+        for name, (_, want, difference, _) in zip(names, norms, strict=True)
+        if not difference <= TOLERANCE[precision] * want
+    }
+    return apart
+
+
 def _errors(
     step: Step, kind: str, sides: Sequence[Tensors], precision: str, size: Mapping[str, float]
 ) -> dict[str, float]:

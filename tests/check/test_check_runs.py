@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from faultline import strategies
 from faultline.base.errors import TargetFailed
@@ -110,6 +112,23 @@ def test_the_module_that_differs_first_is_named(run, strategy):
     assert results.outcome == "diverges"
     assert (results.finding.first.step, results.finding.first.phase) == (1, "forward")
     assert results.finding.first.module.startswith("layers.1"), "the second layer is at fault"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+def test_an_engine_that_copies_the_weights_of_one_rank_mends_what_ranks_build(run, strategy):
+    assert run("other_on_each_rank", strategy).outcome == "trains"
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1-full", "fsdp2"])
+def test_ranks_that_start_with_different_weights_are_named(run, strategy):
+    """Breaks when that is told as an error of the forward pass, which computes rightly with what it has."""
+    result = run("other_on_each_rank", strategy)
+    assert (result.outcome, result.signature) == ("diverges", "start-differs")
+    assert result.detail.startswith("ranks start with different weights: ")
+    assert (result.finding.first.step, result.finding.first.phase) == (0, "start")
+    console = Console(file=io.StringIO(), width=200)
+    view.show(console, "train.py:build", (), [result])
+    assert "rank 0's weights" in console.file.getvalue()
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
