@@ -29,9 +29,9 @@ from faultline.check.findings import (
     ran,
     worst,
 )
+from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
 from faultline.ranks.report import Facts
-from faultline.report import remedies as listed
 from faultline.report import run, terminal
 from faultline.runs import progress
 from faultline.runs.oracle import differing
@@ -44,10 +44,12 @@ DETAIL = 240  # characters of an error
 CELL = "id outcome signature detail rank finding raised_in at apart shows errors worst_parameter relative_error".split()
 
 
-def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
+def show(
+    console: Console, target: str, options: Sequence[str], results: Sequence[Result], more: Sequence[Result] = ()
+) -> None:
     """Print facts, a table of several cells, and every group of cells that doesn't train, with what helps.
 
-    `options` are those that the target was given with, such as ``--lora``.
+    `options` are those that the target was given with, such as ``--lora``; `more` are cells that try remedies.
     """
     facts = facts_of(results)
     write_line(console)
@@ -70,7 +72,7 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
     shown = next((result for result in results if result.checked.at), None)  # one error's lines are enough
     for group in groups(results):
         write_line(console)
-        _group(console, target, options, group, results, shown)
+        _group(console, target, options, group, results, more, shown)
     write_line(console)
     write_line(console, verdict(results))
 
@@ -163,7 +165,13 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _group(
-    console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result], shown: Result | None
+    console: Console,
+    target: str,
+    options: Sequence[str],
+    group: Group,
+    results: Sequence[Result],
+    more: Sequence[Result],
+    shown: Result | None,
 ) -> None:
     for form in group.forms:
         _form(console, form, results)
@@ -179,7 +187,7 @@ def _group(
         write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
         for distinction in several.distinctions((match, *group.either)) if group.either else ():
             write_line(console, f"    {distinction}")
-        for word, text, cells in listed.rows(group.fates):
+        for word, text, cells in (each.row for each in tried(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
     else:
@@ -246,7 +254,7 @@ def command(target: str, options: Sequence[str], result: Result) -> str:
     return here(shlex.join(words))
 
 
-def as_json(results: Sequence[Result]) -> dict[str, object]:
+def as_json(results: Sequence[Result], more: Sequence[Result] = ()) -> dict[str, object]:
     """The answer for machines; docs/check.md has the table of its keys."""
     facts = facts_of(results).as_json()
     cells = ({**result.checked.as_json(), **result.as_json()} for result in results)
@@ -254,11 +262,11 @@ def as_json(results: Sequence[Result]) -> dict[str, object]:
         "agrees": agrees(results),
         "model": {key: value for key, value in facts.items() if key not in ("order", "inside", "entered")},
         "cells": [{key: cell.get(key) for key in CELL} for cell in cells],
-        "problems": [_problem(group) for group in groups(results)],
+        "problems": [_problem(group, (*results, *more)) for group in groups(results)],
     }
 
 
-def _problem(group: Group) -> dict[str, object]:
+def _problem(group: Group, results: Sequence[Result]) -> dict[str, object]:
     match, forms = group.match, [(form, form.results[0]) for form in group.forms]
     return {
         "failure": match.failure.name if match else "",
@@ -273,5 +281,8 @@ def _problem(group: Group) -> dict[str, object]:
             }
             for form, first in forms
         ],
-        "claims": [remedies.as_json(fate) for fate in group.fates],
+        "claims": [
+            {**remedies.as_json(each.fate), "tried": {result.cell.id: result.outcome for result in each.results}}
+            for each in tried(group, results)
+        ],
     }

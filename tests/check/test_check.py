@@ -19,7 +19,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.check import cell as checking
-from faultline.check import command, findings, target, view
+from faultline.check import command, findings, target, tried, view
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
@@ -407,6 +407,22 @@ def shown(results, target="train.py:build", options=()):
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115 - gone with the console
     view.show(console, target, options, results)
     return console.export_text()
+
+
+def test_a_remedy_is_judged_by_the_models_own_cells_first():
+    """Breaks when a setting is called refuted above a cell of the same table that trains with it."""
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    unused = replace(FACTS, no_gradient=("spare",))
+    wrong = entry("raises", detail=words, ranks=(error(""),), facts=unused)
+    [group], [cell] = findings.groups([wrong]), tried.untried([wrong])
+    assert cell == replace(wrong.cell, strategy="ddp-find-unused")
+    for outcome, word, helped in (("trains", "verified", 1), ("raises", "refuted", 0)):
+        other = entry(outcome, cell.id, signature="other", facts=unused)
+        assert not tried.untried([wrong, other]), "what was run is not run again"
+        [row] = [each.row for each in tried.tried(group, [wrong, other]) if each.results]
+        assert row[:2] == (word, "`find_unused_parameters=True`")
+        assert row[2].startswith(f"your model: {helped} of 1 cell; in the catalogue verified, ")
+    assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", cell.id)]))
 
 
 def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
