@@ -125,8 +125,8 @@ def remarks(facts: Facts) -> list[str]:
     if not facts:
         return []
     frozen_input = (
-        "get inputs without a graph: a reentrant checkpoint gives such layers no gradient, unless something makes these"
-        " inputs require one"
+        "get inputs that require no gradient: under reentrant checkpointing these layers get none."
+        " `model.enable_input_require_grads()` mends that"
     )
     if cut_off(facts):
         frozen_input = f"get no gradient: {CUT_OFF}"
@@ -203,7 +203,11 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     wrong = {result.cell.strategy for result in results if not fine(result)}
     lines = same_start(group)
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
-    lines += [f"agree with a single process: {grouped(agreeing, ())}"] if agreeing else ["no strategy agrees"]
+    ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
+    if agreeing:
+        lines.append(f"agree with a single process: {grouped(agreeing, ())}")
+    elif ran > 1:
+        lines.append(f"none of the {ran} strategies that ran agrees with a single process")
     names = [failure.name for failure in as_silent(group.forms[0].results[0])]
     if 0 < len(names) <= LINES:  # of more, nobody learns anything
         lines.append(f"known to do the same there: {_names(names)}")

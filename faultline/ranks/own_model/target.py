@@ -40,7 +40,7 @@ class Module:
         file, function = Path(self.target.file), self.target.function
         with alone():
             built = _call(file, function, self.target.path) if function else tiny(file)
-        model, loss, batch = _parts(built, f"{file.name}:{function}")
+        model, loss, batch = _parts(built)
         cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
         model = ready(model._apply(whole) if cast else model, self.target.lora)
         observer = Observer(model)
@@ -170,7 +170,7 @@ def tiny(file: Path) -> Any:
     return build(lambda: cls(config).float(), seed=0)
 
 
-def _parts(built: Any, called: str) -> tuple[Any, Callable[..., Any] | None, Any]:
+def _parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
     """A model alone, which must bring its own loss, or with loss and batch."""
     model, loss, batch = built, None, None
     if isinstance(built, tuple | list) and len(built) == 3:
@@ -180,11 +180,11 @@ def _parts(built: Any, called: str) -> tuple[Any, Callable[..., Any] | None, Any
     elif hasattr(built, "forward") and not hasattr(built, "config"):
         raise Refused("the function returns a model without a loss: return (model, loss, batch)")
     if not isinstance(model, torch.nn.Module):
-        raise Refused(f"{called} gives {kind(model)}: return a model, or (model, loss, batch)")
+        raise Refused(f"the function returns {kind(model)}: return a model, or (model, loss, batch)")
     if loss is not None and not callable(loss):
         raise Refused(f"the loss is {kind(loss)}: return a function loss(model, batch) in its place")
     if hasattr(model, "_orig_mod"):
-        raise Refused(f"{called} gives a compiled model: return it as it was before torch.compile")
+        raise Refused("the function returns a compiled model: return it as it was before torch.compile")
     return model, loss, batch
 
 
