@@ -357,7 +357,7 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
     ("what", "answer", "line"),
     [
         ("without_a_loss", r"return \(model, loss, batch\)", ""),
-        ("no_model", r"own_models.py:no_model gives an int: return a model, or \(model, loss, batch\)", ""),
+        ("no_model", r"the function returns an int: return a model, or \(model, loss, batch\)", ""),
         ("no_function", "the loss is a float: return a function", ""),
         ("no_number", "the loss is nan in one process already", ""),
         ("equal_rows", "give rows that differ", ""),
