@@ -121,7 +121,8 @@ def train_scenario(run: Run) -> None:
     run = replace(run, setup=replace(run.setup, deepspeed=built.deepspeed, micro_batches=native))
     report.evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
-    report.evidence["built"] = compare.digest(compare.copy(dict(built.model.named_parameters())))
+    here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
+    report.evidence["built"] = compare.digest(compare.copy(here))
     (built.checkpoint or checkpointing.enable)(built.model, run.cell.checkpointing)
     report.evidence["checkpointing_set"] = checkpointing.configured(built.model)
     tied = observer.tied(built.model)
