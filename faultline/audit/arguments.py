@@ -1,5 +1,6 @@
 """What a project's configs and training arguments say of its training."""
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -87,6 +88,7 @@ def read(document: Document) -> tuple[str, list[Statement]] | None:
     return None
 
 
+@functools.cache
 def trainers() -> frozenset[str]:
     """Every trainer of the catalogue, and the name for any other."""
     variants = (variant for failure in failures().values() for variant in failure.variants)

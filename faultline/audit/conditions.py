@@ -74,12 +74,15 @@ class Finding:
 
 def findings(project: Project) -> list[Finding]:
     """Every failure that nothing known excludes, the surest first."""
-    matches = []
-    for failure in failures().values():
-        broken = [variant for variant in failure.variants if variant.broken]
-        if cases := [case for variant in broken if (case := _case(failure, variant, project))]:
-            matches.append(Finding(failure, tuple(sorted(_together(cases), key=_doubt))))
-    return sorted(matches, key=lambda finding: (_doubt(finding.cases[0]), finding.failure.name))
+    matches = [match for failure in failures().values() if (match := finding(failure, project))]
+    return sorted(matches, key=lambda match: (_doubt(match.cases[0]), match.failure.name))
+
+
+def finding(failure: Failure, project: Project) -> Finding | None:
+    """What a project has of one failure; None if something known excludes it."""
+    broken = [variant for variant in failure.variants if variant.broken]
+    cases = [case for variant in broken if (case := _case(failure, variant, project))]
+    return Finding(failure, tuple(sorted(_together(cases), key=_doubt))) if cases else None
 
 
 def _doubt(case: Case) -> tuple[bool, int]:

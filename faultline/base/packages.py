@@ -1,5 +1,6 @@
 """The packages under test and their versions."""
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +40,12 @@ REPOSITORIES = {
 
 def versions() -> dict[str, str]:
     """The stack that is installed beside this interpreter, by distribution."""
-    return {name: metadata.version(name) for name in STACK}
+    return {name: _installed(name) for name in STACK}
+
+
+@functools.cache
+def _installed(name: str) -> str:
+    return metadata.version(name)
 
 
 def untagged(versions: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -48,12 +49,21 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
     check(failures, selection)
     if selection.cells:
         return _named(failures, selection.cells)
-    rules = [rule for rule in every_rule() if not any(getattr(selection, axis) for axis in rule.lifted_by)]
+    named = tuple(axis for axis in AXES[1:-1] if getattr(selection, axis))
     return [
         cell
-        for cell, variant in every_cell(_chosen(failures, selection), selection.device)
-        if _asked(cell, selection) and not any(rule.leaves_out(cell, variant) for rule in rules)
+        for failure in _chosen(failures, selection).values()
+        for cell in _left_in(failure, selection.device, named)
+        if within(cell, selection, named)
     ]
+
+
+@functools.cache
+def _left_in(failure: Failure, device: str, named: tuple[str, ...]) -> tuple[Cell, ...]:
+    """A failure's cells that no rule leaves out, where these axes are named."""
+    rules = [rule for rule in every_rule() if not {*rule.lifted_by} & {*named}]
+    every = every_cell({failure.name: failure}, device)
+    return tuple(cell for cell, variant in every if not any(rule.leaves_out(cell, variant) for rule in rules))
 
 
 def left_out(failures: Mapping[str, Failure], selection: Selection) -> Iterator[tuple[Cell, str]]:

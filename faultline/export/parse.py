@@ -106,7 +106,7 @@ def read(text: str, rows: int = 0) -> Module:
     Of a fixture, the first `rows` lines are taken.
     """
     module = Module()
-    for statement in cst.parse_module(text).body:
+    for statement in _parsed(text).body:
         ready: Any = statement.visit(Reader(module, rows))
         line = ready.body[0] if isinstance(ready, cst.SimpleStatementLine) else None
         if isinstance(ready, cst.FunctionDef | cst.ClassDef):
@@ -114,6 +114,11 @@ def read(text: str, rows: int = 0) -> Module:
         elif isinstance(ready, cst.SimpleStatementLine) and isinstance(line, cst.Assign | cst.AugAssign):
             module.definitions[code(line.targets[0].target if isinstance(line, cst.Assign) else line)] = ready
     return module
+
+
+@functools.cache
+def _parsed(text: str) -> cst.Module:
+    return cst.parse_module(text)
 
 
 @functools.cache

@@ -44,7 +44,7 @@ def _fit_one(program: Program) -> bool:
     every = [call for node in nodes for call in calls_in(node)]
     times = sum(map(names_in, nodes), Counter[str]())
     for name, function in program.definitions.items():
-        calls = [call for call in every if code(call.func) == name]
+        calls = [call for call in every if isinstance(call.func, cst.Name) and call.func.value == name]
         if name in program.main or not isinstance(function, cst.FunctionDef) or not calls:
             continue
         # It may also be handed on as a value, or there are two of the name.

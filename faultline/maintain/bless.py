@@ -155,7 +155,8 @@ def _widest(
     for axis in order:
         rule = narrowed(rule, axis, [getattr(same[0], axis)])
     for axis in order:
-        excluded = {getattr(cell, axis) for cell in others if about(narrowed(rule, axis, ()), cell)}
+        anywhere = narrowed(rule, axis, ())
+        excluded = {getattr(cell, axis) for cell in others if about(anywhere, cell)}
         rule = narrowed(rule, axis, (value for value in values[axis] if value not in excluded))
     group = [cell for cell in same if about(rule, cell)]
     for axis in values:

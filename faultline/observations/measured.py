@@ -70,7 +70,7 @@ def by_rules(failure: Failure, stack: str) -> Outcomes:
 
 def ruled(failure: Failure, versions: Mapping[str, str]) -> Outcomes:
     """What every cell of the default matrix does with these versions, by the rules."""
-    rules = expected.rules(failure)
+    rules = [rule for rule in expected.rules(failure) if expected.holds(rule, versions)]
     results = {}
     for cell in selection.select({failure.name: failure}, Selection(failure=(failure.name,))):
         expectation = expected.expect(rules, cell, versions)

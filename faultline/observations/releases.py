@@ -1,5 +1,6 @@
 """What a cell did over the releases that were measured, and whether it shows its failure with others."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from packaging.version import Version
@@ -14,6 +15,7 @@ from faultline.observations.ranges import Range
 TODAY_ONLY = "your releases behave like today's; no others were measured"
 TOGETHER = "each of your releases showed it with other packages of its time; this combination was not measured"
 NOT_BEFORE = "before the fix other strategies failed like this; this one was not measured then"
+ANY = Range()
 
 
 def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[bool | None, str]:
@@ -28,11 +30,12 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
         (usual if observation.versions.get("torch", torch) == torch else others).append(observation)
     answer = _usual_state(failure, cell, versions, usual)
     for observation in others:
-        fits = _fits(observation, versions)
-        if fits and _pinned(observation, versions):
+        pinned, contradicts = _pinned(observation, versions), observation.shows and answer == (False, "")
+        if not ((pinned or contradicts) and _fits(observation, versions)):
+            continue
+        if pinned:
             return observation.shows is True, ""
-        if fits and observation.shows and answer == (False, ""):
-            answer = None, f"your releases are those of {_named(observation, {})}"
+        answer = None, f"your releases are those of {_named(observation, {})}"
     return answer
 
 
@@ -41,11 +44,11 @@ def _measured_torch() -> Version:
 
 
 def _fits(observation: Observation, versions: Mapping[str, Range]) -> bool:
-    return all(versions.get(name, Range()).holds(version) for name, version in observation.versions.items())
+    return all(versions.get(name, ANY).holds(version) for name, version in observation.versions.items())
 
 
 def _pinned(observation: Observation, versions: Mapping[str, Range]) -> bool:
-    return all(versions.get(name, Range()).pinned is not None for name in observation.versions)
+    return all(versions.get(name, ANY).pinned is not None for name in observation.versions)
 
 
 def _usual_state(
@@ -62,11 +65,11 @@ def _usual_state(
     ]
     if not before_fix:
         return None, turns or NOT_BEFORE
-    torch = versions.get("torch", Range())
+    torch = versions.get("torch", ANY)
     same_torch = torch.holds(_measured_torch())
     exactly = asked | ({"torch": ranges.exactly(str(_measured_torch()))} if same_torch else {})
     for observation in before_fix:
-        if len(observation.versions) > 1 and _fits(observation, exactly) and _pinned(observation, exactly):
+        if len(observation.versions) > 1 and _pinned(observation, exactly) and _fits(observation, exactly):
             return observation.shows is True, ""
     inside, outside = relevant(before_fix, asked)
     if not inside:
@@ -87,13 +90,13 @@ def _turns(failure: Failure, cell: Cell, asked: Mapping[str, Range]) -> str | No
     """
     conditions = []
     if began := history.turn(failure.history.began, cell):
-        versions = asked.get(began.package, Range())
+        versions = asked.get(began.package, ANY)
         if versions.below(Version(began.version)):
             return None
         if not versions.reaches(Version(began.version)):
             conditions.append(f"{began.package} is {Version(began.version)} or newer")
     if fix := fixed(failure, cell):
-        versions = asked.get(fix.package, Range())
+        versions = asked.get(fix.package, ANY)
         if versions.reaches(Version(fix.version)):
             return None
         if not versions.below(Version(fix.version)):
@@ -158,27 +161,34 @@ def relevant(runs: Sequence[Observation], asked: Mapping[str, Range]) -> tuple[l
     """
     left, sides = set(range(len(runs))), []
     for name, range_ in asked.items():
-        versions = {i: each.versions[name] for i, each in enumerate(runs) if name in each.versions}
-        if not versions:
+        versions = tuple(each.versions.get(name) for each in runs)
+        if not any(versions):
             continue
         fit, side = _fitting(versions, range_)
-        left &= fit | (set(range(len(runs))) - set(versions))
+        left &= fit
         sides += [side] if side else []
     return [runs[i] for i in sorted(left)], sides[0] if len(set(sides)) == 1 else "other" if sides else ""
 
 
-def _fitting(versions: Mapping[int, Version], asked: Range) -> tuple[set[int], str]:
-    """The observations from the newest that isn't newer than what is asked for to the oldest that isn't older."""
-    inside = [i for i, version in versions.items() if asked.holds(version)]
-    below = [i for i, version in versions.items() if asked.reaches(version)]
-    above = [i for i, version in versions.items() if asked.ends_by(version)]
+# An audit asks the same of thousands of cells.
+@functools.lru_cache(10_000)
+def _fitting(versions: tuple[Version | None, ...], asked: Range) -> tuple[frozenset[int], str]:
+    """The observations from the newest that isn't newer than what is asked for to the oldest that isn't older.
+
+    Those without a version fit whatever is asked for.
+    """
+    known = {i: version for i, version in enumerate(versions) if version}
+    without = frozenset(range(len(versions))) - known.keys()
+    inside = [i for i, version in known.items() if asked.holds(version)]
+    below = [i for i, version in known.items() if asked.reaches(version)]
+    above = [i for i, version in known.items() if asked.ends_by(version)]
     if not inside and not (below and above):
         if below:
-            return {below[-1]}, "newer"
-        return ({above[0]}, "older") if above else (set(versions), "other")
+            return without | {below[-1]}, "newer"
+        return (without | {above[0]}, "older") if above else (without | known.keys(), "other")
     first = below[-1] if below else min(inside)
     last = above[0] if above else max(inside)
-    return set(range(min(first, last), max(first, last) + 1)), ""
+    return without | set(range(min(first, last), max(first, last) + 1)), ""
 
 
 def possible(failure: Failure, cell: Cell) -> bool:

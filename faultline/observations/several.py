@@ -112,16 +112,21 @@ def _tally(match: Match, claim: Claim) -> _Tally:
     cell if it does so on every stack. A swapped cell that ends with another error, which is no failure's, says
     nothing."""
     helps: dict[bool, dict[Cell, bool]] = {True: {}, False: {}}
-    for known in _known(match.failure):
-        for cell, did in known.items():
-            if did.signature != match.signature or (match.where and place(cell) not in match.where):
-                continue
-            other = known.get(claims.swapped(match.failure, claim, cell))
-            if other and other.outcome not in NOT_RUN and other.signature != Signature.OTHER:
-                there = helps[cell.broken]
-                there[cell] = there.get(cell, True) and other.outcome == "trains"
+    for known, cell in _ended(match.failure, match.signature):
+        if match.where and place(cell) not in match.where:
+            continue
+        other = known.get(claims.swapped(match.failure, claim, cell))
+        if other and other.outcome not in NOT_RUN and other.signature != Signature.OTHER:
+            there = helps[cell.broken]
+            there[cell] = there.get(cell, True) and other.outcome == "trains"
     chosen = helps[True] or helps[False]
     return _Tally(sum(chosen.values()), len(chosen))
+
+
+@store.view
+def _ended(failure: Failure, signature: str) -> list[tuple[Outcomes, Cell]]:
+    """The cells of a failure that ended with a signature, each with what all cells did on that stack."""
+    return [(known, cell) for known in _known(failure) for cell, did in known.items() if did.signature == signature]
 
 
 def _known(failure: Failure) -> list[Outcomes]:

@@ -1,6 +1,7 @@
 """Stacks: what to install of the libraries under test, by name, as of a date, or by requirements."""
 
 import datetime
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -132,6 +133,7 @@ def requirement(text: str) -> str:
     return canonicalize_name(parsed.name)
 
 
+@functools.cache
 def installed() -> tuple[str, ...]:
     """What is installed beside this process, pinned: ``name==version``."""
     versions = {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}

@@ -8,6 +8,12 @@ EQUAL, TRAINER = "trainer-equal_lengths", "trainer-broken"
 AUTO = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
 MICRO = 2  # micro-batches of a step; every second one has only short rows
 
+
+def in_equal_lengths(what, remedy):
+    text = f"{what}, where all micro-batches have as many tokens"
+    return helps(text, EQUAL, variant=f"trainer-{remedy}_equal_lengths")
+
+
 FAILURE = Failure(
     title="A loss that ignores `num_items_in_batch` grows with the accumulation steps",
     first_seen="TRL's DPO trainer, and custom `compute_loss` methods of transformers' `Trainer`",
@@ -28,19 +34,11 @@ FAILURE = Failure(
         ),
         "https://github.com/huggingface/trl/pull/5710": (
             helps("`trainer.model_accepts_loss_kwargs = False`, where token counts differ", TRAINER, remedy="flag"),
-            helps(
-                "`trainer.model_accepts_loss_kwargs = False`, where all micro-batches have as many tokens",
-                EQUAL,
-                variant="trainer-flag_equal_lengths",
-            ),
+            in_equal_lengths("`trainer.model_accepts_loss_kwargs = False`", "flag"),
         ),
         "https://huggingface.co/docs/transformers/main_classes/trainer": (
             helps("`trainer.loss_is_scaled_for_ga = False`, where token counts differ", TRAINER, remedy="scaled_flag"),
-            helps(
-                "`trainer.loss_is_scaled_for_ga = False`, where all micro-batches have as many tokens",
-                EQUAL,
-                variant="trainer-scaled_flag_equal_lengths",
-            ),
+            in_equal_lengths("`trainer.loss_is_scaled_for_ga = False`", "scaled_flag"),
         ),
         TRL: helps("divide the mean by the micro-batches in the loss, where token counts differ", remedy="divide"),
         TRIED_HERE: (

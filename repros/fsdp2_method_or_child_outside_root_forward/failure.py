@@ -4,6 +4,7 @@ from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, present
 
 TRL_6076 = "https://github.com/huggingface/trl/issues/6076"
 METHOD = "https://github.com/pytorch/pytorch/pull/125394"
+SOME = ("single", "ddp", "zero3")
 
 FAILURE = Failure(
     title="A method, a child or a weight used outside the root's forward meets shards",
@@ -27,20 +28,11 @@ FAILURE = Failure(
     variants=(
         Variant("head_broken", text="the weight of the head is read after a whole forward pass"),
         Variant("child_broken", text="a block runs by itself before the root's forward pass"),
-        Variant(
-            "early_head_broken",
-            strategies=("single", "ddp", "zero3", "fsdp*"),
-            text="the weight of the head is read before a forward pass",
-        ),
+        Variant("early_head_broken", "", (*SOME, "fsdp*"), text="the weight of the head is read before a forward pass"),
         Variant("full_tensor", strategies=("fsdp2*",)),
-        Variant("broken", trainer="sft", strategies=("single", "ddp", "zero3", "fsdp2")),
-        Variant(
-            "head_broken",
-            trainer="sft",
-            strategies=("single", "ddp", "zero3", "fsdp2*"),
-            text="an adapter and the head are trained",
-        ),
-        Variant("head_of_logits", trainer="sft", strategies=("single", "fsdp2")),
+        Variant("broken", "sft", (*SOME, "fsdp2")),
+        Variant("head_broken", "sft", (*SOME, "fsdp2*"), text="an adapter and the head are trained"),
+        Variant("head_of_logits", "sft", ("single", "fsdp2")),
     ),
     claims={
         "https://github.com/huggingface/trl/pull/3260": helps(
@@ -79,9 +71,6 @@ def scenario(remedy, setup):
 
     bare.logits_of = logits_of
 
-    def hidden_states(model, input_ids):
-        return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1]
-
     def logits(model, input_ids):
         if remedy == "child_broken":
             return model(input_ids=input_ids).logits
@@ -90,12 +79,12 @@ def scenario(remedy, setup):
 
             return _ForwardRedirection()(model, bare, bare.logits_of, input_ids)
         if remedy == "head_broken":
-            return hidden_states(model, input_ids) @ bare.lm_head.weight.T
+            return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1] @ bare.lm_head.weight.T
         if remedy in ("early_head_broken", "full_tensor"):
             weight = bare.lm_head.weight
             if remedy == "full_tensor" and hasattr(weight, "full_tensor"):
                 weight = weight.full_tensor()
-            return hidden_states(model, input_ids) @ weight.T
+            return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1] @ weight.T
         return bare.logits_of(input_ids)
 
     def loss(model, batch):
@@ -120,8 +109,7 @@ def scenario(remedy, setup):
 def trainer(variant, arguments, setup):
     from tiny_models.kit import add_lora, next_token_loss, qwen2, sft_trainer
 
-    def loss_of_logits(outputs, labels, num_items_in_batch):
-        """The same loss, from the logits that the whole forward pass gives."""
+    def loss_of_logits(outputs, labels, num_items_in_batch):  # the same loss, from those of the whole forward pass
         return next_token_loss(outputs.logits, {"labels": labels, "scale": 1 / num_items_in_batch})
 
     head = ["lm_head"] if variant.remedy.startswith("head") else None

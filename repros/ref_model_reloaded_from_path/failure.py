@@ -5,6 +5,7 @@ import copy
 from faultline.catalogue import TRIED_HERE, Failure, Variant, detects, helps, shows, trains, variants
 
 SOME = ("single", "ddp", "zero2", "zero3", "fsdp2")
+COLUMNS = {"dpo": "prompt chosen rejected", "kto": "prompt completion label", "grpo": "prompt"}
 
 FAILURE = Failure(
     title="The reference model is read from the policy's path: changes in memory are lost",
@@ -71,9 +72,8 @@ def scenario(remedy, setup):
     policy = change(saved(qwen2(), setup))
     if remedy == "saved_again":
         policy = saved(policy, setup, "changed")
-    reference = copy.deepcopy(policy)
-    if remedy != "explicit" and not setup.reference:
-        reference = type(policy).from_pretrained(policy.config._name_or_path)
+    given = remedy == "explicit" or setup.reference
+    reference = copy.deepcopy(policy) if given else type(policy).from_pretrained(policy.config._name_or_path)
     prepared = {}
 
     def second(accelerator):
@@ -81,9 +81,6 @@ def scenario(remedy, setup):
         return prepared["second"]
 
     return Scenario(policy, near(prepared), text_batch, second=second)
-
-
-COLUMNS = {"dpo": "prompt chosen rejected", "kto": "prompt completion label", "grpo": "prompt"}
 
 
 def trainer(variant, arguments, setup):
@@ -112,10 +109,9 @@ def trainer(variant, arguments, setup):
             model.load_adapter(f"{setup.folder}/adapter", adapter_name="reference")
     elif remedy == "explicit":
         others["ref_model"] = change(saved(qwen2(), setup))
-    elif remedy == "deepcopy":
-        others["ref_model"] = copy.deepcopy(model)
-    elif remedy == "create":
-        others["ref_model"] = from_trl("models", "create_reference_model")(model)
+    elif remedy in ("deepcopy", "create"):
+        copied = copy.deepcopy if remedy == "deepcopy" else from_trl("models", "create_reference_model")
+        others["ref_model"] = copied(model)
     elif remedy == "no_path" and not setup.reference:
         model.config._name_or_path = ""
     built = from_trl(variant.trainer, f"{name}Trainer")(model=model, processing_class=tokenizer(), **others)

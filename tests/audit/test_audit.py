@@ -64,7 +64,8 @@ def names(of):
 
 
 def cases(of, name):
-    return [case for results in conditions.findings(of) if results.failure.name == name for case in results.cases]
+    match = conditions.finding(FAILURES[name], of)
+    return [*match.cases] if match else []
 
 
 def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):

@@ -438,6 +438,7 @@ def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
     assert "known to do the same" not in alone, "twenty failures differ somewhere"
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_no_name_or_error_steers_the_terminal(text):
     """Names of modules and errors come from a user's file: they are data."""

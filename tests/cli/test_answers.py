@@ -116,6 +116,7 @@ def test_env_is_json_for_machines_and_text_for_people(asked):
     assert code == 0 and all(name in out for name in facts["stack"])
 
 
+@pytest.mark.slow
 def test_an_issue_ends_with_a_line_feed(asked):
     """Breaks when the prompt, or the next file, begins in the last line of an issue."""
     code, out, _ = asked("export", "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", "--markdown")

@@ -193,6 +193,7 @@ def consistent(answer):
     assert ("Not in the catalogue" in printed(answer)) <= (known["answer"] == NOT_THERE)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(LINES), max_size=12))
 @example([NO_GRAD])
 @example(["IndexError: list index out of range"])

@@ -352,6 +352,7 @@ def test_the_run_in_one_process_is_not_told_of_ranks():
     assert text.index("reference = train(0, in_one_process=True)") < text.index('dist.init_process_group("gloo")')
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_saved_by_all_and_loaded_by_another_process():
     """Breaks when a file doesn't run its variant's own code, or a rank judges what it has saved itself."""
     text = exported(LACKS)
@@ -378,7 +379,8 @@ def test_a_checkpoint_with_other_weights_is_seen():
     seeded = live + '            live["model.norm.weight"] *= 1.001\n'
     assert live in text
     code, output = prove.run(text.replace(live, seeded))
-    assert code == 0 and "model.norm.weight is off by" in output and "1 things are wrong" in output
+    assert code == 0 and re.search(r"model\.norm\.weight is off by 0\.[01]\d* %", output)
+    assert "1 things are wrong" in output
 
 
 @pytest.mark.slow
@@ -472,7 +474,7 @@ def test_a_report_shows_what_its_failure_names():
     [
         (RUN[3], "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
         (HANGS, "`deepspeed_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
-        (SAMPLES, "`torch.multinomial` is patched", "mock.patch"),
+        pytest.param(SAMPLES, "`torch.multinomial` is patched", "mock.patch", marks=pytest.mark.slow),
         (RAISES, "compiling its shared-memory collectives", "__compatible_ops__"),
         (WRAPPED, "", "AcceleratorState"),
     ],

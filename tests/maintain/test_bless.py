@@ -134,6 +134,7 @@ def test_the_order_of_the_results_does_not_matter(observed):
     assert rules_from(observed) == rules_from(dict(reversed(observed.items())))
 
 
+@pytest.mark.slow
 @given(OBSERVED, rule_lists([(), SINCE, BEFORE], DEVICES))
 @settings(deadline=None)
 def test_law_blessing_twice_changes_nothing(observed, rules):

@@ -15,7 +15,7 @@ from faultline.stacks.environments import run_uv
 
 pytestmark = pytest.mark.slow
 
-LARGEST = 80 << 20  # bytes of the base install
+LARGEST = 60 << 20  # bytes of the base install
 LOG = ROOT / "fixtures" / "logs" / "bunny-146.log"
 CELLS = (
     "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu",
