@@ -40,6 +40,7 @@ class Signature(StrEnum):
     OTHER = "other"  # raises
     CHECK = CheckFailed.kind  # raises: a check that somebody recommends found the problem
     DIFFERS = "differs"  # diverges
+    START_DIFFERS = "start-differs"
     UNMOVED = "unmoved"
     NAN = "nan"
     RANKS_DIFFER = "ranks-differ"

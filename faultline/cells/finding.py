@@ -25,7 +25,7 @@ class Factor:
 class Difference:
     """Where a cell first differs from one process: in the ``forward`` pass, ``backward`` or the ``update``.
 
-    Where only weights were read, in a whole ``step``.
+    Where only weights were read, in a whole ``step``. What differs before training does at the ``start``, in step 0.
     """
 
     step: int
@@ -72,6 +72,8 @@ def where(difference: Difference) -> str:
     """Where a cell first differs from the reference, in words."""
     module = one_line(difference.module) or "the model itself"
     parameter = f"{module} ({one_line(difference.parameter)})"
+    if difference.phase == "start":
+        return f"before step 1, {parameter}, by {percent(difference.error or 0)}, on rank {difference.rank}"
     what = {
         "forward": f"in the forward pass, the output of {module}",
         "backward": f"in the backward pass, {parameter}",

@@ -15,12 +15,12 @@ from faultline.base.errors import (
     UsageError,
 )
 from faultline.base.packages import TODAY
-from faultline.base.text import LONGEST, cut, plain
+from faultline.base.text import LONGEST, count, cut, plain
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
-from faultline.check import findings
+from faultline.check import findings, tried
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
@@ -78,9 +78,16 @@ def answer(request: Request) -> CheckResult:
     folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
     run_cell = functools.partial(checked_cell.run, target)
     folders.measure(cells, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)
+    by_cell = {entry.cell: entry for entry in folder.results()}
+    more = tried.untried([by_cell[cell] for cell in cells])
+    if more:
+        print(f"{count(len(more), 'cell')} more, to try remedies on this model", file=sys.stderr)
+        folder.describe(cells=tuple(cell.id for cell in (*cells, *more)))
+        folders.measure(more, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)
+        by_cell = {entry.cell: entry for entry in folder.results()}
     folder.describe(finished=True)
-    by_id = {entry.cell.id: entry for entry in folder.results()}
-    return CheckResult(request.target, options(request), tuple(by_id[cell.id] for cell in cells), folder)
+    answers, remedies = ([by_cell[cell] for cell in each] for each in (cells, more))
+    return CheckResult(request.target, options(request), tuple(answers), folder, tuple(remedies))
 
 
 def selected(selection: Selection) -> list[Cell]:

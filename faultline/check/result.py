@@ -20,12 +20,14 @@ class CheckResult:
     - `target`: what was checked, as the command line names it; `options`: those that it was given with
     - `cells`: a `Result` for each cell, in the order of the matrix: its `cell`, `outcome`, `signature`, `detail`, ...
     - `folder`: where the cells were written, if they were
+    - `remedies`: results of other cells, in which remedies were tried; they don't count for the answer
     """
 
     target: str
     options: tuple[str, ...]
     cells: tuple[Result, ...]
     folder: RunFolder | None = None
+    remedies: tuple[Result, ...] = ()
 
     @property
     def ran(self) -> bool:
@@ -49,11 +51,11 @@ class CheckResult:
 
     def as_json(self) -> dict[str, object]:
         """What ``--json`` prints; docs/check.md has the keys."""
-        values: dict[str, object] = finite(view.as_json(self.cells))
+        values: dict[str, object] = finite(view.as_json(self.cells, self.remedies))
         return values
 
     def show(self, console: Console) -> None:
-        view.show(console, self.target, self.options, self.cells)
+        view.show(console, self.target, self.options, self.cells, self.remedies)
         if self.folder:
             write_line(console, f"results: {self.folder.shown}/cells.jsonl")
 

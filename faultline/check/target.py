@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,9 +46,17 @@ def written(build: Callable[[], object]) -> str:
     if not file.is_file():
         raise UsageError(f"{name} stands in no file, so no rank can load it: write it into one")
     if needed := needs(function):
-        raise UsageError(f"{name} is called without arguments, and needs {', '.join(needed)}: build everything in it")
+        raise UsageError(takes_nothing(name, needed))
     file = file.resolve()
     return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{name}"
+
+
+def takes_nothing(name: str, needed: Sequence[str]) -> str:
+    """What to say of a function that can't be called as it is."""
+    return (
+        f"{plain(name)} is called without arguments, and needs {', '.join(map(plain, needed))}: give a function that"
+        " takes none and returns the model, or (model, loss, batch)"
+    )
 
 
 def needs(function: Callable[..., object]) -> list[str]:
@@ -114,6 +122,14 @@ def _function(path: Path, name: str, function: str) -> str:
     known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if not function:
         raise UsageError(f"name the function that builds the model, as {plain(name)}:{known[0] if known else 'build'}")
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
+            arguments = node.args.posonlyargs + node.args.args
+            needed = [each.arg for each in arguments[: len(arguments) - len(node.args.defaults)]]
+            keywords = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            needed += [each.arg for each, default in keywords if default is None]
+            if needed:
+                raise UsageError(takes_nothing(function, needed))
     return function
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
@@ -28,9 +29,9 @@ from faultline.check.findings import (
     ran,
     worst,
 )
+from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
 from faultline.ranks.report import Facts
-from faultline.report import remedies as listed
 from faultline.report import run, terminal
 from faultline.runs import progress
 from faultline.runs.oracle import differing
@@ -43,10 +44,12 @@ DETAIL = 240  # characters of an error
 CELL = "id outcome signature detail rank finding raised_in at apart shows errors worst_parameter relative_error".split()
 
 
-def show(console: Console, target: str, options: Sequence[str], results: Sequence[Result]) -> None:
+def show(
+    console: Console, target: str, options: Sequence[str], results: Sequence[Result], more: Sequence[Result] = ()
+) -> None:
     """Print facts, a table of several cells, and every group of cells that doesn't train, with what helps.
 
-    `options` are those that the target was given with, such as ``--lora``.
+    `options` are those that the target was given with, such as ``--lora``; `more` are cells that try remedies.
     """
     facts = facts_of(results)
     write_line(console)
@@ -69,7 +72,7 @@ def show(console: Console, target: str, options: Sequence[str], results: Sequenc
     shown = next((result for result in results if result.checked.at), None)  # one error's lines are enough
     for group in groups(results):
         write_line(console)
-        _group(console, target, options, group, results, shown)
+        _group(console, target, options, group, results, more, shown)
     write_line(console)
     write_line(console, verdict(results))
 
@@ -122,8 +125,8 @@ def remarks(facts: Facts) -> list[str]:
     if not facts:
         return []
     frozen_input = (
-        "get inputs without a graph: a reentrant checkpoint gives such layers no gradient, unless something makes these"
-        " inputs require one"
+        "get inputs that require no gradient: under reentrant checkpointing these layers get none."
+        " `model.enable_input_require_grads()` mends that"
     )
     if cut_off(facts):
         frozen_input = f"get no gradient: {CUT_OFF}"
@@ -162,7 +165,13 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _group(
-    console: Console, target: str, options: Sequence[str], group: Group, results: Sequence[Result], shown: Result | None
+    console: Console,
+    target: str,
+    options: Sequence[str],
+    group: Group,
+    results: Sequence[Result],
+    more: Sequence[Result],
+    shown: Result | None,
 ) -> None:
     for form in group.forms:
         _form(console, form, results)
@@ -178,7 +187,7 @@ def _group(
         write_line(console, Text(f"  {match.sure}: ").append(name, "bold").append(f"  {title}"))
         for distinction in several.distinctions((match, *group.either)) if group.either else ():
             write_line(console, f"    {distinction}")
-        for word, text, cells in listed.rows(group.fates):
+        for word, text, cells in (each.row for each in tried(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
     else:
@@ -192,13 +201,26 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     if not all(form.results[0].outcome == "diverges" for form in group.forms):
         return []
     wrong = {result.cell.strategy for result in results if not fine(result)}
+    lines = same_start(group)
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
-    lines = [f"agree with a single process: {grouped(agreeing, ())}"] if agreeing else ["no strategy agrees"]
+    ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
+    if agreeing:
+        lines.append(f"agree with a single process: {grouped(agreeing, ())}")
+    elif ran > 1:
+        lines.append(f"none of the {ran} strategies that ran agrees with a single process")
     names = [failure.name for failure in as_silent(group.forms[0].results[0])]
     if 0 < len(names) <= LINES:  # of more, nobody learns anything
         lines.append(f"known to do the same there: {_names(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
     return lines
+
+
+def same_start(group: Group) -> list[str]:
+    """What gives all ranks the weights of one, where they start with different ones."""
+    there = [result for form in group.forms for result in form.results if result.signature == Signature.START_DIFFERS]
+    ways = {strategies.constant(result.cell.strategy, "SAME_START", "") for result in there}
+    every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights"
+    return [every, *sorted(filter(None, ways))] if there else []
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
@@ -236,7 +258,7 @@ def command(target: str, options: Sequence[str], result: Result) -> str:
     return here(shlex.join(words))
 
 
-def as_json(results: Sequence[Result]) -> dict[str, object]:
+def as_json(results: Sequence[Result], more: Sequence[Result] = ()) -> dict[str, object]:
     """The answer for machines; docs/check.md has the table of its keys."""
     facts = facts_of(results).as_json()
     cells = ({**result.checked.as_json(), **result.as_json()} for result in results)
@@ -244,11 +266,11 @@ def as_json(results: Sequence[Result]) -> dict[str, object]:
         "agrees": agrees(results),
         "model": {key: value for key, value in facts.items() if key not in ("order", "inside", "entered")},
         "cells": [{key: cell.get(key) for key in CELL} for cell in cells],
-        "problems": [_problem(group) for group in groups(results)],
+        "problems": [_problem(group, (*results, *more)) for group in groups(results)],
     }
 
 
-def _problem(group: Group) -> dict[str, object]:
+def _problem(group: Group, results: Sequence[Result]) -> dict[str, object]:
     match, forms = group.match, [(form, form.results[0]) for form in group.forms]
     return {
         "failure": match.failure.name if match else "",
@@ -263,5 +285,8 @@ def _problem(group: Group) -> dict[str, object]:
             }
             for form, first in forms
         ],
-        "claims": [remedies.as_json(fate) for fate in group.fates],
+        "claims": [
+            {**remedies.as_json(each.fate), "tried": {result.cell.id: result.outcome for result in each.results}}
+            for each in tried(group, results)
+        ],
     }

@@ -16,18 +16,25 @@ def enable(model: Any, mode: str) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": mode == "reentrant"})
 
 
+@contextmanager
+def functions(around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """While autograd functions are applied through what `around` makes of their `apply`."""
+    function = torch.autograd.Function
+    with mock.patch.object(function, "apply", classmethod(around(function.apply.__func__))):
+        yield
+
+
 class Watch:
     """Counts what a model's modules do while it trains.
 
-    Checkpointed segments run again inside backward. What runs inside the
-    reentrant variant's first pass runs without grad although the loop around it
-    records a graph, so the loop brackets its forward pass with `training`. A pass of the whole model without grad,
-    as adapters that are switched off make the reference of a loss, is none of that.
+    Checkpointed segments run again inside backward. A reentrant checkpoint is an autograd function, whosever it is,
+    that runs modules without grad; so the loop brackets its forward pass with `training`. A part of a model that runs
+    without grad by itself (a frozen tower, a target network, a reference with adapters off) is none of that.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model, self._modules = model, set(model.modules())
-        self._whole_with_grad, self._in_loop = True, False
+        self._modules = set(model.modules())
+        self._applying = False
         self.recomputed = self.without_grad = self.forwards = 0
         self._handle = register_module_forward_pre_hook(self._on_forward)
 
@@ -35,20 +42,25 @@ class Watch:
         if module not in self._modules:
             return
         self.forwards += 1
-        if module is self._model:
-            self._whole_with_grad = torch.is_grad_enabled()
         if torch._C._current_graph_task_id() != -1:
             self.recomputed += 1
-        elif self._in_loop and self._whole_with_grad and not torch.is_grad_enabled():
+        elif self._applying and not torch.is_grad_enabled():
             self.without_grad += 1
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        self._in_loop = True
-        try:
+        with functions(self._around):
             yield
-        finally:
-            self._in_loop = False
+
+    def _around(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        def run(cls: type, *args: Any, **kwargs: Any) -> Any:
+            before, self._applying = self._applying, self._applying or torch.is_grad_enabled()
+            try:
+                return apply(cls, *args, **kwargs)
+            finally:
+                self._applying = before
+
+        return run
 
     def close(self) -> None:
         self._handle.remove()
@@ -75,10 +87,9 @@ class CutOff:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        function = torch.autograd.Function
         handle = register_module_forward_pre_hook(self._on_forward)
         try:
-            with mock.patch.object(function, "apply", classmethod(self._around(function.apply.__func__))):
+            with functions(self._around):
                 yield
         finally:
             handle.remove()

@@ -37,12 +37,13 @@ class Trace:
 
 
 def copy(tensors: Mapping[str, torch.Tensor | None]) -> Tensors:
-    """Detached fp32 copies on the CPU; a gradient that is None is left out."""
-    return {
-        name: tensor.detach().to("cpu", torch.float32, copy=True)
-        for name, tensor in tensors.items()
-        if tensor is not None
-    }
+    """Detached, dense fp32 copies on the CPU, of complex numbers as pairs; a gradient that is None is left out."""
+    return {name: _plain(tensor.detach()) for name, tensor in tensors.items() if tensor is not None}
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    return (torch.view_as_real(dense) if dense.is_complex() else dense).to("cpu", torch.float32, copy=True)
 
 
 class _Pickler(pickle.Pickler):
@@ -67,6 +68,8 @@ def perturb(model: torch.nn.Module, precision: str) -> None:
     generator = torch.Generator().manual_seed(17)
     with torch.no_grad():
         for parameter in model.parameters():
+            if not (parameter.is_floating_point() or parameter.is_complex()):
+                continue
             sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
             parameter.mul_(1 + EPSILON[precision] * sign.to(parameter.device))
 
@@ -112,6 +115,18 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
             step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
         steps.append(step)
     return steps
+
+
+def started(trace: Trace, reference: Trace, precision: str) -> dict[str, float]:
+    """The relative errors of the weights that training began with, of those that are not the reference's."""
+    names = [name for name in reference.initial if name in trace.initial]
+    norms = _norms(names, trace.initial, reference.initial, {})
+    apart = {
+        name: difference / want if want else float("inf")
+        for name, (_, want, difference, _) in zip(names, norms, strict=True)
+        if not difference <= TOLERANCE[precision] * want
+    }
+    return apart
 
 
 def _errors(

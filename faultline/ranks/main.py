@@ -58,6 +58,7 @@ def _run(job: Job, report: Report) -> None:
         _train(run)
     finally:
         if run.trace.weights:
+            report.started = compare.started(run.trace, reference, cell.precision)
             report.steps = compare.compare(run.trace, reference, noise, cell.precision)
             report.compared = tuple(
                 kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
@@ -120,6 +121,8 @@ def train_scenario(run: Run) -> None:
     run = replace(run, setup=replace(run.setup, deepspeed=built.deepspeed, micro_batches=native))
     report.evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
+    here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
+    report.evidence["built"] = compare.digest(compare.copy(here))
     (built.checkpoint or checkpointing.enable)(built.model, run.cell.checkpointing)
     report.evidence["checkpointing_set"] = checkpointing.configured(built.model)
     tied = observer.tied(built.model)

@@ -162,9 +162,13 @@ class Deviation(NamedTuple):
 
 @dataclass
 class Report:
-    """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says."""
+    """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
+
+    `started` has the relative errors of the weights that training began with, of those that are not the reference's.
+    """
 
     rank: int = 0
+    started: Mapping[str, float] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)

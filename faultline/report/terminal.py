@@ -85,9 +85,15 @@ def totals(results: Collection[Result], wrong: str = UNEXPECTED) -> str:
 
 
 def _table(table: Table, width: int) -> Iterator[Text]:
-    """The lines of a table, in as many blocks of strategies as the width asks for."""
-    widths = _widths(table.strategies)
+    """The lines of a table: whole names above, if there is room, else in as many blocks as the width asks for."""
     longest = max(len(one_line(row.label)) for row in table.rows)
+    whole = {name: max(CELL + 1, len(one_line(name)) + 1) for name in table.strategies}
+    if longest + 1 + sum(whole.values()) <= width:
+        heads = "".join(one_line(name).ljust(whole[name]) for name in table.strategies)
+        yield Text((" " * (longest + 1) + heads).rstrip(), style="bold")
+        yield from _rows(table, table.strategies, whole, longest)
+        return
+    widths = _widths(table.strategies)
     label = min(longest, max(16, width - sum(widths.values()) - 1))
     block: list[str] = []
     for strategy in table.strategies:
@@ -124,6 +130,10 @@ def _block(table: Table, strategies: Sequence[str], widths: Mapping[str, int], l
         )
         if tails.strip():
             yield Text((indent + tails).rstrip(), style="dim")
+    yield from _rows(table, strategies, widths, label)
+
+
+def _rows(table: Table, strategies: Sequence[str], widths: Mapping[str, int], label: int) -> Iterator[Text]:
     extra = False
     for row in table.rows:
         if row.extra and not extra:

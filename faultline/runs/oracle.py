@@ -228,6 +228,15 @@ def differing(row: Deviation) -> str:
     return f"{what} of {row.parameter} differs by {percent(row.error)} (step {row.step}, rank {row.rank})"
 
 
+def start(reports: Sequence[Report]) -> str:
+    """Which weights training began with that are not the reference's, and whether each rank had built others."""
+    off = {name: error for report in reports for name, error in report.started.items()}
+    worst = max(off, key=lambda name: off[name])
+    built = {report.evidence.get("built", "") for report in reports}
+    who = "ranks start with different weights" if len(built) > 1 else "training starts with other weights"
+    return f"{who}: {worst} differs by {percent(off[worst])}" + (f", and {len(off) - 1} more" if len(off) > 1 else "")
+
+
 def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) -> Judgement:
     """Agreement with the reference and between ranks, over every parameter and step."""
     rows = [row for report in reports for row, noise in report.deviations() if noise is None and float(row.error) > 0]
@@ -243,6 +252,8 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
                 detail = f"not a number: {place}"
                 return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
+    if any(report.started for report in reports):
+        return Judgement(Outcome.DIVERGES, Signature.START_DIFFERS, start(reports), None, worst, error, wrong)
     if any(step.bad for report in reports for step in report.steps):
         signature = Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS
         parts = [described(wrong.factor)] if wrong.factor else []

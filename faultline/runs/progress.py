@@ -30,6 +30,7 @@ def progress(
     """
     total, done = len(cells) + len(known), len(known)
     unexpected = sum(not as_expected(result) for result in known)
+    several = len({cell.failure for cell in cells}) > 1
     start = last = time.monotonic()
     still = Remaining(cells, workers)
     before = f"{count(total, 'cell')}, {done} of them known from before; " if known else ""
@@ -50,7 +51,7 @@ def progress(
         done, unexpected, now = done + 1, unexpected + (not as_expected(result)), time.monotonic()
         still.without(result.cell, now - start)
         left = f"{durations.about(still.seconds)} left, " if done < total else ""
-        state = f"{left}{unexpected} {wrong}, {one_line(result.cell.failure)[:32]}"
+        state = f"{left}{unexpected} {wrong}" + (f", {one_line(result.cell.failure)[:32]}" if several else "")
         bar.update(task, advance=1, description=state)
         tenth = done * 10 // total > (done - 1) * 10 // total
         if bar.disable and (done == total or (tenth and now - last > RARELY)):

@@ -17,6 +17,10 @@ ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ONE_RANK = ("fsdp2",)
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
 PRESETS = {"fsdp2": ("fsdp2",)}
+SAME_START = (
+    "`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives all ranks"
+    " rank 0's weights"
+)
 FRAMES = ((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",)),)
 
 

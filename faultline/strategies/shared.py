@@ -52,11 +52,17 @@ def all_gather(shards: list[Any]) -> list[Any]:
 
     if not shards:
         return []
-    local = torch.cat([shard.detach().flatten() for shard in shards])
+    # Complex numbers as pairs: in one tensor with others they would make all of it complex.
+    flat = [(torch.view_as_real(each) if each.is_complex() else each).detach().flatten() for each in shards]
+    local = torch.cat(flat)
     world = dist.get_world_size()
     everyone = local.new_empty(world * local.numel())
     dist.all_gather_into_tensor(everyone, local)
-    return list(everyone.view(world, -1).split([shard.numel() for shard in shards], dim=1))
+    parts = everyone.view(world, -1).split([each.numel() for each in flat], dim=1)
+    return [
+        torch.view_as_complex(part.contiguous().view(world, -1, 2)) if shard.is_complex() else part
+        for part, shard in zip(parts, shards, strict=True)
+    ]
 
 
 def whole_parameters(model: Any) -> Tensors:

@@ -19,7 +19,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.check import cell as checking
-from faultline.check import command, findings, target, view
+from faultline.check import command, findings, target, tried, view
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
@@ -409,6 +409,22 @@ def shown(results, target="train.py:build", options=()):
     return console.export_text()
 
 
+def test_a_remedy_is_judged_by_the_models_own_cells_first():
+    """Breaks when a setting is called refuted above a cell of the same table that trains with it."""
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    unused = replace(FACTS, no_gradient=("spare",))
+    wrong = entry("raises", detail=words, ranks=(error(""),), facts=unused)
+    [group], [cell] = findings.groups([wrong]), tried.untried([wrong])
+    assert cell == replace(wrong.cell, strategy="ddp-find-unused")
+    for outcome, word, helped in (("trains", "verified", 1), ("raises", "refuted", 0)):
+        other = entry(outcome, cell.id, signature="other", facts=unused)
+        assert not tried.untried([wrong, other]), "what was run is not run again"
+        [row] = [each.row for each in tried.tried(group, [wrong, other]) if each.results]
+        assert row[:2] == (word, "`find_unused_parameters=True`")
+        assert row[2].startswith(f"your model: {helped} of 1 cell; in the catalogue verified, ")
+    assert not any(each.results for each in tried.tried(group, [wrong, entry("impossible", cell.id)]))
+
+
 def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
     """Breaks when somebody whose weights are wrong hears so, and nothing that they could do next."""
     wrong = entry("diverges", "check/model/zero2/off/fp32/w2/cpu", signature="unmoved", detail="never moved: a")
@@ -416,10 +432,10 @@ def test_what_is_silent_and_has_no_name_ends_with_where_to_go():
     assert "\n  agree with a single process: ddp, fsdp1-full\n" in text
     assert "\n  known to do the same there: ddp_unfreeze_after_wrap, zero_unfreeze_after_initialize\n" in text
     assert "faultline show ddp_unfreeze_after_wrap\n" in text
-    alone = shown([entry("diverges", "check/model/zero2/off/fp32/w2/cpu", signature="differs", detail="wrong")])
-    assert "\n  no strategy agrees\n" in alone and "known to do the same" not in alone, (
-        "twenty failures differ somewhere"
-    )
+    cells = [f"check/model/{strategy}/off/fp32/w2/cpu" for strategy in ("zero2", "zero3")]
+    alone = shown([entry("diverges", cell, signature="differs", detail="wrong") for cell in cells])
+    assert "\n  none of the 2 strategies that ran agrees with a single process\n" in alone
+    assert "known to do the same" not in alone, "twenty failures differ somewhere"
 
 
 @pytest.mark.slow

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from faultline import strategies
 from faultline.base.errors import TargetFailed
@@ -19,6 +21,7 @@ from faultline.runs.supervisor import RankServer
 
 pytestmark = pytest.mark.slow
 
+PARAMETERS = ROOT / "tests" / "support" / "parameters.py"
 OWN = ROOT / "tests" / "support" / "own_models.py"
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24}
 
@@ -58,6 +61,44 @@ def test_a_healthy_model_trains_in_bf16_and_on_any_number_of_ranks(run, precisio
     assert run("healthy", "zero2", precision=precision, world=world).outcome == "trains"
 
 
+# What each engine refuses, in its own words; the rest trains.
+REFUSED = {
+    ("sparse", "zero2"): "'aten::view' with arguments from the 'SparseCPU' backend",
+    ("sparse", "zero3"): "between dense and sparse Tensors is not implemented",
+    ("sparse", "fsdp1-full"): "reshape is not implemented for sparse tensors",
+    ("sparse", "fsdp2"): "with arguments from the 'SparseCPU' backend",
+    ("mixed", "zero2"): "must have the same dtype",
+    ("mixed", "zero3"): "len(set(t.dtype for t in tensors)) == 1",
+    ("complex_numbers", "zero2"): "must have the same dtype",
+    ("complex_numbers", "zero3"): "len(set(t.dtype for t in tensors)) == 1",
+    ("complex_numbers", "fsdp1-full"): "Cannot flatten integer dtype tensors",
+    ("scalar", "zero2"): "self.dim() cannot be 0 to view Float as Byte",
+    ("scalar", "zero3"): "self.dim() cannot be 0 to view Float as Byte",
+    ("scalar", "fsdp1-full"): "FSDP doesn't support scalar parameters",
+    ("scalar", "fsdp2"): "fully_shard doesn't support scalar parameters",
+    ("empty", "zero3"): "'status': 'NOT_AVAILABLE'",
+    ("empty", "fsdp1-full"): "unsharded_start_idx",
+    ("empty", "fsdp2"): "_chunk_cat expects non-empty tensor",
+    ("not_contiguous", "zero2"): "must be 1 to view Float as Byte",
+    ("not_contiguous", "zero3"): "must be 1 to view Float as Byte",
+    ("not_contiguous", "fsdp2"): "does not support non-contiguous parameters",
+    ("integers", "zero2"): "can't be cast to the desired output type Char",
+    ("integers", "fsdp1-full"): "Cannot flatten integer dtype tensors",
+}
+KINDS = (
+    *("sparse", "double", "mixed", "complex_numbers", "scalar", "empty", "not_contiguous", "integers", "one_storage"),
+)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_kind_of_parameter_trains_or_is_refused_by_the_engine(run, kind, strategy):
+    """Breaks when a model that is unusual ends in an error of ours, or is called wrong where it trains."""
+    result = run(f"{PARAMETERS}:{kind}", strategy)
+    words = REFUSED.get((kind, strategy), "")
+    assert result.outcome == ("raises" if words else "trains") and words in result.detail, result.detail
+
+
 def test_a_model_that_checkpoints_by_itself_is_taken_as_it_is(run):
     results = run("checkpoints_by_itself")
     assert results.outcome == "trains" and results.checked.facts.checkpointing == "non-reentrant"
@@ -71,6 +112,23 @@ def test_the_module_that_differs_first_is_named(run, strategy):
     assert results.outcome == "diverges"
     assert (results.finding.first.step, results.finding.first.phase) == (1, "forward")
     assert results.finding.first.module.startswith("layers.1"), "the second layer is at fault"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+def test_an_engine_that_copies_the_weights_of_one_rank_mends_what_ranks_build(run, strategy):
+    assert run("other_on_each_rank", strategy).outcome == "trains"
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1-full", "fsdp2"])
+def test_ranks_that_start_with_different_weights_are_named(run, strategy):
+    """Breaks when that is told as an error of the forward pass, which computes rightly with what it has."""
+    result = run("other_on_each_rank", strategy)
+    assert (result.outcome, result.signature) == ("diverges", "start-differs")
+    assert result.detail.startswith("ranks start with different weights: ")
+    assert (result.finding.first.step, result.finding.first.phase) == (0, "start")
+    console = Console(file=io.StringIO(), width=200)
+    view.show(console, "train.py:build", (), [result])
+    assert "rank 0's weights" in console.file.getvalue()
 
 
 def test_files_are_read_in_the_folder_of_who_asks(run, monkeypatch, tmp_path):
@@ -299,7 +357,7 @@ def test_an_adapter_that_fits_nothing_is_refused(run):
     ("what", "answer", "line"),
     [
         ("without_a_loss", r"return \(model, loss, batch\)", ""),
-        ("no_model", r"own_models.py:no_model gives an int: return a model, or \(model, loss, batch\)", ""),
+        ("no_model", r"the function returns an int: return a model, or \(model, loss, batch\)", ""),
         ("no_function", "the loss is a float: return a function", ""),
         ("no_number", "the loss is nan in one process already", ""),
         ("equal_rows", "give rows that differ", ""),

@@ -22,6 +22,39 @@ def test_a_pass_without_grad_is_no_checkpointing():
     assert watch.evidence()["checkpointing_seen"] == "off"
 
 
+@pytest.mark.parametrize("mode", ["off", "non-reentrant"])
+def test_a_part_without_grad_is_no_checkpointing(mode):
+    """Breaks when a model with a frozen tower or a target network is taken for one that checkpoints by itself."""
+    tower, head = Block().requires_grad_(False), Block()
+    model = torch.nn.ModuleList([tower, head])
+
+    def forward(x):
+        with torch.no_grad():
+            x = tower(x)
+        return checkpoint(head, x, use_reentrant=False) if mode != "off" else head(x)
+
+    watch = Watch(model)
+    with watch.training():
+        loss = forward(torch.ones(1, 2)).sum()
+    loss.backward()
+    watch.close()
+    assert watch.evidence()["checkpointing_seen"] == mode
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_pass_without_grad_through_checkpoints_is_none():
+    """Breaks when what an evaluation does is taken for training."""
+    model = torch.nn.ModuleList([Block()])
+    watch = Watch(model)
+    with watch.training():
+        with torch.no_grad():
+            reentrant(model[0], torch.ones(1, 2))
+        loss = model[0](torch.ones(1, 2)).sum()
+    loss.backward()
+    watch.close()
+    assert watch.evidence()["checkpointing_seen"] == "off"
+
+
 def test_a_segment_that_runs_without_grad_is():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     first = model[0].forward

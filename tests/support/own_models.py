@@ -33,6 +33,12 @@ def healthy():
     return Model(), loss, batch()
 
 
+def other_on_each_rank():
+    """Ranks that seed by their number: DDP and ZeRO copy the weights of one, FSDP keeps a shard of each."""
+    torch.manual_seed(int(os.environ.get("RANK", "0")))
+    return Model(), loss, batch()
+
+
 class Lists(Model):
     """Its layers are lists of parts."""
 

@@ -26,6 +26,7 @@ from faultline.scenario import LR, MOMENTUM, Scenario, mapped, to
 from faultline.strategies import ROWS, Setup
 from faultline.strategies.shared import SHARES, blocks
 
+HALF = (torch.bfloat16, torch.float16)
 LARGEST = 20_000_000  # parameters: what is checked here is trained several times over, on a CPU
 
 
@@ -39,10 +40,9 @@ class Module:
         file, function = Path(self.target.file), self.target.function
         with alone():
             built = _call(file, function, self.target.path) if function else tiny(file)
-        model, loss, batch = _parts(built, f"{file.name}:{function}")
-        types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-        cast = sorted(str(each).removeprefix("torch.") for each in types - {torch.float32})
-        model = ready(model.float() if cast else model, self.target.lora)
+        model, loss, batch = _parts(built)
+        cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
+        model = ready(model._apply(whole) if cast else model, self.target.lora)
         observer = Observer(model)
         observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if loss is None:
@@ -56,6 +56,11 @@ class Module:
             observer=observer,
             optimizer=of_all,
         )
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A weight or buffer in fp32, if it has half of that; a type that a model has for reasons of its own stays."""
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def shares(batch: Any, world: int, step: int, rank: int, world_size: int) -> list[tuple[int, Any]]:
@@ -165,7 +170,7 @@ def tiny(file: Path) -> Any:
     return build(lambda: cls(config).float(), seed=0)
 
 
-def _parts(built: Any, called: str) -> tuple[Any, Callable[..., Any] | None, Any]:
+def _parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
     """A model alone, which must bring its own loss, or with loss and batch."""
     model, loss, batch = built, None, None
     if isinstance(built, tuple | list) and len(built) == 3:
@@ -175,11 +180,11 @@ def _parts(built: Any, called: str) -> tuple[Any, Callable[..., Any] | None, Any
     elif hasattr(built, "forward") and not hasattr(built, "config"):
         raise Refused("the function returns a model without a loss: return (model, loss, batch)")
     if not isinstance(model, torch.nn.Module):
-        raise Refused(f"{called} gives {kind(model)}: return a model, or (model, loss, batch)")
+        raise Refused(f"the function returns {kind(model)}: return a model, or (model, loss, batch)")
     if loss is not None and not callable(loss):
         raise Refused(f"the loss is {kind(loss)}: return a function loss(model, batch) in its place")
     if hasattr(model, "_orig_mod"):
-        raise Refused(f"{called} gives a compiled model: return it as it was before torch.compile")
+        raise Refused("the function returns a compiled model: return it as it was before torch.compile")
     return model, loss, batch
 
 
@@ -206,7 +211,8 @@ def name_blocks(model: torch.nn.Module) -> None:
 
 def _wrappable(module: torch.nn.Module, model: torch.nn.Module) -> bool:
     """Whether it can be a unit: it has a forward pass and parameters of its own, and is of another class than all."""
-    if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict) or type(module) is type(model):
+    without_forward = type(module).forward is torch.nn.Module.forward  # lists of modules or parameters
+    if without_forward or type(module) is type(model):
         return False
     return any(True for _ in module.parameters()) and not getattr(module, SHARES, False)
 

@@ -1,0 +1,74 @@
+"""Remedies that are a strategy, a mode or a precision, judged by cells of the model itself."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from faultline.base.text import count, matches
+from faultline.cells.cell import Cell
+from faultline.cells.claims import NOT_RUN
+from faultline.check.findings import Group, fine, groups, place
+from faultline.observations.remedies import Fate
+from faultline.report import remedies as listed
+from faultline.runs.results import Result
+
+AXES = {"strategy", "checkpointing", "precision"}
+"""What a remedy can change about any model's cell."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A remedy with what the model's own cells did under it, as far as they were run."""
+
+    fate: Fate
+    results: tuple[Result, ...]
+
+    @property
+    def helped(self) -> int:
+        return sum(map(fine, self.results))
+
+    @property
+    def word(self) -> str:
+        """The verdict of the model's own cells; where there are none, the catalogue's."""
+        if not self.results:
+            return self.fate.word
+        return "verified" if self.helped == len(self.results) else "conditional" if self.helped else "refuted"
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """The verdict, the remedy and what speaks for it, the model's own cells first."""
+        [(word, text, cells)] = listed.rows([self.fate])
+        if not self.results:
+            return word, text, cells
+        mine = f"your model: {self.helped} of {count(len(self.results), 'cell')}"
+        return self.word, text, f"{mine}; in the catalogue {word}, {cells}"
+
+
+def tried(group: Group, results: Collection[Result]) -> list[Tried]:
+    """The remedies of a group, those first that help, and of these those that the model's own cells show."""
+    by_cell = {result.cell: result for result in results if result.outcome not in NOT_RUN}
+    every = [Tried(fate, tuple(by_cell[c] for c in changed(fate, group) if c in by_cell)) for fate in group.fates]
+    return sorted(every, key=lambda each: (listed.ORDER.index(each.word), not each.results))
+
+
+def changed(fate: Fate, group: Group) -> list[Cell]:
+    """The cells of the model in which a remedy is to be tried: those that go wrong, with what it changes."""
+    claim = fate.claim
+    if not {*claim.swap} <= AXES:
+        return []
+    where = {axis: pattern for axis, pattern in claim.where.items() if axis in AXES - {"precision"}}
+    swap: dict[str, Any] = {**claim.swap}
+    wrong = [result for form in group.forms for result in form.results]
+    cells = []
+    for result in wrong:
+        at = dict(zip(("strategy", "checkpointing"), place(result), strict=True))
+        if all(matches(at[axis], (pattern,)) for axis, pattern in where.items()):
+            cells.append(replace(result.cell, **swap))
+    return [cell for cell in dict.fromkeys(cells) if cell not in {result.cell for result in wrong}]
+
+
+def untried(results: Sequence[Result]) -> list[Cell]:
+    """The cells that remedies of what is wrong lead to, and that were not run."""
+    known = {result.cell for result in results}
+    cells = [cell for group in groups(results) for fate in group.fates for cell in changed(fate, group)]
+    return [cell for cell in dict.fromkeys(cells) if cell not in known]
