@@ -26,7 +26,7 @@ class Case:
     """A way in which a failure may arise in a project: the broken variants, and the cells that show it.
 
     `among` are all cells of the variants in the places that the project leaves. `holds` are the conditions that hold,
-    by what they are about; `open` are the ones that no file decides. `asks` says whether one of these is code, a trainer
+    by what they are about; `open` are those that no file decides. `asks` says whether one of them is code, a trainer
     that nothing names, or a setting that somebody has to make.
     """
 

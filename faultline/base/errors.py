@@ -24,7 +24,7 @@ class UsageError(FaultlineError):
 
 
 class NotInstalled(UsageError):
-    """Libraries under test that are not here; has their names in `lacking`. Who offers other ways to them names these."""
+    """Libraries under test that are not here: `lacking` has their names, and `ways` what else can be done."""
 
     def __init__(self, lacking: str, *ways: str) -> None:
         super().__init__(f"not installed here: {lacking}; {', or '.join(('install that beside Faultline', *ways))}")

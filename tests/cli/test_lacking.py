@@ -29,7 +29,7 @@ def light(monkeypatch):
 
 @pytest.mark.parametrize("module", ["ruff", "uv", "requests", "pypi_simple"])
 def test_whatever_is_missing_of_the_extra_is_named_with_its_pins(light, asked, module):
-    """Breaks when a dependency of the extra ends in a traceback, or the advice installs another project of this name."""
+    """Breaks when a lack of the extra ends in a traceback, or the advice installs another project of this name."""
 
     def fail(*_):
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
