@@ -149,13 +149,11 @@ def introduction(where: ExportedCell) -> str:
     ranks = "in one process" if cell.strategy == "single" else ranks
     checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
     variant = "" if where.variant.remedy == "broken" else f", variant {cell.variant}"
-    torchrun = f"torchrun --nproc_per_node {cell.world_size} repro.py"
     under = f"Run under {cell.strategy} {ranks} ({device}, {cell.precision})"
     run = f"{under}, {checkpointing} gradient checkpointing{variant}. {_events(where)}"
     lines = [
         *textwrap.wrap(run, WIDTH, break_long_words=False, break_on_hyphens=False),
         _records(where.failure),
-        f"`python repro.py`, or `{torchrun}`: REPRODUCED and exit code 0, or NOT REPRODUCED and 1.",
     ]
     return "\n".join(lines)
 

@@ -19,8 +19,7 @@ FORMAT = ("format", "--quiet", "--config", "format.skip-magic-trailing-comma=tru
 CHECK = ("check", "--quiet", "--select", "F821,F811,E9", "--output-format", "concise", *SHARED)
 MISSING = """
 except ImportError as error:
-    print(f"NOT TRIED: {error}; `uv run {sys.argv[0]}` installs what this file was made for")
-    sys.exit(125 if OPTIONS.git_bisect else 2)
+    PARSER.exit(ENDS[3], f"NOT TRIED: {error}; `uv run {sys.argv[0]}` installs what this file was made for\\n")
 
 """
 

@@ -81,7 +81,6 @@ def test_a_log_may_be_given_as_its_text(tmp_path):
     [
         ("train.lgo", "train.lgo can't be read"),
         ("my log.txt", "my log.txt can't be read"),
-        ("", "can't be read"),
         (ROOT, "name the logs in it"),
     ],
 )

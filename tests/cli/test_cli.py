@@ -139,7 +139,7 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_some_of_them(refused):
         (["--hepl"], "unknown option '--hepl'; did you mean --help?"),
         (["list", "--json"], "unknown option '--json', and none is like it"),
         (["show", "zero3*"], "did you mean zero3_dummy_loss or "),
-        (["run", "--cell", f"{DDP}/cup"], "did you mean cpu?"),
+        (["run", "--cell", f"{DDP}/cup"], "did you mean cpu or cuda?"),
         (["audit", "--python", "/bin/ls"], "/bin/ls is not a Python interpreter"),
         (["audit", "--failure", "zero3_dumy_loss"], "did you mean zero3_dummy_loss"),
         (["xyz"], "unknown command 'xyz': one of diagnose, check, "),

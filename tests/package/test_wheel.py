@@ -95,7 +95,10 @@ def test_the_base_install_answers_from_another_folder(base, tmp_path):
     ("words", "answer"),
     [
         (("run", "--failure", "rank0_only_save"), "not installed here: trl, torch"),
-        (("export", CELLS[0]), "needs ruff: install it with `pip install 'faultline[run]'`"),
+        (
+            ("export", CELLS[0]),
+            'needs pypi-simple, ruff and uv: pip install "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"',
+        ),
         (("report",), "start one with `faultline run`"),
         (("maintain", "bless"), "unknown command 'maintain'"),
     ],
