@@ -36,7 +36,7 @@ class Tried:
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """The verdict, the remedy and what speaks for it, the model's own cells first."""
+        """The verdict, the remedy and what counts for it, the model's own cells first."""
         [(word, text, cells)] = listed.rows([self.fate])
         if not self.results:
             return word, text, cells

@@ -77,7 +77,7 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
     text = " ".join(candidate.split())
     if sides.same(base, text):
         return Answer(text, base.name, (), Comparison(identical=True), stack=_line(sides.expected(base)))
-    names = (base.name, f"{text} on {is_safe_view.named(base.name)}")
+    names = (base.name, f"{text} on {base.name}")
     old = campaigns.resolved(campaign, names[0], base)
     changed_to = on(base, old.lock, text) if old.lock else None
     new = campaigns.resolved(campaign, names[1], changed_to) if changed_to else Measured(names[1])
@@ -86,7 +86,10 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
         campaigns.announce(campaign, cells, 2, f"{names[0]}, and {names[1]}; what changes runs again")
         old = campaigns.measure(campaign, names[0], base, [])
         new = campaigns.measure(campaign, names[1], changed_to, [])
-    unusable = next((f"{is_safe_view.named(each.name)}: {each.unusable}" for each in (old, new) if each.unusable), "")
+    known_as = is_safe_view.named(base.name)
+    unusable = f"{known_as}: {old.unusable}" if old.unusable else ""
+    if new.unusable and not unusable:
+        unusable = f"{text} on {known_as}: {new.unusable}"
     if not unusable and changed:
         comparison = compare(campaign, (old, new), cells)
     else:

@@ -291,7 +291,7 @@ def test_both_commands_give_one_answer_to_one_error():
     assert {(each.mechanism, each.sure) for each in (match, *other.several)} == {(match.mechanism, "likely")}
     text = shown([answer])
     assert f"likely: {matching.name_of(match, either)}  the same mechanism: {match.mechanism}" in text
-    assert all(f"{m.failure.name} if there is {m.distinguished_by}" in text for m in (match, *either))
+    assert all(f"{m.failure.name} if the run has {m.distinguished_by}" in text for m in (match, *either))
     assert match.failure.title not in text, "this model has no adapter"
     adapter = READY.replace("model.layers.1.mlp", "base_model.model.model.layers.1.mlp.down_proj.lora_B.default")
     answer = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=(error(adapter),))
@@ -330,7 +330,7 @@ def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_w
     assert [other.failure.name for other in group.either] == ["distillation_loss_over_ranks"]
     text = shown(matches)
     assert (
-        "distillation_loss_over_ranks if there is a loss of TRL's" in text and "divided by the number of ranks" in text
+        "distillation_loss_over_ranks if the run has a loss of TRL's" in text and "divided by the number of ranks" in text
     )
     twice = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", facts=TWICE, **halved)
     assert findings.recognised(twice)[0].failure.name != "zero_double_reduction"
