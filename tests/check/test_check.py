@@ -330,7 +330,8 @@ def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_w
     assert [other.failure.name for other in group.either] == ["distillation_loss_over_ranks"]
     text = shown(matches)
     assert (
-        "distillation_loss_over_ranks if the run has a loss of TRL's" in text and "divided by the number of ranks" in text
+        "distillation_loss_over_ranks if the run has a loss of TRL's" in text
+        and "divided by the number of ranks" in text
     )
     twice = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", facts=TWICE, **halved)
     assert findings.recognised(twice)[0].failure.name != "zero_double_reduction"
