@@ -40,8 +40,8 @@ class Tried:
         [(word, text, cells)] = listed.rows([self.fate])
         if not self.results:
             return word, text, cells
-        mine = f"your model: {self.helped} of {count(len(self.results), 'cell')}"
-        return self.word, text, f"{mine}; in the catalogue {word}, {cells}"
+        there = f"your model: {self.helped} of {count(len(self.results), 'cell')}"
+        return self.word, text, f"{there}; in the catalogue {word}, {cells}"
 
 
 def tried(group: Group, results: Collection[Result]) -> list[Tried]:

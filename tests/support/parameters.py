@@ -5,15 +5,15 @@ from torch import nn
 
 
 class Model(nn.Module):
-    """Adds what `more` makes of the input [B, 8], the tokens [B, 3] and the parameter `own` before its two layers."""
+    """Adds what `more` makes of the input [B, 8], the tokens [B, 3] and its `part` before its two layers."""
 
-    def __init__(self, own, more):
+    def __init__(self, part, more):
         super().__init__()
-        self.own, self.more = own, more
+        self.part, self.more = part, more
         self.first, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
 
     def forward(self, x, tokens):
-        return self.head(torch.tanh(self.first(x + self.more(self.own, x, tokens))))
+        return self.head(torch.tanh(self.first(x + self.more(self.part, x, tokens))))
 
 
 def loss(model, batch):
@@ -26,7 +26,7 @@ def batch(step, rank, world_size):
 
 
 def sparse():
-    return Model(nn.Embedding(16, 8, sparse=True), lambda own, x, tokens: own(tokens).mean(1)), loss, batch
+    return Model(nn.Embedding(16, 8, sparse=True), lambda part, x, tokens: part(tokens).mean(1)), loss, batch
 
 
 def double():
@@ -44,32 +44,32 @@ def double():
 
 
 def mixed():
-    return Model(nn.Linear(8, 8).double(), lambda own, x, tokens: own(x.double()).float()), loss, batch
+    return Model(nn.Linear(8, 8).double(), lambda part, x, tokens: part(x.double()).float()), loss, batch
 
 
 def complex_numbers():
-    own = nn.Parameter(torch.randn(8, dtype=torch.complex64))
-    return Model(own, lambda own, x, tokens: torch.fft.ifft(torch.fft.fft(x) * own).real), loss, batch
+    part = nn.Parameter(torch.randn(8, dtype=torch.complex64))
+    return Model(part, lambda part, x, tokens: torch.fft.ifft(torch.fft.fft(x) * part).real), loss, batch
 
 
 def scalar():
-    return Model(nn.Parameter(torch.tensor(0.5)), lambda own, x, tokens: x * own), loss, batch
+    return Model(nn.Parameter(torch.tensor(0.5)), lambda part, x, tokens: x * part), loss, batch
 
 
 def empty():
-    return Model(nn.Parameter(torch.empty(0, 8)), lambda own, x, tokens: own.sum()), loss, batch
+    return Model(nn.Parameter(torch.empty(0, 8)), lambda part, x, tokens: part.sum()), loss, batch
 
 
 def not_contiguous():
-    return Model(nn.Parameter(torch.randn(8, 8).t()), lambda own, x, tokens: x @ own), loss, batch
+    return Model(nn.Parameter(torch.randn(8, 8).t()), lambda part, x, tokens: x @ part), loss, batch
 
 
 def integers():
-    own = nn.Parameter(torch.randint(-3, 3, (8, 8), dtype=torch.int8), requires_grad=False)
-    return Model(own, lambda own, x, tokens: x @ own.float()), loss, batch
+    part = nn.Parameter(torch.randint(-3, 3, (8, 8), dtype=torch.int8), requires_grad=False)
+    return Model(part, lambda part, x, tokens: x @ part.float()), loss, batch
 
 
 def one_storage():
     whole = torch.randn(16, 8)
-    own = nn.ParameterList([whole[:8], whole[8:]])
-    return Model(own, lambda own, x, tokens: x @ own[0] + x @ own[1]), loss, batch
+    part = nn.ParameterList([whole[:8], whole[8:]])
+    return Model(part, lambda part, x, tokens: x @ part[0] + x @ part[1]), loss, batch
