@@ -29,6 +29,7 @@ class Diagnosis:
     cause    the error that the answer is about: the match's, or else the first cause
     silence  for a log without an error: steps without a gradient
     warned   for a log without an error: the warnings in it that failures print
+    cut      for a log without an error: the line in which a traceback begins, whose last line is missing
     empty    whether there was nothing to read
     """
 
@@ -41,6 +42,7 @@ class Diagnosis:
     silence: Silence | None = None
     warned: tuple[Warned, ...] = ()
     empty: bool = False
+    cut: Line | None = None
 
     @property
     def answer(self) -> str:
@@ -80,7 +82,7 @@ def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = N
             return answer if quoted.answer == NOT_THERE else quoted
         return answer
     silence, warned = intake.steps.silence(hints), intake.warnings.warned(hints)
-    return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty)
+    return Diagnosis(None, (), (), None, events, hints, silence, warned, intake.empty, intake.warnings.traceback)
 
 
 def decide(events: Events, cause: Event, hints: Hints) -> Diagnosis:

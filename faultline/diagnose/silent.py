@@ -32,7 +32,8 @@ _ALIKE = re.compile(r"['\"]reward_std['\"]: ?['\"]?0(?:\.0{0,20})?['\"]?[,}]")
 class Silence:
     """Steps without a gradient, from the first to the last line that logs one; `norm` is 0, nan, or both.
 
-    `failures` train so without an error, each under the strategies that the log leaves.
+    `failures` train so without an error on today's stack, each under the strategies that the log leaves; `earlier` did
+    so on older ones only.
     """
 
     norm: str
@@ -41,6 +42,7 @@ class Silence:
     first: int
     last: int
     failures: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Steps:
@@ -74,9 +76,11 @@ class Steps:
             return None
         first, last = self._lines
         wanted = [{"0": "unmoved", "nan": "nan"}[norm] for norm in self._norms]
-        by_name = {name: _silently(failure, wanted, hints) for name, failure in failures().items()}
-        alike = {name: names for name, names in by_name.items() if names}
-        return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number, alike)
+        every = {name: _silently(failure, wanted, hints) for name, failure in failures().items()}
+        today = {name: _silently(failure, wanted, hints, today=True) for name, failure in failures().items()}
+        earlier = {name: [each for each in names if each not in today[name]] for name, names in every.items()}
+        alike, before = ({name: names for name, names in by.items() if names} for by in (today, earlier))
+        return Silence(" or ".join(self._norms), self._count, last.file, first.number, last.number, alike, before)
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,12 @@ class Warnings:
     """Takes the lines of a log, and remembers the first with the warning of each failure that has one.
 
     A warning before a traceback is forgotten: that run raised, though the log may be cut before it says what.
+    `traceback` is the line in which the first one begins.
     """
 
     def __init__(self) -> None:
         self._first: dict[str, Warned] = {}
+        self.traceback: Line | None = None
 
     @property
     def words(self) -> str:
@@ -111,6 +117,7 @@ class Warnings:
         text = line.text[:LONGEST]
         if TRACEBACK in text:
             self._first.clear()
+            self.traceback = self.traceback or line
         for name, pattern, distinguished_by in _warnings():
             if name not in self._first and pattern.search(text):
                 self._first[name] = Warned(name, distinguished_by, text.strip(), line.file, line.number)
@@ -140,8 +147,8 @@ def _warning_words() -> str:
     return needed([re.escape(TRACEBACK), *(pattern.pattern for _, pattern, _ in _warnings())])
 
 
-def _silently(failure: Failure, signatures: Collection[str], hints: Hints) -> list[str]:
+def _silently(failure: Failure, signatures: Collection[str], hints: Hints, today: bool = False) -> list[str]:
     """The strategies under which a failure's cells end like this without an error, as far as the hints leave them."""
-    places = measured.silent(failure, signatures)
+    places = measured.silent_today(failure, signatures) if today else measured.silent(failure, signatures)
     names = {place[0] for place in places if fits(place, hints.strategies, hints.modes)}
     return sorted(names, key=strategies.names().index)

@@ -56,7 +56,9 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     reason = f"the same mechanism: {same}" if same else "the error alone doesn't show which failure it is"
     _headline(console, "One of several", reason, "bold yellow")
     for match, distinction in zip(every, several.distinctions(every), strict=True):
-        write_line(console, f"  {distinction}  [{count(several.runs(match), 'run')} ended so]")
+        runs = several.runs(match)
+        evidence = f"{count(runs, 'run')} ended so" if runs else "as its report says"
+        write_line(console, f"  {distinction}  [{evidence}]")
     write_line(console, "  If none of these holds, it is not in the catalogue.")
     console.print()
     _events(console, diagnosis)
@@ -102,9 +104,10 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Det
     if details.near:
         stack, outcomes = details.near
         versions = [f"{name} {stack.versions[name]}" for name in diagnosis.hints.versions if name in stack.versions]
-        did = [f"{count} of {sum(outcomes.values())} cells {outcome}" for outcome, count in outcomes.items()]
+        did = [f"{outcome} {number}" for outcome, number in outcomes.items()]
         measured_on = f"nearest measured stack {stack.name} ({one_line(', '.join(versions))})"
-        rows.append(("Your versions", f"{measured_on}: {', '.join(did)}"))
+        cells = count(sum(outcomes.values()), "cell")
+        rows.append(("Your versions", f"{measured_on}, of {cells}: {', '.join(did)}"))
     rows += [("Reproduce", here(command)) for command in details.commands]
     if details.export:
         rows.append(("Export", here(f"faultline export {details.export.id} -o repro.py")))
@@ -151,6 +154,9 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     none = "No error found in this log"
     if diagnosis.silence:
         return none, f"but grad_norm is {diagnosis.silence.norm} in every step that it logs"
+    if not diagnosis.cause and diagnosis.cut:
+        place = f"{one_line(diagnosis.cut.file)}:{diagnosis.cut.number}"
+        return none, f"but a traceback begins at {place}, and its last line names the error: paste that too"
     if not diagnosis.cause:
         return none, "but a line in it may be of a failure" if diagnosis.warned else ""
     if not diagnosis.cause.follows:
@@ -192,6 +198,10 @@ def _silent(console: Console, silence: Silence) -> None:
     parameters = silence.norm.replace("0", "parameters unmoved").replace("nan", "parameters nan")
     write_line(console, f"  These failures leave {parameters} without an error:")
     for name, names in silence.failures.items():
+        write_line(console, f"    {name}, under {grouped(names, strategies.names())}")
+    if silence.earlier:
+        write_line(console, "  On older releases only:")
+    for name, names in silence.earlier.items():
         write_line(console, f"    {name}, under {grouped(names, strategies.names())}")
     write_line(console, f"  For the details of one: {here('faultline show NAME')}")
     check = here("faultline check train.py:build")

@@ -116,12 +116,17 @@ def monthly(failure: str) -> Mapping[Cell, Sequence[Row | None]]:
 def silent(failure: Failure, signatures: Collection[str]) -> set[Place]:
     """The places in which broken cells diverged in one of some ways, on any stack."""
     wanted = {Did("diverges", signature) for signature in signatures}
-    today = {place(cell) for cell, did in outcomes(failure).items() if cell.broken and did in wanted}
-    return today | {
+    return silent_today(failure, signatures) | {
         place(cell)
         for cell, rows in store.rows(failure.name).items()
         if cell.broken and any(row.did in wanted for row in rows)
     }
+
+
+def silent_today(failure: Failure, signatures: Collection[str]) -> set[Place]:
+    """The places in which broken cells diverge in one of some ways on today's stack."""
+    wanted = {Did("diverges", signature) for signature in signatures}
+    return {place(cell) for cell, did in outcomes(failure).items() if cell.broken and did in wanted}
 
 
 @store.view

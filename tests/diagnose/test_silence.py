@@ -44,7 +44,7 @@ def like(answer):
 def test_steps_without_a_gradient_are_told(form, norm, expected):
     """Breaks when somebody whose run learns nothing hears that there is nothing in the log."""
     answer = diagnosed("Loading", *[form.format(norm)] * 5, "done")
-    assert answer.silence == Silence(expected, 5, "train.log", 2, 6, like(answer))
+    assert answer.silence == Silence(expected, 5, "train.log", 2, 6, like(answer), answer.silence.earlier)
     assert answer.named == "", "a guess was forced"
     assert f"grad_norm is {expected} in every step that it logs" in shown(answer) and "train.log:2-6" in shown(answer)
 
@@ -95,10 +95,21 @@ def test_rewards_are_told_apart_from_silence():
 def test_what_is_known_narrows_which_failures_do_so():
     """Breaks when a failure is named under a strategy where it was never seen to be silent."""
     steps = [FORMS[0].format("0.0")] * 4
-    assert like(diagnosed(*steps))["zero_double_reduction"] == ["fsdp1-full", "fsdp2", "fsdp2-no-reshard"]
-    assert like(diagnosed("fsdp_version: 2", *steps))["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"]
+    whole = diagnosed(*steps)
+    assert like(whole)["zero_double_reduction"] == ["fsdp1-full"]
+    assert whole.silence.earlier["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"], "transformers mended it"
+    assert "On older releases only:\n    zero0_bf16_loss_scale" in shown(whole)
+    narrowed = diagnosed("fsdp_version: 2", *steps)
+    assert narrowed.silence.earlier["zero_double_reduction"] == ["fsdp2", "fsdp2-no-reshard"]
+    assert "zero_double_reduction" not in like(narrowed)
     assert "zero_double_reduction" not in like(diagnosed("DistributedType.DEEPSPEED", *steps))
-    assert "fsdp_reference_model" in like(diagnosed(*[FORMS[0].format("nan")] * 4))
+    assert "fsdp_reference_model" in diagnosed(*[FORMS[0].format("nan")] * 4).silence.earlier
+
+
+def test_a_traceback_that_is_cut_is_asked_for_whole():
+    """Breaks when somebody who pasted half a traceback hears that nothing is wrong."""
+    answer = diagnosed("Loading", "Traceback (most recent call last):", '  File "train.py", line 3, in <module>')
+    assert "a traceback begins at train.log:2, and its last line names the error: paste that too" in shown(answer)
 
 
 WARNING = (
