@@ -17,7 +17,8 @@ class Details:
 
     reason    why a failure is no more than likely
     fates     remedies and what became of them, by cells of this `scope`
-    each      of several failures, those with a verified remedy and the first such, where none helps against all
+    each      of several failures, where none helps against all, the first remedy that is verified and the first that
+              helps in places, with the failure's name
     happens   where the failure ends with this error today
     near      the measured stack that is nearest to the log's versions, and how many cells had which outcome there
     commands  that reproduce the failure; `export` is the cell that shows it today
@@ -59,11 +60,12 @@ def details(diagnosis: Diagnosis) -> Details:
 
 
 def _each(several: Sequence[Match]) -> list[tuple[str, Fate]]:
-    verified = []
+    chosen = []
     for match in several:
         fates = remedies.fates(match.failure, match.signature, match.where)[0]
-        verified += [(match.failure.name, fate) for fate in fates if fate.word == "verified"][:1]
-    return verified
+        for word in ("verified", "conditional"):
+            chosen += [(match.failure.name, fate) for fate in fates if fate.word == word][:1]
+    return chosen
 
 
 def _why_likely(match: Match, hints: Hints) -> str:

@@ -70,7 +70,8 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     for verdict, text, cells in listed.rows(details.fates):
         write_line(console, f"  {verdict:<11}  {text}  [{cells}]")
     for name, fate in details.each:
-        write_line(console, f"  {name}: {fate.claim.text}")
+        [(verdict, text, cells)] = listed.rows([fate])
+        write_line(console, f"  {verdict:<11}  {name}: {text}  [{cells}]")
     console.print()
     _rows(console, [("Details", here(f"faultline show {match.failure.name}")) for match in every])
 
