@@ -60,9 +60,14 @@ def _kinds() -> list[tuple[re.Pattern[str], str]]:
         for signature, pattern in failure.errors.items()
         if signature not in failure.also_raises
     ]
-    beginnings = {
-        several.beginning(error): error.text.partition(":")[0]
+    return patterns + [(re.compile(re.escape(text), re.IGNORECASE), kind) for text, kind in beginnings().items()]
+
+
+def beginnings() -> dict[str, str]:
+    """How the messages begin that a failure may be one of several for, with the types of their errors."""
+    return {
+        text: error.text.partition(":")[0]
         for error in store.errors().values()
         if (failure := failures().get(error.failure)) and failure.recognition.of(error.signature).distinguished_by
+        if (text := several.beginning(error))
     }
-    return patterns + [(re.compile(re.escape(text), re.IGNORECASE), kind) for text, kind in beginnings.items() if text]

@@ -43,12 +43,12 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
 def _worded_so(failure: Failure, error: Error, text: str) -> bool:
     """Whether a text has the words of a recorded error, be it cut short; other numbers make no difference."""
-    message = _numberless(text.partition(": ")[2]).rstrip(" .…")
-    cut_short = len(message) >= SHORTEST and message in _numberless(error.text)
+    message = numberless(text.partition(": ")[2]).rstrip(" .…")
+    cut_short = len(message) >= SHORTEST and message in numberless(error.text)
     return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text, re.IGNORECASE))
 
 
-def _numberless(text: str) -> str:
+def numberless(text: str) -> str:
     """A text on one line, in which all numbers but 0 are alike: an empty shape is another thing."""
     return re.sub(r"[1-9]\d*", "N", one_line(text))
 

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterable
 
 from faultline import strategies
-from faultline.base.text import one_line
 from faultline.base.traces import VICTIM
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import Condition
 from faultline.cells.cell import CHECKPOINTING
-from faultline.diagnose import signs
+from faultline.diagnose import alone, signs
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.observations import matching, measured, several, store
@@ -25,10 +24,11 @@ def data() -> dict[str, object]:
     return {
         "errors": [_error(f, name) for f in failures().values() for name in _judged(f)],
         "recorded": [
-            [error.failure, error.signature, one_line(error.text)]
+            [error.failure, error.signature, several.numberless(error.text)]
             for error in store.errors().values()
             if error.failure in failures() and _distinguished(failures()[error.failure], error.signature)
         ],
+        "beginnings": [(text.lower(), kind) for text, kind in alone.beginnings().items()],
         "strategies": strategies.names(),
         "checkpointing": CHECKPOINTING,
         "ran": _rows(table("MESSAGES", "FRAMES")),

@@ -28,6 +28,7 @@ window.FAULTLINE.diagnose = (() => {
   for (const name of ["victim", "watchdog", "raised_in"]) signs[name] = regex(signs[name]);
 
   const oneLine = (text) => text.split(/\s+/).filter(Boolean).join(" ");
+  const numberless = (text) => oneLine(text).replace(/[1-9]\d*/g, "N");
   const holds = ({ present, absent }, text) => present.every((each) => each.test(text)) && !absent.some((each) => each.test(text));
   const met = (anyOf, text) => !anyOf.length || anyOf.some((each) => holds(each, text));
 
@@ -103,7 +104,7 @@ window.FAULTLINE.diagnose = (() => {
   };
   const possible = (text, excluded, hints) => {
     const every = new Map(excluded.map((match) => [match.error.failure, match]));
-    const message = oneLine(text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "").replace(/[ .…]+$/, "");
+    const message = numberless(text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "").replace(/[ .…]+$/, "");
     for (const [failure, signature, recorded] of known.recorded) {
       if (every.has(failure)) continue;
       const error = errors.find((each) => each.failure === failure && each.name === signature);
@@ -141,9 +142,10 @@ window.FAULTLINE.diagnose = (() => {
       else if (events.length) events.at(-1).open = false;
     }
     if (events.some((event) => !event.follows)) return events;
+    const beginning = (line) => known.beginnings.find(([words]) => line.toLowerCase().includes(words));
     for (const line of text.split("\n")) {
-      const words = errors.find((error) => error.own && error.pattern.test(line));
-      if (words && !signs.victim.test(line)) return [{ type: words.type, text: [words.type, line.trim()].filter(Boolean).join(": ") }, ...events];
+      const words = errors.find((error) => error.own && error.pattern.test(line)) ?? beginning(line);
+      if (words && !signs.victim.test(line)) return [{ type: words.type ?? words[1], text: [words.type ?? words[1], line.trim()].filter(Boolean).join(": ") }, ...events];
     }
     return events;
   };
