@@ -74,7 +74,7 @@ def models(
     /,
     *,
     places: Places = EVERYWHERE,
-    stack: Stack = "today",
+    stack: Annotated[Stack, Parameter(help="A stack of stacks/, or requirements.")] = "today",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest run of this kind.")] = False,
 ) -> int:
