@@ -83,7 +83,7 @@ def run(request: Request) -> int:
 def finish(folder: RunFolder) -> int:
     """Record a run and print its answer."""
     entries = folder.results()
-    rows = [models_page.summary(architecture, lora, found) for architecture, lora, found in by_model(entries)]
+    rows = [models_page.summary(architecture, lora, cells) for architecture, lora, cells in by_model(entries)]
     models_page.record(rows, folder.info().asked or TODAY, [*architectures()])
     print(models_page.rewrite())
     trained = [row for row in rows if not row.refused]

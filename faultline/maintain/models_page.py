@@ -62,26 +62,26 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.model} with LoRA" if self.lora else self.model
 
 
-def summary(architecture: Architecture, lora: bool, found: Sequence[Result]) -> Summary:
+def summary(architecture: Architecture, lora: bool, entries: Sequence[Result]) -> Summary:
     """The record of one model type from its results."""
-    refusal = next((result.detail for result in found if result.signature == REFUSED), "")
-    ran = [] if refusal else found
+    refusal = next((result.detail for result in entries if result.signature == REFUSED), "")
+    ran = [] if refusal else entries
     return Summary(
         model=architecture.model_type,
         model_class=architecture.model_class,
         kind=architecture.kind,
         lora=lora,
-        transformers=found[0].stack.get("transformers", ""),
+        transformers=entries[0].stack.get("transformers", ""),
         refused=refusal,
         outcomes={f"{each.cell.strategy}/{each.cell.checkpointing}": each.outcome for each in ran},
         differences=tuple(_differences(ran)),
-        not_fed=tuple(findings.facts_of(found).not_fed),
+        not_fed=tuple(findings.facts_of(entries).not_fed),
     )
 
 
-def _differences(found: Sequence[Result]) -> Iterable[Difference]:
-    among = [result.cell for result in found]
-    for group in findings.groups(found):
+def _differences(entries: Sequence[Result]) -> Iterable[Difference]:
+    among = [result.cell for result in entries]
+    for group in findings.groups(entries):
         failure = group.failure.name if group.failure else ""
         for form in group.forms:
             wrong = [result for result in form.results if not findings.fine(result)]
@@ -100,11 +100,11 @@ def read() -> list[Summary]:
 def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> None:
     """Write what was measured on a stack, in the order of `models`; it replaces older records of the same there."""
     fresh = {(each.model, each.lora): msgspec.structs.replace(each, stack=stack) for each in rows}
-    kept = [each for each in read() if each.stack != stack or (each.model, each.lora) not in fresh]
-    kept = [each for each in kept if each.model in models]
+    earlier = [each for each in read() if each.stack != stack or (each.model, each.lora) not in fresh]
+    earlier = [each for each in earlier if each.model in models]
     order = {name: number for number, name in enumerate(models)}
     every = sorted(
-        [*kept, *fresh.values()], key=lambda each: (each.stack != TODAY, each.stack, order[each.model], each.lora)
+        [*earlier, *fresh.values()], key=lambda each: (each.stack != TODAY, each.stack, order[each.model], each.lora)
     )
     RECORD.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in every))
 

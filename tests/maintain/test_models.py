@@ -43,7 +43,7 @@ def test_a_model_that_cannot_be_trained_is_listed_with_the_reason():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models.checked_cell, "run", refuse)
         result = models.run_cell({"qwen2": None}, SimpleNamespace(versions={}), None, cell())
-    made = models_page.summary(QWEN, lora=False, found=[result])
+    made = models_page.summary(QWEN, lora=False, entries=[result])
     assert (result.outcome, made.refused, made.outcomes) == ("impossible", "no batch could be made", {})
     assert "0 of 1 model type trained" in models_page.page([made])
     assert "- `qwen2`: no batch could be made" in models_page.page([made])
@@ -52,8 +52,8 @@ def test_a_model_that_cannot_be_trained_is_listed_with_the_reason():
 def test_a_difference_has_its_known_failure_and_its_place():
     """Breaks when a known failure is listed as a new one, or as one of all strategies."""
     wrong = entries.entry(cell(strategy="fsdp2", mode="reentrant"), "diverges", signature="unmoved", detail="moves not")
-    found = [entries.entry(cell(), "trains"), wrong]
-    made = models_page.summary(QWEN, lora=False, found=found)
+    cells = [entries.entry(cell(), "trains"), wrong]
+    made = models_page.summary(QWEN, lora=False, entries=cells)
     [difference] = made.differences
     assert (difference.failure, difference.did, difference.text) == ("", str(Did("diverges", "unmoved")), "moves not")
     assert difference.where == "fsdp2 (reentrant)" and difference.example == wrong.cell.id
@@ -82,8 +82,8 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     models_page.record([summary("llama", outcomes={"ddp/off": "raises"}), summary()], "today", order)
     models_page.record([summary("llama", outcomes={"ddp/off": "trains"})], "transformers==4.57.1", order)
     models_page.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
-    kept = [(each.stack, each.model, each.outcomes) for each in models_page.read()]
-    assert kept == [
+    records = [(each.stack, each.model, each.outcomes) for each in models_page.read()]
+    assert records == [
         ("today", "qwen2", {}),
         ("today", "llama", {"ddp/off": "hangs"}),
         ("transformers==4.57.1", "llama", {"ddp/off": "trains"}),
