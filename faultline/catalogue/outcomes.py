@@ -44,6 +44,7 @@ class Signature(StrEnum):
     UNMOVED = "unmoved"
     NAN = "nan"
     RANKS_DIFFER = "ranks-differ"
+    RESUMED_DIFFERS = "resumed-differs"
     CHECKPOINT_LACKS = "checkpoint-lacks"
     CHECKPOINT_DIFFERS = "checkpoint-differs"
     CHECKPOINT_UNTIED = "checkpoint-untied"

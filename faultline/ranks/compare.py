@@ -85,8 +85,8 @@ def digest(tensors: Tensors, before: str = "") -> str:
     return hashed.hexdigest()
 
 
-def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> list[Step]:
-    """The errors of each step.
+def compare(trace: Trace, reference: Trace, noise: Trace, precision: str, before: int = 0) -> list[Step]:
+    """The errors of each step, of a run that begins where the reference had `before` steps behind it.
 
     An error is relative, ``|x - r| / |r|`` in the Euclidean norm of one
     parameter, of its gradient or of its movement since the start. It is bad when
@@ -97,21 +97,21 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
     observed: those that are bad, in the order of their calls. `factors` are there where the first step is wrong.
     """
-    runs = (trace, reference, noise)
+    runs = ((trace, 0), (reference, before), (noise, before))
     size = {name: initial.norm().item() for name, initial in reference.initial.items()}
     steps = []
     for index in range(len(trace.weights)):
         step = Step()
-        sides = {"weights": [movement(run, index) for run in runs]}
+        sides = {"weights": [movement(run, at + index) for run, at in runs]}
         if trace.gradients[index]:
-            sides["gradients"] = [run.gradients[index] for run in runs]
+            sides["gradients"] = [run.gradients[at + index] for run, at in runs]
             step.gradients = _errors(step, "gradients", sides["gradients"], precision, {})
         step.weights = _errors(step, "weights", sides["weights"], precision, size)
         bad = {name.partition(":")[0] for name in step.bad} if not index else set()
         factors = {kind: factor(sides[kind][0], sides[kind][1], TOLERANCE[precision]) for kind in sorted(bad)}
         step.factors = {kind: times for kind, times in factors.items() if times}
         if trace.outputs and trace.outputs[index]:
-            outputs = [run.outputs[index] for run in runs]
+            outputs = [run.outputs[at + index] for run, at in runs]
             step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
         steps.append(step)
     return steps

@@ -105,6 +105,8 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
             return Ended([]), without_reference(reference.problem)
         with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
             job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject)
+            if cell.life != "straight":
+                return in_two_halves(server, job, lambda ended, half: oracle.judge(cell, failure, ended, half=half))
             ended = server.run(job)
             loaded = server.run(Job(cell.id, checkpoint=folder, load=True)) if os.listdir(folder) else None
         return ended, oracle.judge(cell, failure, ended, loaded)
@@ -113,6 +115,17 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
     expected = cells_expected.expect(rules(failure), cell, server.versions)
     verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
     return results.result(cell, judged, ended, server.versions, expected, verdict)
+
+
+def in_two_halves(server: RankServer, job: Job, judge: Callable[[Ended, int], Judgement]) -> tuple[Ended, Judgement]:
+    """Train half of a life and save; if that trains, have fresh ranks load and train on."""
+    with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
+        first = server.run(replace(job, checkpoint="", half=1, state=folder))
+        judged = judge(first, 1)
+        if judged.outcome is not Outcome.TRAINS:
+            return first, judged
+        second = server.run(replace(job, checkpoint="", half=2, state=folder))
+    return second, oracle.resumed(judge(second, 2), first, second)
 
 
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:
