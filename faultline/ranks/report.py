@@ -167,10 +167,12 @@ class Report:
 
     `started` has the relative errors of the weights that training began with, of those that are not the reference's.
     `entered` has a digest of each buffer as each step's first forward pass began.
+    `before` are the steps that earlier ranks had trained, of which `steps` has none.
     """
 
     rank: int = 0
     started: Mapping[str, float] = field(default_factory=dict)
+    before: int = 0
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class Report:
 
     def deviations(self) -> Iterator[tuple[Deviation, float | None]]:
         """Each error, with how many times the noise it is, if that excuses it."""
-        for number, step in enumerate(self.steps, 1):
+        for number, step in enumerate(self.steps, self.before + 1):
             for kind in KINDS:
                 for name, error in step.errors(kind).items():
                     yield Deviation(name, kind, number, self.rank, error), step.rounding.get(f"{kind}:{name}")

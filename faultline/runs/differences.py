@@ -63,7 +63,7 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
         for parameter, error in report.started.items():
             difference = Difference(0, report.rank, "start", parameter.rpartition(".")[0], error, parameter)
             places.append(((-1, 0, 0), difference))
-        for number, step in enumerate(report.steps):
+        for number, step in enumerate(report.steps, report.before):
             parameters = (name.rpartition(".")[0] for name in step.weights or step.gradients or ())
             at = {name: index for index, name in enumerate(order or dict.fromkeys(parameters))}
             for name, error in step.outputs.items():
