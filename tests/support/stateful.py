@@ -1,5 +1,7 @@
 """Models that change what they keep in their forward pass, and faults of what they keep."""
 
+import dataclasses
+
 import torch
 from torch import nn
 
@@ -33,23 +35,20 @@ class Counter(nn.Module):
         return self.layer(x) * (1 + 0.1 * self.calls) + 0.1 * self.count + 0.01 * len(self.seen)
 
 
-class Average(nn.Module):
+class Average(nn.Linear):
     """Keeps a moving average of its weights, in a buffer or in a frozen parameter, and computes with it."""
 
     def __init__(self, frozen):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
+        super().__init__(8, 8)
         if frozen:
             self.average = nn.Parameter(torch.zeros(8), requires_grad=False)
         else:
             self.register_buffer("average", torch.zeros(8))
 
     def forward(self, x):
-        x = self.layer(x)
         with torch.no_grad():
-            moved = 0.9 * self.average + 0.1 * self.layer.bias
-            self.average.copy_(moved)
-        return x + self.average
+            self.average.mul_(0.9).add_(0.1 * self.bias)
+        return super().forward(x) + self.average
 
 
 class Statistic(nn.Module):
@@ -103,8 +102,6 @@ def _after_each_step(change):
     """The wrapped model, of which `change(model, rank)` has its way after each step of the optimizer."""
 
     def wrapped(wrapped, setup):
-        import dataclasses
-
         def step():
             wrapped.step()
             change(getattr(wrapped.model, "module", wrapped.model), setup.rank)
