@@ -125,8 +125,8 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
     text = f"{error.type}: {error.message if error.message.strip() else error.line}"
     if error.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", error.message, rank)
-    if error.own and not is_victim(error.message):
-        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.own, text), rank)
+    if error.fault and not is_victim(error.message):
+        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.fault, text), rank)
     signature = failure.signature(text)
     if error.kind == CheckFailed.kind:
         signature = Signature.CHECK

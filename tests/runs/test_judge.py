@@ -217,7 +217,7 @@ def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
     """Breaks when a crash in the comparison is taken for an error that somebody's model raises."""
     ended = raised()
     failed = ended.ranks[1].report
-    failed.error = replace(failed.error, own="compare.py:95 in digest")  # codespell:ignore own
+    failed.error = replace(failed.error, fault="compare.py:95 in digest")
     judged = judge(CELL, FAILURE, ended)
     assert (judged.outcome, judged.signature) == ("invalid", outcomes.Signature.OWN_FAULT)
     assert judged.detail == "a fault of Faultline, not of the model: compare.py:95 in digest: Torn: apart"
