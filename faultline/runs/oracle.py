@@ -235,7 +235,8 @@ def placement_faults(reports: Sequence[Report]) -> list[str]:
 def differing(row: Deviation) -> str:
     """How far what a parameter was compared by is from the reference, relative to the reference's norm, in words."""
     what = {"gradients": "gradient", "weights": "update"}[row.kind]
-    return f"{what} of {row.parameter} differs by {percent(row.error)} (step {row.step}, rank {row.rank})"
+    off = "should be zero, and isn't" if math.isinf(float(row.error)) else f"differs by {percent(row.error)}"
+    return f"{what} of {row.parameter} {off} (step {row.step}, rank {row.rank})"
 
 
 def start(reports: Sequence[Report]) -> str:
