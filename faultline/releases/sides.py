@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError
-from faultline.base.packages import STACK
+from faultline.base.packages import NEEDED, STACK
 from faultline.base.text import listing, one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
@@ -62,7 +62,7 @@ def read(text: str, below: Mapping[str, str], taken: str) -> Side:
     words = text.split()
     a_file = os.path.isfile(text) or (len(words) == 1 and text.endswith(SUFFIXES) and "==" not in text)
     if text in requests.named() or not a_file:
-        if words and os.path.isdir(text):
+        if words and os.path.isdir(text) and text not in NEEDED:  # in a clone of trl, trl is still the package
             raise UsageError(f"{one_line(text)} is a folder: name its lock or requirements file")
         return Side(" ".join(words), text)
     document = files.read(Path(text))

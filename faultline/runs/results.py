@@ -151,7 +151,7 @@ def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:
     return RankResult(
         rank,
         end.exit,
-        RankError(error.type, error.message, error.traceback, error.own, error.kind) if error else None,
+        RankError(error.type, error.message, error.traceback, error.fault, error.kind) if error else None,
         end.evidence,
         tuple(report.losses),
         len(report.steps),

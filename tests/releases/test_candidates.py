@@ -318,3 +318,13 @@ def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     assert "**SAFE**" in (tmp_path / "README.md").read_text()
     assert asked("maintain", "replay", "good")[0] == 0
     assert asked("maintain", "replay", "goood")[0] == EXIT_USAGE
+
+
+def test_a_package_is_meant_in_its_own_clone(tmp_path, monkeypatch):
+    """Breaks when `is-safe trl` in a clone of TRL takes the folder `trl` for a side that lacks its file."""
+    (tmp_path / "trl").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert sides.read("trl", {}, "").text == "trl"
+    with pytest.raises(UsageError, match="is a folder"):
+        sides.read("mine", {}, "")
