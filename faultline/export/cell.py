@@ -87,7 +87,7 @@ class ExportedCell:
         """Whether the same training raises in a single process too, so that no strategy is its cause."""
         alone = replace(self.cell, strategy="single", world_size=1)
         rule = expected.first(expected.rules(self.failure), alone, measured.pinned())
-        return bool(rule) and rule.outcome == "raises"
+        return rule is not None and rule.outcome == "raises"
 
     @property
     def happens(self) -> str:
