@@ -37,7 +37,9 @@ class Side:
 
 def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     """The stack that is compared with, and what to know of it; an interpreter's packages are read, and not run."""
-    here, taken = versions_in(requests.base()), "as installed here"
+    pins = requests.base()
+    here = versions_in(pins)
+    taken = "as installed here" if pins == requests.installed() else "as in Faultline's own pins"
     if python:
         prefix = versions.of_python(python)
         name = f"the packages of {one_line(python)}"
