@@ -61,7 +61,7 @@ def same_start(group: Group) -> list[str]:
 
 
 def same_buffers(group: Group) -> list[str]:
-    """What gives all ranks the same buffers, where theirs differ."""
+    """What gives all ranks the same buffers, where ranks hold different ones."""
     there = [result for form in group.forms for result in form.results if result.signature == Signature.BUFFERS_APART]
     if not there:
         return []

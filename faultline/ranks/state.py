@@ -13,7 +13,7 @@ from faultline.strategies import Tensors
 from faultline.strategies.shared import clean
 
 OF_TORCH = frozenset(vars(torch.nn.Module()))
-RANKS = 2  # by whose rows a scenario's buffers are told apart: the usual world size
+RANKS = 2  # by whose rows a scenario's buffers are distinguished: the usual world size
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 

@@ -105,6 +105,18 @@ WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "
 BERT = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "hidden_dropout_prob": 0.1}
 T5 = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 512, "decoder_start_token_id": 0}
 VIT = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
+# Nothing but a type and a class: the rest is the default of transformers.
+DEFAULTS = [
+    {"architectures": [name], "model_type": kind}
+    for kind, name in (
+        ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+        ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+        ("clip", "CLIPModel"),
+        ("siglip", "SiglipModel"),
+        ("t5", "T5ForConditionalGeneration"),
+        ("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
+    )
+]
 CONFIGS = [QWEN2, GEMMA3, QWEN2_VL, MIXTRAL, DEEPSEEK_V3, QWEN2_AUDIO, WHISPER, BERT, T5, VIT]
 
 
@@ -128,6 +140,14 @@ def test_a_config_gives_a_small_model_of_its_class_that_learns(tmp_path, config)
     assert not idle, "parameters of a whole model have no gradient"
     tied = config.get("tie_word_embeddings", config["model_type"] in ("gemma3", "whisper", "t5"))
     assert bool(observer.tied(model)) == tied, "tying is part of a model's structure"
+
+
+@pytest.mark.parametrize("config", DEFAULTS, ids=lambda config: config["model_type"])
+def test_a_default_config_gets_a_whole_batch(tmp_path, config):
+    """Breaks when a type of model that people use a lot can only be checked with a batch of their own."""
+    batch, without = own_model_batch.of(made(tmp_path, config))
+    assert not without, "a part of the model was left out of the batch"
+    assert ("pixel_values" in batch) == (config["model_type"] not in ("t5", "granitemoehybrid"))
 
 
 def test_the_batch_of_a_model_with_eyes_has_pictures(tmp_path):

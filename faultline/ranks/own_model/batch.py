@@ -14,7 +14,7 @@ WIDTH = 12  # tokens of text in a row
 FRAMES = 64  # of a spectrogram
 GRID = 4  # patches to each side of an image, where the model leaves it open
 
-Batch = dict[str, torch.Tensor]
+Batch = dict[str, Any]
 
 
 def loss(model: Any, batch: Batch) -> Any:
@@ -57,6 +57,18 @@ def _image(model: Any) -> Batch:
     size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
     pixels = torch.randn(ROWS, config.num_channels, size, size)
     return {"pixel_values": pixels, "labels": torch.arange(ROWS) % config.num_labels}
+
+
+def _pairs(model: Any) -> Batch:
+    """For models that tell which text belongs to which picture: their loss is asked for."""
+    takes = inspect.signature(model.forward).parameters
+    if not {"return_loss", "pixel_values", "input_ids"} <= takes.keys():
+        raise NotTaken
+    vision = model.config.vision_config
+    size, highest = _number(vision, "image_size", GRID), model.config.get_text_config().vocab_size
+    ids = torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
+    pixels = torch.randn(ROWS, _number(vision, "num_channels", 3), size, size)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels, "return_loss": True}
 
 
 def _text(model: Any, *media: Callable[[Any], tuple[Batch, list[int]]]) -> Batch:
@@ -170,6 +182,7 @@ def _labels(model: Any, ids: torch.Tensor) -> Batch:
 
 
 MAKERS: dict[str, Callable[[Any], Batch]] = {  # the fullest first
+    "pictures with their texts": _pairs,
     "pictures and sound": lambda model: _text(model, _seen, _heard),
     "pictures": lambda model: _text(model, _seen),
     "sound": lambda model: _text(model, _heard),

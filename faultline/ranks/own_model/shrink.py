@@ -31,7 +31,10 @@ MOST: tuple[tuple[re.Pattern[str], int | None], ...] = tuple(
             r"(word_embed_proj_dim|hidden_size|d_model|n_embd|embed_dim|model_dim|hidden_dim|embedding_size|emb_dim|dim)",
             32,
         ),
-        (r".*_hidden_size|.*_hidden_dim|.*_embed_dim|output_dim|projection_dim|.*_projection_dim|out_hidden_size", 32),
+        (
+            r".*_hidden_size|.*_hidden_dim|.*_embed_dim|output_dim|projection_(dim|size)|.*_projection_dim|out_hidden_size",
+            32,
+        ),
         (r"max_position_embeddings|n_positions|max_sequence_length|max_seq_len|seq_length", 512),
         (r"max_source_positions", 16),
         (r"sliding_window|attention_chunk_size|window_size|local_attention", 8),
@@ -41,6 +44,7 @@ MOST: tuple[tuple[re.Pattern[str], int | None], ...] = tuple(
 VOCABULARY = 128
 PATCH, IMAGE = 4, 16  # pixels to a side: an image of 4 x 4 patches
 HEAD = 8  # the least that rotary embeddings of every kind can share out
+SECTIONS = (HEAD // 2 - 2, 1, 1)  # of them, for the time, height and width of a picture's place
 KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
 
 
@@ -148,4 +152,4 @@ def _heads(part: Config, small: Config) -> None:
             small[factors] = part[factors][: HEAD // 2]
     for rope in small.values():
         if isinstance(rope, dict) and "mrope_section" in rope:
-            rope["mrope_section"] = [HEAD // 2 - 2, 1, 1]
+            rope["mrope_section"] = list(SECTIONS)

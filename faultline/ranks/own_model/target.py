@@ -138,6 +138,11 @@ def tiny(file: Path) -> Any:
         )
     cls = getattr(transformers, name)
     config = type(config).from_dict(shrink.shrunk(config.to_dict()))
+    text = config.get_text_config()
+    if "mrope_section" in getattr(text, "ignore_keys_at_rope_validation", ()) and text.rope_parameters:
+        text.rope_parameters.setdefault("mrope_section", list(shrink.SECTIONS))  # else the class takes large ones
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # which a checkpoint brings else
     return build(lambda: cls(config).float(), seed=0)
 
 
