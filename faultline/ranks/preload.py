@@ -19,7 +19,7 @@ PRELOAD_IF_THERE = """
     deepspeed.runtime.zero.muon.muon_optimizer deepspeed.module_inject.auto_ep_layer deepspeed.comm.mori
     deepspeed.module_inject.auto_ep_presets.registry deepspeed.runtime.superoffload.superoffload_stage3
     deepspeed.ops.triton_ops torch.utils.serialization.config peft.utils.transformers_weight_conversion
-    torch.profiler._cupti_monitor torch._subclasses.schema_check_mode tiny_models.gemma3
+    torch.profiler._cupti_monitor torch._subclasses.schema_check_mode tiny_models.gemma3 tiny_models.kit
     torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks numpy.ctypeslib
     trl.experimental.a2po trl.experimental.gkd trl.experimental.gold trl.experimental.iw_opd
     trl.experimental.online_dpo trl.experimental.sdpo
