@@ -1,12 +1,15 @@
 """What several tests of the command line need, and what is said where there is no browser."""
 
 import os
+import sys
 
 import pytest
 from hypothesis import settings
 
 from faultline.cli import app
 from faultline.maintain import screenshots
+from faultline.runs import runner
+from faultline.runs.supervisor import RankServer
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
@@ -21,6 +24,19 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"the HTML pages were not tested ({len(skipped)} skipped): {screenshots.HINT}", yellow=True
         )
+
+
+@pytest.fixture(scope="session")
+def shared_server():
+    """A rank server for whatever only runs cells; it starts with the first of them, which takes 15 seconds."""
+    with RankServer(sys.executable) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def references(shared_server):
+    """References of the catalogue's cells, on the server that tests share."""
+    return runner.References(shared_server.folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """The oracle's arithmetic: gradients and weights of every step against the reference's."""
 
 import hashlib
+import io
 import math
+import mmap
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from faultline.ranks.report import Step
 
 Tensors = dict[str, torch.Tensor]
 
+ALIGNED = 64  # where a tensor begins in a file, as in memory
 EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 
 
@@ -58,20 +61,36 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays, which are read a hundred times as fast."""
+    """Pickles tensors as arrays, whose content stays outside: it is mapped, and not read."""
 
     def reducer_override(self, value: Any) -> Any:
         return (torch.from_numpy, (value.numpy(),)) if isinstance(value, torch.Tensor) else NotImplemented
 
 
 def write(value: Any, file: Path) -> None:
-    """Write what has copies of tensors in it, such as traces; a cell reads them in a few milliseconds."""
+    """Write what has copies of tensors in it, such as traces: sizes, the tensors in turn, then what has them."""
+    buffers: list[pickle.PickleBuffer] = []
+    content = io.BytesIO()
+    _Pickler(content, 5, buffer_callback=buffers.append).dump(value)
     with open(file, "wb") as stream:
-        _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
+        pickle.dump([each.raw().nbytes for each in buffers], stream)
+        for each in buffers:
+            stream.write(bytes(-stream.tell() % ALIGNED))
+            stream.write(each.raw())
+        stream.write(content.getbuffer())
 
 
 def read(file: Path) -> Any:
-    return pickle.loads(file.read_bytes())
+    """What was written, its tensors mapped from the file: ranks share its pages, and touch those that they compare."""
+    with open(file, "rb") as stream:
+        whole = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+        buffers = []
+        sizes, start = pickle.load(stream), stream.tell()
+        for size in sizes:
+            start += -start % ALIGNED
+            buffers.append(whole[start : start + size])
+            start += size
+    return pickle.loads(whole[start:], buffers=buffers)
 
 
 def perturb(model: torch.nn.Module, precision: str) -> None:
@@ -92,7 +111,7 @@ def digest(tensors: Tensors, before: str = "") -> str:
         hashed.update(name.encode())
         # A tensor of one number counts as contiguous with any stride, and then has no view as bytes: hence the copy.
         flat = tensors[name].reshape(-1).clone(memory_format=torch.contiguous_format)
-        hashed.update(flat.view(torch.uint8).numpy().tobytes())
+        hashed.update(flat.view(torch.uint8).numpy())
     return hashed.hexdigest()
 
 
@@ -119,7 +138,7 @@ def compare(
     `buffers` are those that are bad, held against what this rank's rows leave behind (see `truth`).
     """
     runs = ((trace, 0), (reference, before), (noise, before))
-    size = {name: initial.norm().item() for name, initial in reference.initial.items()}
+    size = dict(zip(reference.initial, _sizes([*reference.initial.values()]), strict=True))
     steps = []
     for index in range(len(trace.weights)):
         step = Step()
@@ -262,9 +281,18 @@ def movement(trace: Trace, index: int) -> Tensors:
     return {name: trace.weights[index][name] - initial for name, initial in trace.initial.items()}
 
 
-def _norms(names: Iterable[str], run: Tensors, reference: Tensors, noise: Tensors) -> Iterator[list[float]]:
+def _norms(names: Iterable[str], run: Tensors, reference: Tensors, noise: Tensors) -> list[tuple[float, ...]]:
     """For each name: norms of a run and of its reference, of their difference, and of the reference's noise."""
+    sides: tuple[list[torch.Tensor], ...] = ([], [], [])
     for name in names:
-        zeros = torch.zeros_like(run[name] if name in run else reference[name])
-        a, b, c = (side.get(name, zeros) for side in (run, reference, noise))
-        yield torch.stack([each.norm() for each in (a, b, a - b, c - b)]).tolist()
+        like = run[name] if name in run else reference[name]
+        for tensors, side in zip(sides, (run, reference, noise), strict=True):
+            tensors.append(side[name] if name in side else torch.zeros_like(like))
+    a, b, c = sides
+    compared = (a, b, torch._foreach_sub(a, b), torch._foreach_sub(c, b)) if a else ()
+    return list(zip(*map(_sizes, compared), strict=True))
+
+
+def _sizes(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """The norm of each, in one call for all: most have a few numbers, and a call takes longer than they do."""
+    return torch.stack(torch._foreach_norm(tensors)).tolist() if tensors else []

@@ -66,7 +66,7 @@ class Reader(TrainerCallback):
         self.run, self.trainer, self.strategy = run, trainer, strategies.family(run.cell.strategy)
         self.entry = state.Entry(trainer.model, compare.copy)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         run, trainer, evidence = self.run, self.trainer, self.run.report.evidence
         evidence |= self.strategy.evidence(trainer.model_wrapped)
         # Now: generation switches checkpointing off for a while, and may fail in it.
@@ -80,7 +80,7 @@ class Reader(TrainerCallback):
             evidence["batch_statistics"] = statistics
         self.entry.expect()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         trace = self.run.trace
         trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
         trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held)

@@ -17,7 +17,6 @@ from faultline.cells.cell import Cell
 from faultline.check import cell as checking
 from faultline.check import findings, target, view
 from faultline.runs.runner import References
-from faultline.runs.supervisor import RankServer
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +26,7 @@ QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_s
 
 
 @pytest.fixture(scope="module")
-def server():
-    with RankServer(sys.executable) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def run(server, tmp_path_factory):
+def run(shared_server, tmp_path_factory):
     """Check a function of own_models.py or of another file, or a config, in one cell."""
 
     def run(what, strategy="ddp", mode="off", precision="fp32", world=2, lora=""):
@@ -43,7 +36,7 @@ def run(server, tmp_path_factory):
         relevant = what if ":" in what else f"{OWN}:{what}"
         model = target.parse(str(folder) if isinstance(what, dict) else relevant, lora)
         cell = Cell("check", "model", strategy, mode, precision, world)
-        return checking.run(model, server, References(folder), cell)
+        return checking.run(model, shared_server, References(folder), cell)
 
     return run
 

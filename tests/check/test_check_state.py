@@ -1,7 +1,5 @@
 """What a model keeps is held against one process and between ranks: faults of it are found, and healthy models pass."""
 
-import sys
-
 import pytest
 
 from faultline.base.paths import ROOT
@@ -11,7 +9,6 @@ from faultline.check import target
 from faultline.ranks.job import Job
 from faultline.runs import oracle
 from faultline.runs.runner import References
-from faultline.runs.supervisor import RankServer
 
 pytestmark = pytest.mark.slow
 
@@ -21,21 +18,20 @@ ALONE = ("zero2", "zero3", "fsdp1-full", "fsdp2")  # each rank keeps buffers of 
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(shared_server, tmp_path_factory):
     """The judgement of a model of stateful.py under a strategy, with a fault of that file."""
-    with RankServer(sys.executable) as server:
-        references = References(tmp_path_factory.mktemp("references"))
+    references = References(tmp_path_factory.mktemp("references"))
 
-        def run(model, strategy, fault="", mode="off", world=2):
-            cell = Cell("check", model, strategy, mode, "fp32", world)
-            asked = target.parse(f"{FILE}:{model}", "").for_ranks(world)
-            reference = references.file(server, cell, asked)
-            assert not reference.problem, reference.problem
-            inject = f"{FILE}:{fault}" if fault else ""
-            ended = server.run(Job(cell.id, world, reference=str(reference.file), target=asked, inject=inject))
-            return oracle.judge(cell, checking.CHECKED, ended)
+    def run(model, strategy, fault="", mode="off", world=2):
+        cell = Cell("check", model, strategy, mode, "fp32", world)
+        asked = target.parse(f"{FILE}:{model}", "").for_ranks(world)
+        reference = references.file(shared_server, cell, asked)
+        assert not reference.problem, reference.problem
+        inject = f"{FILE}:{fault}" if fault else ""
+        ended = shared_server.run(Job(cell.id, world, reference=str(reference.file), target=asked, inject=inject))
+        return oracle.judge(cell, checking.CHECKED, ended)
 
-        yield run
+    return run
 
 
 @pytest.mark.parametrize("strategy", ENGINES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from faultline.base.paths import REPROS
@@ -11,8 +9,6 @@ from faultline.catalogue import loading
 from faultline.cells.cell import Cell
 from faultline.maintain import bench
 from faultline.ranks.job import Job
-from faultline.runs import runner
-from faultline.runs.supervisor import RankServer
 
 
 @pytest.mark.parametrize("strategy", bench.STRATEGIES)
@@ -26,16 +22,14 @@ def test_the_cells_that_are_timed_train_and_save_nothing(strategy):
 
 
 @pytest.mark.slow
-def test_a_cell_through_accelerate_can_be_timed_in_ranks_that_have_run_it():
+def test_a_cell_through_accelerate_can_be_timed_in_ranks_that_have_run_it(shared_server, references):
     """Breaks when `make bench` ends in an error, or times a second run under another strategy than the first."""
-    with RankServer(sys.executable) as ranks:
-        references = runner.References(ranks.folder)
-        for strategy in bench.STRATEGIES:
-            cell = Cell("fsdp_reference_model", "helper", strategy)
-            reference = references.file(ranks, cell)
-            assert not reference.problem
-            jobs = [Job(cell.id, 2, reference=str(reference.file), times=times) for times in (1, 2)]
-            once, again = ([end.report for end in ranks.run(job).ranks] for job in jobs)
-            assert [report.error for report in again] == [None, None]
-            for key in ("digests", "evidence"):
-                assert [getattr(report, key) for report in again] == [getattr(report, key) for report in once], key
+    for strategy in bench.STRATEGIES:
+        cell = Cell("fsdp_reference_model", "helper", strategy)
+        reference = references.file(shared_server, cell)
+        assert not reference.problem
+        jobs = [Job(cell.id, 2, reference=str(reference.file), times=times) for times in (1, 2)]
+        once, again = ([end.report for end in shared_server.run(job).ranks] for job in jobs)
+        assert [report.error for report in again] == [None, None]
+        for key in ("digests", "evidence"):
+            assert [getattr(report, key) for report in again] == [getattr(report, key) for report in once], key

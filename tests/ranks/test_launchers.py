@@ -12,7 +12,6 @@ from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.runs import runner
-from faultline.runs.supervisor import RankServer
 from faultline.strategies import Setup
 from faultline.trainers import config_file
 
@@ -21,11 +20,10 @@ pytestmark = pytest.mark.slow
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with RankServer(sys.executable) as ranks:
-        ranks.start()
-        yield ranks
+@pytest.fixture
+def server(shared_server):
+    shared_server.start()
+    return shared_server
 
 
 def a_job(server, cell):

@@ -1,7 +1,5 @@
 """A resumed life is held against the same steps in a row: what a checkpoint loses is found, and a whole one trains."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ from faultline.cells.selection import Selection, select
 from faultline.ranks.report import Report
 from faultline.runs import life, oracle, runner
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, RankEnd, RankServer
+from faultline.runs.supervisor import Ended, RankEnd
 
 FAULTS = ROOT / "tests" / "support" / "faults.py"
 USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]
@@ -67,11 +65,9 @@ def test_a_half_that_shows_no_checkpoint_is_invalid():
     assert "rank 0: nothing was saved" in doubts[0] and "rank 0: it did not resume" in doubts[1]
 
 
-@pytest.fixture(scope="module")
-def run():
-    with RankServer(sys.executable) as server:
-        references = runner.References(server.folder)
-        yield lambda cell, change="": runner.run_cell(server, references, cell, change and f"{FAULTS}:{change}")
+@pytest.fixture
+def run(shared_server, references):
+    return lambda cell, change="": runner.run_cell(shared_server, references, cell, change and f"{FAULTS}:{change}")
 
 
 @pytest.mark.slow

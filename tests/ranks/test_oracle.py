@@ -2,7 +2,6 @@
 
 import fnmatch
 import re
-import sys
 
 import pytest
 
@@ -15,7 +14,6 @@ from faultline.cells import expected, rules
 from faultline.cells.cell import Cell
 from faultline.observations import measured
 from faultline.runs import runner
-from faultline.runs.supervisor import RankServer
 from tests.support.faults import ADAPTER
 
 pytestmark = pytest.mark.slow
@@ -120,16 +118,14 @@ ELSEWHERE = {
 }
 
 
-@pytest.fixture(scope="module")
-def run():
+@pytest.fixture
+def run(shared_server, references):
     """Run a cell with a change to it, and give back its result."""
-    with RankServer(sys.executable) as server:
-        references = runner.References(server.folder)
 
-        def run(cell, change=None):
-            return runner.run_cell(server, references, cell, f"{FAULTS}:{change}" if change else None)
+    def run(cell, change=None):
+        return runner.run_cell(shared_server, references, cell, f"{FAULTS}:{change}" if change else None)
 
-        yield run
+    return run
 
 
 def everywhere(*faults):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -20,7 +19,6 @@ from faultline.cells.cell import STEPS, Cell
 from faultline.ranks import main
 from faultline.ranks.run import Run
 from faultline.runs import runner
-from faultline.runs.supervisor import RankServer
 from faultline.scenario import Scenario, building
 from faultline.strategies import Setup, shared, zero
 from faultline.strategies.shared import blocks, clean, named
@@ -209,15 +207,13 @@ def test_weights_without_a_master_are_read_as_they_are(monkeypatch, stage):
 
 
 @pytest.mark.slow
-def test_zero_reads_weights_that_were_unfrozen_behind_its_back():
+def test_zero_reads_weights_that_were_unfrozen_behind_its_back(shared_server, references):
     """The same with DeepSpeed's own engines: breaks when the cells raise in our reading instead of showing that
     nothing moved."""
-    with RankServer(sys.executable) as server:
-        references = runner.References(server.folder)
-        for strategy in ("zero0", "zero3"):
-            cell = Cell("zero_unfreeze_after_initialize", "broken", strategy, precision="bf16")
-            entry = runner.run_cell(server, references, cell)
-            assert entry.outcome in ("trains", "diverges"), f"{strategy}: {entry.detail}"
+    for strategy in ("zero0", "zero3"):
+        cell = Cell("zero_unfreeze_after_initialize", "broken", strategy, precision="bf16")
+        entry = runner.run_cell(shared_server, references, cell)
+        assert entry.outcome in ("trains", "diverges"), f"{strategy}: {entry.detail}"
 
 
 @pytest.fixture
