@@ -82,3 +82,21 @@ def test_a_finding_is_said_with_what_it_means():
         "first differs: step 1, in the backward pass, head (head.w), by 50 %, on rank 0",
     ]
     assert Finding().words == []
+
+
+OFF = {"bad": ["weights:a.w"]}
+STILL = {**OFF, "unmoved": ["a.w"]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "unmoved"),
+    [
+        ([STILL, STILL, STILL], ("a.w",)),
+        ([{}, STILL, STILL], ("a.w",)),  # in the first step the reference doesn't move it either
+        ([STILL, OFF, OFF], ()),
+        ([OFF, OFF, STILL], ()),
+    ],
+)
+def test_a_weight_that_moves_in_some_step_is_not_said_to_never_move(steps, unmoved):
+    """Breaks when a step that one rank left out is called a weight that never moves."""
+    assert differences.finding(CELL, ranks(*steps)).unmoved == unmoved
