@@ -31,7 +31,8 @@ MEANWHILE = "\nDuring handling of the above exception, another exception occurre
 def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
     """One cell's result, with what only a check adds.
 
-    `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where one process can't train the target.
+    `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where
+    one process can't train the target.
     """
     model, facts = target.for_ranks(cell.world_size), Facts()
 

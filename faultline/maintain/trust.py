@@ -119,9 +119,11 @@ def ordered(cases: Iterable[Case], workers: int) -> list[Cell]:
     cases, cells = [*cases], []
     for start in range(0, len(cases), workers):
         for strategy in sampling.under():
-            for case in cases[start : start + workers]:
-                if not case.fault or truth.injectable(case.spec, case.fault, strategy):
-                    cells.append(Cell(case.name, "model", strategy))
+            cells += [
+                Cell(case.name, "model", strategy)
+                for case in cases[start : start + workers]
+                if not case.fault or truth.injectable(case.spec, case.fault, strategy)
+            ]
     return cells
 
 

@@ -17,13 +17,16 @@ NAMED = {
     **dict.fromkeys(("factor", "row", "lost", "loss", "rows", "unreduced"), Signature.DIFFERS),
     **dict.fromkeys(("rate", "momentum", "skipped", "stale", "untied"), Signature.DIFFERS),
     **dict.fromkeys(("zero", "frozen"), Signature.UNMOVED),
-    **{"nan": Signature.NAN, "start": Signature.START_DIFFERS, "bit": Signature.RANKS_DIFFER},
+    "nan": Signature.NAN,
+    "start": Signature.START_DIFFERS,
+    "bit": Signature.RANKS_DIFFER,
 }
 """What a fault of each kind has to be called."""
 PHASES = {
     **dict.fromkeys(("factor", "row", "lost", "unreduced"), "backward"),
     **dict.fromkeys(("momentum", "skipped", "stale"), "update"),
-    **{"rows": "forward", "start": "start"},
+    "rows": "forward",
+    "start": "start",
 }
 """Where it has to be seen first, if that is known."""
 

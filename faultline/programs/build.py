@@ -82,13 +82,16 @@ class Model(nn.Module):
             hidden = hidden + (self.left if self._goes_left(x) else self.right)(hidden)
         if spec.no_grad == "tower":
             with torch.no_grad():
-                hidden = hidden + torch.tanh(self.tower(x))
+                features = torch.tanh(self.tower(x))
+            hidden = hidden + features
         if spec.buffer != "none":
             hidden = hidden + self.offset
         if spec.state in ("count", "average"):
             with torch.no_grad():
                 self.seen.copy_(self.seen + 1 if spec.state == "count" else 0.9 * self.seen + 0.1 * hidden.mean(0))
         value = packed(hidden, spec.output)
+        if spec.container == "sequence":
+            return self.head(unpacked(self.blocks(value)))
         for number, block in enumerate(self.in_order()):
             for _ in range(1 if number else spec.calls):
                 value = self._through(block, value, number)

@@ -60,6 +60,10 @@ def sensible(spec: Spec) -> Spec:
         plain["tied"] = "nothing"
     if spec.sparse and spec.tied == "head":
         plain["tied"] = "nothing"  # the gradients of both uses can't be added in one process either
+    if spec.container == "sequence":  # which is called as a whole
+        plain |= {"calls": 1, "checkpoint": "none"}
+    if spec.linear_units:  # of which some would be gathered, and others not
+        plain["method"] = "forward"
     if spec.method == "block":
         plain["checkpoint"] = "none"
     if spec.checkpoint == "reentrant":

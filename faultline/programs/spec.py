@@ -66,6 +66,18 @@ class Spec:
         return {name: getattr(self, name) for name, values in VALUES.items() if getattr(self, name) != values[0]}
 
     @property
+    def linear_units(self) -> bool:
+        """Whether linear layers are FSDP units by themselves (see `target.name_blocks`), and not only blocks."""
+        alone = self.container in ("sequence", "dict", "attributes")
+        return alone or self.block == "experts" or self.dtype == "mixed"
+
+    @property
+    def bare_blocks(self) -> bool:
+        """Whether blocks are FSDP units with parameters that are in no smaller one."""
+        rest = self.block in ("norm", "convolution") or self.state == "batchnorm"
+        return self.container in ("list", "nested", "attributes") and (rest or not self.linear_units)
+
+    @property
     def words(self) -> str:
         """The spec in a line, as a person reads it: ``layers 3, shared, tied head (seed 7)``."""
         parts = [name if value is True else f"{name} {value}" for name, value in self.features.items()]

@@ -36,7 +36,49 @@ def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISE
     return Rule(where, tuple(strategies.split()), outcome, words, why)
 
 
-RULES: Sequence[Rule] = ()
+SHARD = (
+    "mat2 must be a matrix|mixed torch.Tensor and DTensor|expected 1D|must match the size|[Ss]hape|dimension|setStorage"
+)
+"""How torch refuses what is still sharded when it is used."""
+DTYPES = r"must have the same dtype|len\(set\(t\.dtype for t in tensors\)\) == 1|uniform|Cannot flatten integer dtype"
+VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
+
+RULES: Sequence[Rule] = (
+    rule("ddp", "Expected to have finished reduction", "DDP waits for a gradient of every parameter", spare=True),
+    rule("fsdp1*", SHARD, "FSDP1 wraps one of the places of a module", shared=True, bare_blocks=True),
+    rule("zero3", "invalid gradient at index", "outside of a forward pass, a weight is empty", loss="weight penalty"),
+    rule("fsdp*", SHARD, "a block's parameters are gathered by its forward pass", method="block"),
+    rule("ddp", "has no attribute 'score'", "DDP has none of its model's methods", method="model"),
+    rule("fsdp*", SHARD, "the root's parameters are gathered by its forward pass", method="model"),
+    rule(
+        "fsdp*", r"head\.bias", "FSDP makes other parameters, without their hooks", Outcome.DIVERGES, hook="parameter"
+    ),
+    rule("ddp", "Expected to have finished reduction", "DDP waits for all parameters", branch=("data", "rank")),
+    rule(
+        "zero2", "left|right", "the ranks reduce other parameters together", Outcome.DIVERGES, branch=("data", "rank")
+    ),
+    rule("zero3", "Detected a disagreement", "the ranks gather other parameters", branch=("data", "rank")),
+    rule(
+        "fsdp2", "left|right", "the ranks reduce other parameters together", Outcome.DIVERGES, branch=("data", "rank")
+    ),
+    rule("zero2", "list index out of range", "its hooks take the first backward pass for the step's", twice=True),
+    rule("zero3", SHARD, "the parameters are partitioned again before the second backward pass", twice=True),
+    rule("fsdp*", "setStorage", "the parameters are sharded again before the second backward pass", twice=True),
+    rule("zero2", "'aten::view' with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True),
+    rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True),
+    rule("fsdp1*", "reshape is not implemented for sparse", "no sparse gradients", sparse=True),
+    rule("fsdp2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True),
+    rule("zero*", DTYPES, "one type in a bucket", dtype=("float64", "mixed", "complex")),
+    rule("fsdp1*", DTYPES, "one type in a flat parameter", dtype=("float64", "mixed", "complex", "integer")),
+    rule("fsdp2", "uniform", "one type in a group", dtype=("float64", "mixed", "complex", "integer")),
+    rule("zero2", "can't be cast to the desired output type Char", "integers have no gradient", dtype="integer"),
+    rule("zero* fsdp*", VIEW, "a tensor without a dimension can't be sharded", shape="scalar"),
+    rule("zero3", "'NOT_AVAILABLE'", "an empty parameter has no status", shape="empty"),
+    rule("fsdp1*", "unsharded_start_idx", "an empty parameter has no place in a flat one", shape="empty"),
+    rule("fsdp2", "_chunk_cat expects non-empty tensor", "an empty parameter has no rows", shape="empty"),
+    rule("zero*", VIEW, "only contiguous parameters", shape="transposed"),
+    rule("fsdp2", "does not support non-contiguous parameters", "only contiguous parameters", shape="transposed"),
+)
 
 
 def known(spec: Spec, strategy: str) -> list[Rule]:
