@@ -56,7 +56,12 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         ended = server.run(job)
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
-        return ended, oracle.judge(as_is, CHECKED, ended, order=facts.order)
+        judged = oracle.judge(as_is, CHECKED, ended, order=facts.order)
+        if judged.outcome is Outcome.INVALID and any(report.error for report in _reports(ended)):
+            # What is refused before its first forward pass had no time to show the mode.
+            before = oracle.judge(cell, CHECKED, ended, order=facts.order)
+            judged = before if before.outcome is Outcome.RAISES else judged
+        return ended, judged
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)

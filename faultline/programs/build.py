@@ -24,6 +24,7 @@ class Model(nn.Module):
         self.first = nn.Linear(INPUTS, width)
         if spec.sparse or spec.tied == "head":
             self.embed = nn.Embedding(VOCABULARY, width, sparse=spec.sparse)
+            nn.init.normal_(self.embed.weight, std=0.3)
         if spec.dtype != "float32" or spec.shape != "usual":
             self.unusual = Unusual(spec)
         if spec.branch != "none":
@@ -89,6 +90,8 @@ class Model(nn.Module):
         if spec.state in ("count", "average"):
             with torch.no_grad():
                 self.seen.copy_(self.seen + 1 if spec.state == "count" else 0.9 * self.seen + 0.1 * hidden.mean(0))
+        if spec.no_grad == "part":
+            hidden = hidden.detach()
         value = packed(hidden, spec.output)
         if spec.container == "sequence":
             return self.head(unpacked(self.blocks(value)))
@@ -150,7 +153,7 @@ def loss(spec: Spec, model: Any, batch: Batch) -> torch.Tensor:
     total = (output - batch["y"]).pow(2).mean()
     if spec.twice:
         (slope,) = torch.autograd.grad(total, x, create_graph=True)
-        total = total + slope.pow(2).sum()
+        total = total + 0.01 * slope.pow(2).sum()
     if spec.no_grad == "target":
         with torch.no_grad():
             wanted = run(x, batch["tokens"]).roll(1, -1)

@@ -24,7 +24,8 @@ def held(model: Any) -> list[torch.Tensor]:
 def unreduced_in_ddp(model: Any, setup: Setup, at_fault: Callable[[], bool]) -> None:
     """Have DDP leave a rank its local gradients while it is at fault; its peers get the mean as always."""
 
-    def relevant(state: Any, bucket: Any) -> Any:
+    # torch refuses a hook with other annotations than these.
+    def relevant(state: Any, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
         local = bucket.buffer().clone()
         summed = torch.distributed.all_reduce(bucket.buffer().div_(setup.world_size), async_op=True).get_future()
         return summed.then(lambda future: local if at_fault() else future.value()[0])

@@ -136,7 +136,7 @@ def _in_scenario(fault: Fault, clock: Clock, built: Scenario, setup: Setup) -> S
                 return None
             return original(*args, **kwargs)
 
-        made.step = step  # type: ignore[method-assign]
+        made.step = step
         return made
 
     if fault.kind == "loss":

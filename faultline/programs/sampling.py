@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from faultline import strategies
 from faultline.programs import fault as faults
@@ -53,20 +54,26 @@ def sample(choose: random.Random) -> Spec:
 
 def sensible(spec: Spec) -> Spec:
     """The spec without features that say nothing together with others."""
-    plain: dict[str, object] = {}
+    plain: dict[str, Any] = {}
     if spec.layers == 1 or spec.tied == "blocks":
         plain["shared"] = False
     if spec.layers == 1 and spec.tied == "blocks":
         plain["tied"] = "nothing"
     if spec.sparse and spec.tied == "head":
         plain["tied"] = "nothing"  # the gradients of both uses can't be added in one process either
+    if spec.no_grad == "part":  # of which something has to train, and whose input gets no gradient
+        plain |= {"twice": False}
+        plain |= {"frozen": "nothing"} if spec.frozen == "first" else {}
+        plain |= {"checkpoint": "none"} if spec.checkpoint == "reentrant" else {}
     if spec.container == "sequence":  # which is called as a whole
         plain |= {"calls": 1, "checkpoint": "none"}
+    if spec.dtype == "complex":
+        plain["shape"] = "usual"  # which engines refuse together, and each by itself
     if spec.linear_units:  # of which some would be gathered, and others not
         plain["method"] = "forward"
     if spec.method == "block":
         plain["checkpoint"] = "none"
-    if spec.checkpoint == "reentrant":
+    if spec.checkpoint == "reentrant" and spec.no_grad != "part":
         # It takes no gradient of a gradient, and sees no tensor in a dictionary.
         plain |= {"twice": False, "frozen": "nothing" if spec.frozen == "first" else spec.frozen, "output": "tensor"}
     if spec.checkpoint != "none" and spec.state == "batchnorm":
@@ -98,7 +105,7 @@ def weights(spec: Spec) -> list[str]:
         inner = inner[1:]
     if spec.frozen == "block" and not (spec.shared and spec.layers > 1):
         inner = inner[:-1]
-    first = ["first"] if spec.frozen != "first" else []
+    first = ["first"] if spec.frozen != "first" and spec.no_grad != "part" else []
     head = ["head"] if spec.tied != "head" and spec.loss != "weight penalty" else []
     return [*first, *inner, *head]
 

@@ -23,7 +23,8 @@ class Spec:
     - `block`: what a block has before its linear layer; `container`: what holds the blocks; `output`: what they return
     - `shared`: the last block is the first one; `tied`: the head has the embedding's weight, or two blocks have one
     - `calls` of the first block in a forward pass; `spare`: a layer that nothing uses
-    - `frozen`: which parameters don't train; `no_grad`: what runs without a graph
+    - `frozen`: which parameters don't train; `no_grad`: what runs without a graph, such as
+      a part that trains
     - `buffer`, `state`: a buffer that stays, and one that each forward pass changes
     - `dtype`, `shape`, `sparse`: one more parameter that is unusual in that
     - `branch`: one of two layers runs, by a rank's rows or by its number; `rows`: how unequal ranks' shares are
@@ -44,7 +45,7 @@ class Spec:
     calls: int = _one_of(1, 2, 3)
     spare: bool = _one_of(False, True)
     frozen: str = _one_of("nothing", "first", "biases", "block")
-    no_grad: str = _one_of("nothing", "tower", "target")
+    no_grad: str = _one_of("nothing", "tower", "target", "part")
     buffer: str = _one_of("none", "constant", "unsaved")
     state: str = _one_of("none", "count", "average", "batchnorm")
     dtype: str = _one_of("float32", "float64", "bfloat16", "complex", "integer", "mixed")
@@ -66,16 +67,28 @@ class Spec:
         return {name: getattr(self, name) for name, values in VALUES.items() if getattr(self, name) != values[0]}
 
     @property
+    def parts_are_units(self) -> bool:
+        """Whether the model has no list of modules, so that all its parts are FSDP units (see `target.name_blocks`)."""
+        lists = self.container in ("list", "nested") or self.block == "experts" or self.dtype == "mixed"
+        return not lists
+
+    @property
     def linear_units(self) -> bool:
-        """Whether linear layers are FSDP units by themselves (see `target.name_blocks`), and not only blocks."""
-        alone = self.container in ("sequence", "dict", "attributes")
-        return alone or self.block == "experts" or self.dtype == "mixed"
+        """Whether linear layers are FSDP units by themselves, and not only blocks."""
+        return self.parts_are_units or self.block == "experts" or self.dtype == "mixed"
 
     @property
     def bare_blocks(self) -> bool:
         """Whether blocks are FSDP units with parameters that are in no smaller one."""
+        units = self.container in ("list", "nested") or (self.container == "attributes" and self.parts_are_units)
         rest = self.block in ("norm", "convolution") or self.state == "batchnorm"
-        return self.container in ("list", "nested", "attributes") and (rest or not self.linear_units)
+        return units and (rest or not self.linear_units)
+
+    @property
+    def reused(self) -> bool:
+        """Whether a parameter of the first block takes part in several places of a step."""
+        several = self.calls > 1 or self.tied == "blocks" or (self.shared and self.layers > 1)
+        return several or self.loss == "two passes"
 
     @property
     def words(self) -> str:
