@@ -83,12 +83,17 @@ class Figures:
 
 
 def run(request: Request) -> int:
-    """Run the proof and print its figures: exit code 1 if a bar is not held."""
+    """Run the proof and print its figures: exit code 1 if a bar is not held.
+
+    Going on with one, cells that it has are judged anew, by what is known today; a case that the sampler makes otherwise
+    today has another name, and runs.
+    """
     cases = chosen(request)
     cells = ordered(cases.values(), request.workers)
     if request.resume:
         folder = storage.latest_run(kind=KIND)
-        had = folders.resumable(folder, cells, versions())
+        folders.same_stack(folder, versions())
+        had = [entry for entry in folders.entries(folder) if entry.cell in {*cells}]
     else:
         folder, had = storage.new_run(kind=KIND), []
         asked = {"healthy": request.healthy, "faulty": request.faulty, "seed": request.seed}
@@ -99,7 +104,7 @@ def run(request: Request) -> int:
         go = runs(cases, Path(programs))
         folders.measure(left, request.workers, folder, had, run=go, wrong=WRONG)
     folder.describe(finished=True)
-    entries = folder.results()
+    entries = [entry for entry in folder.results() if entry.cell in {*cells}]
     figures = measured(cases, entries)
     show(cases, entries, figures)
     print(f"results: {folder.shown}/cells.jsonl")

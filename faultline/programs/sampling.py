@@ -9,7 +9,7 @@ from faultline import strategies
 from faultline.programs import fault as faults
 from faultline.programs import truth
 from faultline.programs.fault import Fault
-from faultline.programs.spec import VALUES, Spec, blocks
+from faultline.programs.spec import VALUES, Spec, blocks, digest
 
 SHARE = 0.12  # of the features that a spec has: with more, one that an engine refuses hides all others
 FACTORS = (0.25, 0.5, 2.0, 3.0)
@@ -18,16 +18,22 @@ TRIES = 200
 
 @dataclass(frozen=True)
 class Case:
-    """A spec, healthy or with one fault in it."""
+    """A spec, healthy or with one fault in it; its name is another one where a newer sampler makes another case."""
 
     name: str
     spec: Spec
     fault: Fault | None = None
 
 
+def case(name: str, spec: Spec, fault: Fault | None = None) -> Case:
+    """A case whose name ends with a digest of what it is."""
+    content = spec.digest if not fault else digest(spec.to_json() + fault.to_json())
+    return Case(f"{name}-{content}", spec, fault)
+
+
 def healthy(seed: int, number: int) -> Case:
     """One healthy case."""
-    return Case(f"healthy-{seed}-{number:04}", sample(random.Random(f"healthy/{seed}/{number}")))
+    return case(f"healthy-{seed}-{number:04}", sample(random.Random(f"healthy/{seed}/{number}")))
 
 
 def faulty(seed: int, number: int, under: Sequence[str]) -> Case:
@@ -39,7 +45,7 @@ def faulty(seed: int, number: int, under: Sequence[str]) -> Case:
         spec = sample(choose)
         fault = seeded(kind, spec, choose)
         if fault and any(truth.injectable(spec, fault, name) for name in under):
-            return Case(f"faulty-{seed}-{number:04}", spec, fault)
+            return case(f"faulty-{seed}-{number:04}", spec, fault)
     raise LookupError(f"no spec of {TRIES} can have a fault of kind {kind}")
 
 

@@ -99,7 +99,7 @@ class Spec:
     @property
     def digest(self) -> str:
         """Short, and another one for any other spec."""
-        return hashlib.blake2b(self.to_json().encode(), digest_size=5).hexdigest()
+        return digest(self.to_json())
 
     def to_json(self) -> str:
         """The seed and what is not plain, which `parse` reads."""
@@ -112,6 +112,11 @@ class Spec:
         for name, value in self.features.items():
             for plainer in VALUES[name][1 : VALUES[name].index(value)]:
                 yield dataclasses.replace(self, **{name: plainer})
+
+
+def digest(text: str) -> str:
+    """A text's, as ten hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
 VALUES: Mapping[str, tuple[Any, ...]] = {
