@@ -85,8 +85,8 @@ class Figures:
 def run(request: Request) -> int:
     """Run the proof and print its figures: exit code 1 if a bar is not held.
 
-    Going on with one, cells that it has are judged anew, by what is known today; a case that the sampler makes otherwise
-    today has another name, and runs.
+    Going on with one, cells that it has are judged anew, by what is known today. A case that the sampler makes
+    otherwise today has another name, and runs.
     """
     cases = chosen(request)
     cells = ordered(cases.values(), request.workers)
@@ -94,6 +94,7 @@ def run(request: Request) -> int:
         folder = storage.latest_run(kind=KIND)
         folders.same_stack(folder, versions())
         had = [entry for entry in folders.entries(folder) if entry.cell in {*cells}]
+        folder.describe(cells=tuple(cell.id for cell in cells))
     else:
         folder, had = storage.new_run(kind=KIND), []
         asked = {"healthy": request.healthy, "faulty": request.faulty, "seed": request.seed}

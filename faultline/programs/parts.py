@@ -32,7 +32,7 @@ def unpacked(output: Any) -> torch.Tensor:
 
 
 class Half(torch.autograd.Function):
-    """A function of one's own: half of its input, with a backward pass that is written by hand."""
+    """Half of its input, as an autograd function whose backward pass is written by hand."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
