@@ -16,7 +16,7 @@ from faultline.cells.expected import Expectation
 from faultline.check.target import Target
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
-from faultline.runs import oracle, results, runner
+from faultline.runs import life, oracle, results, runner
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import Ended, RankServer
@@ -53,15 +53,21 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
                 " compared: the model draws random numbers (functional dropout?); switch that off"
             )
         job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model, inject=inject)
-        ended = server.run(job)
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
-        judged = oracle.judge(as_is, CHECKED, ended, order=facts.order)
-        if judged.outcome is Outcome.INVALID and any(report.error for report in _reports(ended)):
-            # What is refused before its first forward pass had no time to show the mode.
-            before = oracle.judge(cell, CHECKED, ended, order=facts.order)
-            judged = before if before.outcome is Outcome.RAISES else judged
-        return ended, judged
+
+        def judge(ended: Ended, half: int = 0) -> oracle.Judgement:
+            judged = oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half)
+            if judged.outcome is Outcome.INVALID and any(report.error for report in _reports(ended)):
+                # What is refused before its first forward pass had no time to show the mode.
+                before = oracle.judge(cell, CHECKED, ended, order=facts.order, half=half)
+                return before if before.outcome is Outcome.RAISES else judged
+            return judged
+
+        if cell.life != "straight":
+            return life.in_two_halves(server, job, judge)
+        ended = server.run(job)
+        return ended, judge(ended)
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)

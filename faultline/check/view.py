@@ -252,8 +252,12 @@ def command(target: str, options: Sequence[str], result: Result) -> str:
     words = ["faultline", "check", plain(target), *map(plain, options)]
     cell = result.cell
     words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]
-    others = {"precision": (cell.precision, "fp32"), "world": (cell.world_size, default_world(cell))}
-    for axis, (value, usual) in {**others, "device": (cell.device, "cpu")}.items():
+    others: dict[str, tuple[object, object]] = {
+        "precision": (cell.precision, "fp32"),
+        "world": (cell.world_size, default_world(cell)),
+    }
+    others |= {"life": (cell.life, "straight"), "device": (cell.device, "cpu")}
+    for axis, (value, usual) in others.items():
         words += [f"--{axis}", str(value)] if value != usual else []
     return here(shlex.join(words))
 

@@ -8,7 +8,18 @@ from typing import Any
 
 from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
+from faultline.strategies.shared import (
+    all_gather,
+    clean,
+    load_shards,
+    named,
+    nbytes,
+    no_sync,
+    plain_backward,
+    save_shards,
+    stepped,
+    units,
+)
 
 ORDER = 3
 CASTS = True
@@ -61,7 +72,11 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         device_id=setup.device,
         use_orig_params=True,
     )
-    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
+    stepping = stepped(optimizer(model), setup)
+    return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
+
+
+save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:

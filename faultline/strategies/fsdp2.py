@@ -9,7 +9,16 @@ from typing import Any
 
 from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import all_gather, named, nbytes, plain_backward, plain_step, units
+from faultline.strategies.shared import (
+    all_gather,
+    load_shards,
+    named,
+    nbytes,
+    plain_backward,
+    save_shards,
+    stepped,
+    units,
+)
 
 ORDER = 4
 CASTS = True
@@ -62,7 +71,11 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         model.set_requires_gradient_sync(last)
         return nullcontext()
 
-    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=accumulate)
+    stepping = stepped(optimizer(model), setup)
+    return Wrapped(model, plain_backward(setup.micro_batches), accumulate=accumulate, **stepping)
+
+
+save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
