@@ -1,5 +1,6 @@
 """The proof of `check`: models whose truth is known by construction, healthy and with a seeded fault."""
 
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -117,6 +118,7 @@ def chosen(request: Request) -> dict[str, Case]:
     under = sampling.under()
     cases = [sampling.healthy(request.seed, number) for number in range(request.healthy)]
     cases += [sampling.faulty(request.seed, number, under) for number in range(request.faulty)]
+    random.Random(request.seed).shuffle(cases)  # what an interruption leaves is of both kinds
     return {case.name: case for case in cases}
 
 

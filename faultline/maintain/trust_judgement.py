@@ -20,6 +20,7 @@ NAMED = {
     "nan": Signature.NAN,
     "start": Signature.START_DIFFERS,
     "bit": Signature.RANKS_DIFFER,
+    "buffer": Signature.BUFFERS_APART,
 }
 """What a fault of each kind has to be called."""
 PHASES = {
@@ -62,6 +63,8 @@ def names(fault: Fault, entry: Result) -> bool:
         return weight in finding.unmoved
     if fault.kind == "untied":
         return any(weight in group for group in entry.checked.apart)
+    if fault.kind == "buffer":
+        return fault.module in finding.apart
     if fault.kind == "bit":
         return True
     if fault.kind == "nan":

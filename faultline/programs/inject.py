@@ -78,6 +78,8 @@ def _in_model(fault: Fault, clock: Clock, model: nn.Module) -> None:
     if fault.kind == "untied":
         head: Any = model.get_submodule(fault.module)
         head.weight = nn.Parameter(head.weight.detach().clone())
+    if fault.kind == "buffer" and distributed.get_rank() == FAULTY:
+        model.get_buffer(fault.module).add_(0.5)
     if fault.kind not in OF_WEIGHT:
         return
     layer: Any = model.get_submodule(fault.module)

@@ -92,6 +92,8 @@ def seeded(kind: str, spec: Spec, choose: random.Random) -> Fault | None:
     step = choose.randint(1, 3)
     if kind == "untied":
         return Fault(kind, "head") if spec.tied == "head" and spec.frozen == "nothing" else None
+    if kind == "buffer":
+        return Fault(kind, "offset") if spec.buffer != "none" else None
     if kind in faults.OF_WEIGHT:
         modules = weights(spec)
         step = step if kind in ("factor", "row", "lost", "nan") else 1

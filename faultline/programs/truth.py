@@ -13,6 +13,9 @@ from faultline.programs.spec import Spec
 SHARDED = ("zero3", "fsdp1-full", "fsdp2")
 """Where ranks gather the same shards, and so can't hold different weights."""
 
+BROADCASTING = ("ddp",)
+"""Where all ranks get the buffers of rank 0 before each forward pass."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -41,6 +44,7 @@ SHARD = (
 )
 """How torch refuses what is still sharded when it is used."""
 DTYPES = r"must have the same dtype|len\(set\(t\.dtype for t in tensors\)\) == 1|uniform|Cannot flatten integer dtype"
+APART = "buffers differ between ranks"
 BRANCHES = "data", "rank"
 VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
 
@@ -64,6 +68,7 @@ RULES: Sequence[Rule] = (
     rule("ddp", "mark a variable ready only once", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero2", "already been reduced", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
+    rule("zero* fsdp*", APART, "no buffer is broadcast", Outcome.DIVERGES, state=("average", "batchnorm")),
     rule("zero2", "list index out of range", "its hooks take the first backward pass for the step's", twice=True),
     rule("zero3", SHARD, "the parameters are partitioned again before the second backward pass", twice=True),
     rule("fsdp*", f"{SHARD}|_will_engine_execute_node", "parameters are sharded before the second pass", twice=True),
@@ -76,7 +81,7 @@ RULES: Sequence[Rule] = (
     rule("fsdp*", DTYPES, "one type in a group", dtype="float64", linear_units=False),
     rule("fsdp2", "uniform", "one type in a group", dtype="complex", parts_are_units=False),
     rule("zero* fsdp*", VIEW, "a tensor without a dimension can't be sharded", shape="scalar"),
-    rule("zero3", "'NOT_AVAILABLE'", "an empty parameter has no status", shape="empty"),
+    rule("zero3", "'NOT_AVAILABLE'|expected a non-empty list", "an empty parameter has no status", shape="empty"),
     rule("fsdp1*", "unsharded_start_idx", "an empty parameter has no place in a flat one", shape="empty"),
     rule("fsdp2", "_chunk_cat expects non-empty tensor", "an empty parameter has no rows", shape="empty"),
     rule("zero*", VIEW, "only contiguous parameters", shape="transposed"),
@@ -102,4 +107,5 @@ def agrees(spec: Spec, strategy: str, outcome: str, text: str) -> bool:
 def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
     """Whether a fault can be seeded into a spec under a strategy: that trains, and its ranks can differ where they
     have to."""
-    return not known(spec, strategy) and not (fault.kind == "bit" and strategy in SHARDED)
+    mended = (fault.kind == "bit" and strategy in SHARDED) or (fault.kind == "buffer" and strategy in BROADCASTING)
+    return not known(spec, strategy) and not mended
