@@ -102,13 +102,15 @@ def run(request: Request) -> int:
         folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
     done = {entry.cell for entry in had}
     left = [cell for cell in cells if cell not in done]
-    with tempfile.TemporaryDirectory(prefix="faultline-") as programs:
-        go = runs(cases, Path(programs))
-        folders.measure(left, request.workers, folder, had, run=go, wrong=WRONG)
-    folder.describe(finished=True)
-    entries = [entry for entry in folder.results() if entry.cell in {*cells}]
-    figures = measured(cases, entries)
-    show(cases, entries, figures)
+    try:
+        with tempfile.TemporaryDirectory(prefix="faultline-") as programs:
+            go = runs(cases, Path(programs))
+            folders.measure(left, request.workers, folder, had, run=go, wrong=WRONG)
+        folder.describe(finished=True)
+    finally:  # after an interruption, of what ran until then
+        entries = [entry for entry in folder.results() if entry.cell in {*cells}]
+        figures = measured(cases, entries)
+        show(cases, entries, figures)
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_AS_EXPECTED if figures.holds else EXIT_UNEXPECTED
 

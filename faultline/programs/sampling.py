@@ -77,6 +77,8 @@ def sensible(spec: Spec) -> Spec:
         plain["shape"] = "usual"  # which engines refuse together, and each by itself
     if spec.linear_units:  # of which some would be gathered, and others not
         plain["method"] = "forward"
+    if spec.frozen == "biases" and spec.hook == "parameter":
+        plain["hook"] = "none"  # it is a bias's
     if spec.method == "block":
         plain["checkpoint"] = "none"
     if spec.checkpoint == "reentrant" and spec.no_grad != "part":

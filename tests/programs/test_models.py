@@ -25,7 +25,7 @@ def test_every_feature_trains_in_one_process(name, value):
     assert total.isfinite()
 
 
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", range(150))
 def test_a_fault_finds_its_weight_in_the_model(number):
     """Breaks when the sampler names a weight that the model doesn't have, or that gets no gradient."""
     spec = sampling.sample(random.Random(number))
