@@ -28,10 +28,10 @@ class Trace:
     """
 
     initial: Tensors = field(default_factory=dict)
-    held: Tensors = field(default_factory=dict)
     gradients: list[Tensors] = field(default_factory=list)
     weights: list[Tensors] = field(default_factory=list)
     outputs: list[Tensors] = field(default_factory=list)
+    held: Tensors = field(default_factory=dict)
     buffers: list[Tensors] = field(default_factory=list)
     entered: list[Tensors] = field(default_factory=list)
     shares: list[list[Tensors]] = field(default_factory=list)

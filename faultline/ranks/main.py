@@ -185,7 +185,8 @@ def train_scenario(run: Run) -> None:
         watch.close()
         report.evidence |= watch.evidence()
         if built.observer:
-            report.facts = built.observer.facts()
+            normalising = tuple(report.evidence.get("batch_statistics", ()))
+            report.facts = replace(built.observer.facts(), batch_statistics=normalising)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:

@@ -117,6 +117,7 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `entered`: the classes of the model and of what is around it whose forward passes ran
     - `unequal`: modules that run for some ranks' rows only
+    - `batch_statistics`: modules that normalise by the statistics of a rank's rows
     - `tied`: the names of one parameter; `apart`: those of them that aren't one any more
     - `order`: all modules as they run; `inside`: the innermost module whose forward pass did not end
     - `not_fed`: what a made-up batch leaves out, and why; `cast`: the types of weights that were made fp32
@@ -133,6 +134,7 @@ class Facts:
     unfrozen: Names = ()
     entered: Names = ()
     unequal: Names = ()
+    batch_statistics: Names = ()
     tied: tuple[Names, ...] = ()
     apart: tuple[Names, ...] = ()
     order: Names = ()
@@ -184,9 +186,13 @@ class Report:
     checkpoint: Checkpoint | None = None
     seconds: float = 0.0
 
+    def numbered(self) -> Iterator[tuple[int, Step]]:
+        """Each step with its number in the whole life, from 1."""
+        return iter(enumerate(self.steps, self.before + 1))
+
     def deviations(self) -> Iterator[tuple[Deviation, float | None]]:
         """Each error, with how many times the noise it is, if that excuses it."""
-        for number, step in enumerate(self.steps, self.before + 1):
+        for number, step in self.numbered():
             for kind in KINDS:
                 for name, error in step.errors(kind).items():
                     yield Deviation(name, kind, number, self.rank, error), step.rounding.get(f"{kind}:{name}")

@@ -24,6 +24,7 @@ SETTINGS = (
 )
 ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
 PRESETS = {"multi_gpu": ("ddp*",)}
+BUFFERS = "DDP broadcasts rank 0's buffers as each forward pass begins (`broadcast_buffers=True`)"
 SWITCHES = {"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"}
 MESSAGES = (
     (re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),

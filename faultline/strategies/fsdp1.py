@@ -32,6 +32,7 @@ FRAMES = (
     (re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"), ("fsdp1*",)),
 )
 
+BUFFERS = "FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again"
 SAME_START = (
     "`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights (accelerate: `fsdp_sync_module_states`)"
 )

@@ -26,6 +26,7 @@ ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ONE_RANK = ("fsdp2",)
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
 PRESETS = {"fsdp2": ("fsdp2",)}
+BUFFERS = "FSDP2 never synchronises buffers: each rank keeps its own"
 SAME_START = (
     "`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives all ranks"
     " rank 0's weights"

@@ -37,6 +37,7 @@ FRAMES = (
     (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
 )
 ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*"}
+BUFFERS = "DeepSpeed never synchronises buffers: each rank keeps its own"
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 

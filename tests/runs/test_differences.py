@@ -4,6 +4,7 @@ import pytest
 
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Factor, Finding
+from faultline.ranks.report import Report
 from faultline.runs import differences
 from tests.support import reports
 
@@ -100,3 +101,11 @@ STILL = {**OFF, "unmoved": ["a.w"]}
 def test_a_weight_that_moves_in_some_step_is_not_said_to_never_move(steps, unmoved):
     """Breaks when a step that one rank left out is called a weight that never moves."""
     assert differences.finding(CELL, ranks(*steps)).unmoved == unmoved
+
+
+def test_buffers_that_ranks_hold_differently_are_named_with_their_first_step():
+    """Breaks when one rank's buffers stand for all, or when a buffer that only some ranks have is left out."""
+    one = Report(0, entered=({"a": "1", "b": "1"}, {"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "1"}))
+    other = Report(1, entered=({"a": "1", "b": "1"}, {"a": "1", "b": "9"}, {"a": "1", "b": "3"}))
+    assert differences.buffers_apart([one, other]) == {"b": 2, "c": 3}
+    assert differences.buffers_apart([one]) == {}
