@@ -75,7 +75,7 @@ class Cell:
             raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
         failure, variant, strategy, checkpointing, precision, world, device = parts
         cell = Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device, life)
-        if cell.id != text:
+        if not life or cell.id != text:
             raise UsageError(f"not a cell: {text!r} (training that runs through is not named in an id)")
         return cell
 

@@ -1,5 +1,6 @@
 """In what the numbers of a cell differ from those of one process."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,14 @@ def where(difference: Difference) -> str:
         "update": f"in the optimizer's step, {parameter}",
         "step": f"in the weights after it, {parameter}",
     }[difference.phase]
-    off = f"by {percent(difference.error)}" if difference.error is not None else "which is not a number"
+    if difference.error is None:
+        off = "which is not a number"
+    else:
+        off = (
+            f"by {percent(difference.error)}"
+            if math.isfinite(float(difference.error))
+            else "whose reference is zero or of another shape"
+        )
     return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
 
 

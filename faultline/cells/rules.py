@@ -51,12 +51,8 @@ def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
 
 
 def _resumed(cell: Cell, variant: Variant) -> bool:
-    return cell.life != "straight" and not variant.resumed
-
-
-def _resumed_elsewhere(cell: Cell, variant: Variant) -> bool:
     usual = cell.world_size == default_world(cell) and cell.precision == "fp32"
-    return cell.life != "straight" and not usual
+    return cell.life != "straight" and not (variant.resumed and usual)
 
 
 def _trainer_resumed(cell: Cell, variant: Variant) -> bool:
@@ -94,8 +90,7 @@ def not_by_default() -> tuple[Rule, ...]:
             _other_world_elsewhere,
             ("world_size",),
         ),
-        Rule("training is resumed where a variant asks for it", _resumed, ("life",)),
-        Rule("training is resumed in fp32 at the default world size", _resumed_elsewhere, ("precision", "world_size")),
+        Rule("training is resumed where a variant asks for it, in fp32 at the default world size", _resumed, ("life",)),
     )
 
 

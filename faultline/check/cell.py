@@ -133,8 +133,8 @@ def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from the error of a reference that could not be made."""
     trace = _traceback(problem, folder)
     intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
-    if problem.own:
-        return one_line(traces.fault_of_own(problem.own, f"{problem.type}: {problem.message}")), trace
+    if problem.fault:
+        return one_line(traces.fault_of_own(problem.fault, f"{problem.type}: {problem.message}")), trace
     if not intended:  # an error's message may have several lines, of which the first says what it is
         lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
         return one_line(next(line for line in lines if line[:1].strip())), trace
@@ -152,7 +152,7 @@ def _traceback(problem: ErrorReport, folder: Path) -> str:
     """A traceback without this suite's frames, and without causes that have none of a folder; empty if none has."""
     text = ""
     for raised in problem.chain:
-        faulty = bool(problem.own) and raised is problem.chain[-1]
+        faulty = bool(problem.fault) and raised is problem.chain[-1]
         part = _printed(raised, folder, to_folder=faulty or raised.kind != OTHER)
         if part and text:
             text += CAUSE if raised.follows else MEANWHILE

@@ -22,6 +22,7 @@ from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
 from faultline.check.target import Target
 from faultline.maintain import models_page
+from faultline.maintain.models_page import Architecture
 from faultline.runs import folders, oracle, progress, results, storage
 from faultline.runs.results import Result
 from faultline.runs.runner import References
@@ -33,15 +34,6 @@ NAME = "models"  # where a cell's id has its failure
 LISTED = ROOT / "fixtures" / "models.toml"
 LORA = {"r": 8, "lora_alpha": 16.0, "lora_dropout": 0.0, "target_modules": "all-linear"}
 ADAPTED = "+lora"  # behind a model type, in the place of a variant
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A model type of transformers (``qwen3``), the class that is trained, and the heading that it stands below."""
-
-    model_type: str
-    model_class: str
-    kind: str
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import msgspec
 
@@ -19,12 +19,18 @@ from faultline.check import findings
 from faultline.report.run import ABSENT, SYMBOLS
 from faultline.runs.results import Result
 
-if TYPE_CHECKING:
-    from faultline.maintain.models import Architecture
-
 RECORD, PAGE = OBSERVATIONS / "models.jsonl", ROOT / "docs" / "models.md"
 REFUSED = "refused"  # the signature of what one process can't build or train
 LONGEST = 160  # characters of a reason
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model type of transformers (``qwen3``), the class that is trained, and the heading that it stands below."""
+
+    model_type: str
+    model_class: str
+    kind: str
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -41,13 +41,13 @@ class Raised:
 
 @dataclass(frozen=True)
 class RankError:
-    """The exception that ended a rank: `kind` is that of this suite's own exceptions (see base/errors.py), and `own`
+    """The exception that ended a rank: `kind` is that of this suite's own exceptions (see base/errors.py), and `fault`
     the place in this suite's code that is at fault, if one is."""
 
     type: str
     message: str
     traceback: str
-    own: str = ""  # codespell:ignore own
+    fault: str = ""
     kind: str = OTHER
 
 

@@ -125,8 +125,8 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
     text = f"{error.type}: {error.message if error.message.strip() else error.line}"
     if error.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", error.message, rank)
-    if error.own and not is_victim(error.message):
-        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.own, text), rank)
+    if error.fault and not is_victim(error.message):
+        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, traces.fault_of_own(error.fault, text), rank)
     signature = failure.signature(text)
     if error.kind == CheckFailed.kind:
         signature = Signature.CHECK
@@ -235,7 +235,8 @@ def placement_faults(reports: Sequence[Report]) -> list[str]:
 def differing(row: Deviation) -> str:
     """How far what a parameter was compared by is from the reference, relative to the reference's norm, in words."""
     what = {"gradients": "gradient", "weights": "update"}[row.kind]
-    return f"{what} of {row.parameter} differs by {percent(row.error)} (step {row.step}, rank {row.rank})"
+    off = "should be zero, and isn't" if math.isinf(float(row.error)) else f"differs by {percent(row.error)}"
+    return f"{what} of {row.parameter} {off} (step {row.step}, rank {row.rank})"
 
 
 def start(reports: Sequence[Report]) -> str:

@@ -107,9 +107,9 @@ class Result:
 def read(line: str) -> Result | None:
     """The result that a line of cells.jsonl holds; None for any other text, or an id that contradicts its axes."""
     try:
-        entry = json.loads(line)
+        entry = {"life": "straight", **json.loads(line)}  # which lines of before don't say
         cell = Cell.parse(entry["id"])
-        if {axis: entry.get(axis, getattr(cell, axis)) for axis in AXES} != vars(cell):
+        if {axis: entry[axis] for axis in AXES} != vars(cell):
             return None
         more = {each.name: entry[each.name] for each in dataclasses.fields(Checked) if each.name in entry}
         if facts := more.get("facts"):
@@ -151,7 +151,7 @@ def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:
     return RankResult(
         rank,
         end.exit,
-        RankError(error.type, error.message, error.traceback, error.own, error.kind) if error else None,
+        RankError(error.type, error.message, error.traceback, error.fault, error.kind) if error else None,
         end.evidence,
         tuple(report.losses),
         len(report.steps),

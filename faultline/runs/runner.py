@@ -142,8 +142,8 @@ def without_reference(problem: ErrorReport) -> Judgement:
     if problem.kind == Impossible.kind:
         return Judgement(Outcome.IMPOSSIBLE, "", problem.message)
     error = one_line(f"{problem.type}: {problem.message}")
-    if problem.own:
-        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, fault_of_own(problem.own, error))
+    if problem.fault:
+        return Judgement(Outcome.INVALID, Signature.OWN_FAULT, fault_of_own(problem.fault, error))
     return Judgement(Outcome.INVALID, Signature.NO_REFERENCE, f"{error} (in one process: there is no reference)")
 
 
