@@ -15,7 +15,10 @@ LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "pu
 # They give a failure's or somebody's model to engine and trainer: what these raise then is not ours.
 RUN = ("ranks/checkpointing", "ranks/main", "ranks/saved", "strategies/")
 # They call the model, or take what it or its trainer returns, such as no loss: an error there may be the model's.
-TAKE = ("ranks/accelerate", "ranks/own_model/", "strategies/releases", "scenario", "ranks/trainers", "trainers")
+TAKE = (
+    *("ranks/accelerate", "ranks/own_model/", "strategies/releases", "scenario", "ranks/trainers", "trainers"),
+    *("programs/build", "programs/parts"),
+)
 # Whoever happens to run then meets these: an error of a kernel that comes late, the memory's end.
 _ANYBODY = re.compile(r"CUDA error|out of memory|not enough memory|allocate memory")
 

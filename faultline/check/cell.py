@@ -28,10 +28,11 @@ CAUSE = "\nThe above exception was the direct cause of the following exception:\
 MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-def run(target: Target, server: RankServer, references: References, cell: Cell) -> Result:
+def run(target: Target, server: RankServer, references: References, cell: Cell, inject: str = "") -> Result:
     """One cell's result, with what only a check adds.
 
-    Raises TargetFailed where one process can't train the target.
+    `inject` names a change to make to the run (see `run.injection`), never to its reference. Raises TargetFailed where
+    one process can't train the target.
     """
     model, facts = target.for_ranks(cell.world_size), Facts()
 
@@ -51,12 +52,17 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
                 f"two runs in a single process differ by {facts.noise:.2g} of their gradients, so nothing can be"
                 " compared: the model draws random numbers (functional dropout?); switch that off"
             )
-        job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model)
+        job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model, inject=inject)
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
 
         def judge(ended: Ended, half: int = 0) -> oracle.Judgement:
-            return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half)
+            judged = oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half)
+            if judged.outcome is Outcome.INVALID and any(report.error for report in _reports(ended)):
+                # What is refused before its first forward pass had no time to show the mode.
+                before = oracle.judge(cell, CHECKED, ended, order=facts.order, half=half)
+                return before if before.outcome is Outcome.RAISES else judged
+            return judged
 
         if cell.life != "straight":
             return life.in_two_halves(server, job, judge)

@@ -39,6 +39,28 @@ def chaos(
     return reliability.chaos(cells, rate, seed, workers)
 
 
+def trust(
+    *,
+    healthy: Annotated[int, Parameter(help="How many healthy specs to run (default: 500).")] = 500,
+    faulty: Annotated[int, Parameter(help="How many specs with a seeded fault (default: 300).")] = 300,
+    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest proof.")] = False,
+) -> int:
+    """Prove check on models whose truth is known.
+
+    They are made from random specs, healthy and with one seeded fault.
+
+    Examples:
+      faultline maintain trust --healthy 50 --faulty 30
+    """
+    if healthy < 0 or faulty < 0 or healthy + faulty < 1:
+        raise UsageError("--healthy and --faulty must be at least 0, and one of them more than that")
+    from faultline.maintain import trust
+
+    return trust.run(trust.Request(healthy, faulty, seed, workers, resume))
+
+
 def bench() -> int:
     """Measure what cells cost.
 

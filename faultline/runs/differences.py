@@ -15,7 +15,7 @@ CLOSE = 0.01  # how far a factor may be from the number that it is taken for
 
 def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) -> Finding:
     """What is wrong with the numbers of a cell; `order` are the modules in the order of their calls, if it is known."""
-    unmoved = sorted({name for report in reports for step in report.steps for name in step.unmoved})
+    unmoved = sorted({name for report in reports for name in never_moved(report)})
     apart = tuple(buffers_apart(reports))[:NAMES]
     return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order), apart)
 
@@ -28,6 +28,17 @@ def buffers_apart(reports: Sequence[Report]) -> dict[str, int]:
             if len({rank.get(name) for rank in entered}) > 1:
                 found.setdefault(name, number)
     return found
+
+
+def never_moved(report: Report) -> set[str]:
+    """The weights that a rank sees at their start after all steps, and in no step anywhere else where it is wrong."""
+    moved = {
+        name.partition(":")[2]
+        for step in report.steps
+        for name in (*step.bad, *step.nan)
+        if name.startswith("weights:") and name.partition(":")[2] not in step.unmoved
+    }
+    return {name for step in report.steps[-1:] for name in step.unmoved} - moved
 
 
 def factor(cell: Cell, reports: Sequence[Report]) -> Factor | None:

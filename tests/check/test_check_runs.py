@@ -98,6 +98,12 @@ def test_a_model_that_checkpoints_by_itself_is_taken_as_it_is(run):
     assert run("checkpoints_by_itself", mode="reentrant").outcome == "impossible"
 
 
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp1-full", "fsdp2"])
+def test_what_is_refused_before_it_could_checkpoint_is_refused(run, strategy):
+    """Breaks when an engine's refusal is called a cell without evidence, as no recomputation was seen by then."""
+    assert run("checkpoints_by_itself_and_mixes", strategy).outcome == "raises"
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp2"])
 def test_the_module_that_differs_first_is_named(run, strategy):
     """Everything behind it is off as well: a list of all parameters says nothing."""

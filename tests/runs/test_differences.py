@@ -85,6 +85,24 @@ def test_a_finding_is_said_with_what_it_means():
     assert Finding().words == []
 
 
+OFF = {"bad": ["weights:a.w"]}
+STILL = {**OFF, "unmoved": ["a.w"]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "unmoved"),
+    [
+        ([STILL, STILL, STILL], ("a.w",)),
+        ([{}, STILL, STILL], ("a.w",)),  # in the first step the reference doesn't move it either
+        ([STILL, OFF, OFF], ()),
+        ([OFF, OFF, STILL], ()),
+    ],
+)
+def test_a_weight_that_moves_in_some_step_is_not_said_to_never_move(steps, unmoved):
+    """Breaks when a step that one rank left out is called a weight that never moves."""
+    assert differences.finding(CELL, ranks(*steps)).unmoved == unmoved
+
+
 def test_buffers_that_ranks_hold_differently_are_named_with_their_first_step():
     """Breaks when one rank's buffers stand for all, or when a buffer that only some ranks have is left out."""
     one = Report(0, entered=({"a": "1", "b": "1"}, {"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "1"}))

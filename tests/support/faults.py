@@ -4,12 +4,12 @@ import contextlib
 import itertools
 import math
 from dataclasses import replace
-from unittest import mock
 
 import safetensors.torch
 import torch
 
 from faultline.cells.cell import HALF, STEPS
+from faultline.programs.engines import held, own_results, unreduced_in_ddp
 from faultline.ranks.run import Injection
 from faultline.scenario import LR, MOMENTUM
 
@@ -77,14 +77,9 @@ def unreduced(is_faulty):
     def wrapped(wrapped, setup):
         steps, at_fault = itertools.count(), []
 
-        def relevant(state, bucket):
-            local = bucket.buffer().clone()
-            summed = torch.distributed.all_reduce(bucket.buffer().div_(setup.world_size), async_op=True).get_future()
-            return summed.then(lambda future: local if at_fault else future.value()[0])
-
         ddp = hasattr(wrapped.model, "register_comm_hook") and hasattr(wrapped.model, "reducer")
         if ddp:
-            wrapped.model.register_comm_hook(None, relevant)
+            unreduced_in_ddp(wrapped.model, setup, lambda: bool(at_fault))
 
         def backward(loss):
             if next(steps) != LAST or not is_faulty(setup.rank):
@@ -98,41 +93,6 @@ def unreduced(is_faulty):
     return Injection(wrapped=wrapped)
 
 
-@contextlib.contextmanager
-def own_results(setup):
-    """Collectives that sum run as always, and leave behind what this rank put in."""
-    c10d = torch.distributed.distributed_c10d
-
-    def in_place(original):
-        def reduce(tensor, *args, **kwargs):
-            local = tensor.clone()
-            finish(original(tensor, *args, **kwargs))
-            tensor.copy_(local)
-
-        return reduce
-
-    def scattered(original):
-        def reduce_scatter(output, input, *args, **kwargs):
-            local = input.clone().view(setup.world_size, *output.shape)[setup.rank]
-            finish(original(output, input, *args, **kwargs))
-            output.copy_(local)
-
-        return reduce_scatter
-
-    def finish(work):
-        if work is not None:
-            work.wait()
-
-    wrappers = dict.fromkeys(("all_reduce", "reduce"), in_place)
-    wrappers |= dict.fromkeys(("reduce_scatter_single", "reduce_scatter_tensor"), scattered)
-    with contextlib.ExitStack() as stack:
-        for name, wrap in wrappers.items():
-            if hasattr(c10d, name):  # torch before 2.13 has no reduce_scatter_single
-                for module in (torch.distributed, c10d):
-                    stack.enter_context(mock.patch.object(module, name, wrap(getattr(c10d, name))))
-        yield
-
-
 UNREDUCED_ON_ONE_RANK = unreduced(lambda rank: rank == FAULTY)
 UNREDUCED_EVERYWHERE = unreduced(lambda rank: True)
 
@@ -143,17 +103,6 @@ def _around_the_wrapper(built, setup):
 
 
 BYPASSED_WRAPPER = Injection(scenario=_around_the_wrapper)
-
-
-def held(model):
-    """What this rank itself holds of the weights: its shard, or the whole replica."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    units = FullyShardedDataParallel.fsdp_modules(model)
-    if units:
-        return [unit._handle.flat_param.data for unit in units if unit._handle]
-    tensors = [getattr(parameter, "ds_tensor", parameter).detach() for parameter in model.parameters()]
-    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
 
 
 def after_step(change):

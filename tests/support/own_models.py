@@ -68,6 +68,14 @@ def checkpoints_by_itself():
     return model, loss, batch()
 
 
+def checkpoints_by_itself_and_mixes():
+    """Most engines refuse two types of parameters before the first forward pass."""
+    model, loss, rows = checkpoints_by_itself()
+    model.scale = nn.Parameter(torch.ones(8, dtype=torch.float64))
+    model.register_forward_pre_hook(lambda module, args: args[0] * module.scale.float())
+    return model, loss, rows
+
+
 class Checkpointed(nn.Module):
     """Checkpoints its blocks by hand, behind an embedding that is frozen."""
 

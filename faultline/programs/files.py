@@ -1,0 +1,33 @@
+"""A spec as a file of its own, which `check` trains like anybody's, with the fault that is seeded into it."""
+
+from pathlib import Path
+
+from faultline.programs.fault import Fault
+from faultline.programs.spec import Spec
+
+TEXT = '''\
+"""{words}"""
+
+from faultline.programs import build as building
+
+
+def build():
+    return building.program("""{spec}""")
+'''
+FAULT = '''
+
+# {words}
+from faultline.programs import inject  # noqa: E402
+
+FAULT = inject.injection("""{fault}""")
+'''
+
+
+def write(folder: Path, spec: Spec, fault: Fault | None = None) -> Path:
+    """Write a spec's file into a folder: `build` in it is what `check` takes, and `FAULT` the Injection of a fault."""
+    file = folder / f"{spec.digest}{f'-{fault.kind}' if fault else ''}.py"
+    text = TEXT.format(words=spec.words, spec=spec.to_json())
+    if fault:
+        text += FAULT.format(words=fault.words, fault=fault.to_json())
+    file.write_text(text)
+    return file

@@ -1,0 +1,148 @@
+"""Seeded faults in the ranks: a fault's `Injection`, which `Job.inject` names."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from faultline.programs.engines import held, own_results, unreduced_in_ddp
+from faultline.programs.fault import FAULTY, OF_WEIGHT, Fault, parse
+from faultline.ranks.run import Injection
+from faultline.scenario import Scenario
+from faultline.strategies import Setup, Wrapped
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass
+class Clock:
+    """The step that a rank is in, from 1."""
+
+    step: int = 1
+
+
+def injection(text: str) -> Injection:
+    """The change that makes a healthy run have a fault, as JSON."""
+    fault, clock = parse(text), Clock()
+
+    def wrapped(wrapped: Wrapped, setup: Setup) -> Wrapped:
+        ddp = hasattr(wrapped.model, "register_comm_hook") and hasattr(wrapped.model, "reducer")
+
+        def backward(loss: Any) -> None:
+            if fault.kind == "unreduced" and clock.step == fault.step and not ddp:
+                with own_results(setup):
+                    return wrapped.backward(loss)
+            return wrapped.backward(loss)
+
+        def step() -> None:
+            at_fault = (setup.rank, clock.step) == (FAULTY, fault.step)
+            with torch.no_grad():
+                before = [tensor.clone() for tensor in held(wrapped.model)]
+                wrapped.step()
+                if at_fault and fault.kind == "stale":
+                    for tensor, old in zip(held(wrapped.model), before, strict=True):
+                        tensor.copy_(old)
+                if at_fault and fault.kind == "bit":
+                    first = held(wrapped.model)[0].view(-1)[:1]
+                    first.copy_(torch.nextafter(first, torch.full_like(first, math.inf)))
+            clock.step += 1
+
+        if fault.kind == "unreduced" and ddp:
+            unreduced_in_ddp(wrapped.model, setup, lambda: clock.step == fault.step)
+        return dataclasses.replace(wrapped, backward=backward, step=step)
+
+    return Injection(
+        model=lambda model: _in_model(fault, clock, model),
+        scenario=lambda built, setup: _in_scenario(fault, clock, built, setup),
+        wrapped=wrapped,
+    )
+
+
+class Changed(torch.autograd.Function):
+    """A weight as it is, whose gradient is changed on its way to it."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, change: Change) -> torch.Tensor:
+        ctx.change = change
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.change(gradient), None
+
+
+def _in_model(fault: Fault, clock: Clock, model: nn.Module) -> None:
+    if fault.kind == "untied":
+        head: Any = model.get_submodule(fault.module)
+        head.weight = nn.Parameter(head.weight.detach().clone())
+    if fault.kind == "buffer" and distributed.get_rank() == FAULTY:
+        model.get_buffer(fault.module).add_(0.5)
+    if fault.kind not in OF_WEIGHT:
+        return
+    layer: Any = model.get_submodule(fault.module)
+    if fault.kind == "frozen":
+        layer.weight.requires_grad_(False)
+    elif fault.kind == "start":
+        # DDP and ZeRO give all ranks the weights of this one, FSDP shards what each rank has.
+        if distributed.get_rank() == 0:
+            with torch.no_grad():
+                layer.weight.mul_(1.5)
+    else:
+        change = _change(fault, clock)
+        layer.forward = lambda x: nn.functional.linear(x, Changed.apply(layer.weight, change), layer.bias)
+
+
+def _change(fault: Fault, clock: Clock) -> Change:
+    """What a fault makes of one weight's gradient [out, in]."""
+
+    def change(gradient: torch.Tensor) -> torch.Tensor:
+        if clock.step < fault.step:
+            return gradient
+        if fault.kind == "factor":
+            return gradient * fault.times
+        if fault.kind == "zero":
+            return gradient * 0.0
+        if fault.kind == "row":
+            rows = torch.ones(len(gradient), 1)
+            rows[-1] = 0.0
+            return gradient * rows
+        if distributed.get_rank() != FAULTY:
+            return gradient
+        return gradient * (math.nan if fault.kind == "nan" else 0.0)
+
+    return change
+
+
+def _in_scenario(fault: Fault, clock: Clock, built: Scenario, setup: Setup) -> Scenario:
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        return built.loss(model, batch) * (fault.times if clock.step >= fault.step else 1.0)
+
+    def batch(step: int, rank: int, world_size: int) -> Any:
+        at_fault = (rank, step + 1) == (FAULTY, fault.step)
+        return built.batch(step + 5 if at_fault else step, rank, world_size)
+
+    def optimizer(model: Any) -> torch.optim.Optimizer:
+        assert built.optimizer
+        made = built.optimizer(model)
+        original = made.step
+        for group in made.param_groups if fault.kind == "rate" else ():
+            group["lr"] *= fault.times
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if clock.step == fault.step and fault.kind == "momentum":
+                made.state.clear()
+            if (setup.rank, clock.step, fault.kind) == (FAULTY, fault.step, "skipped"):
+                return None
+            return original(*args, **kwargs)
+
+        made.step = step
+        return made
+
+    if fault.kind == "loss":
+        return dataclasses.replace(built, loss=loss)
+    if fault.kind == "rows":
+        return dataclasses.replace(built, batch=batch)
+    return dataclasses.replace(built, optimizer=optimizer)

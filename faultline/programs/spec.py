@@ -1,0 +1,145 @@
+"""A spec: which features a model and its training have, as a small record that is printed, stored and shrunk."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from faultline.base.errors import UsageError
+
+
+def _one_of(*values: Any) -> Any:
+    """A field with all values that it may have, the plainest first: that is the default."""
+    return dataclasses.field(default=values[0], metadata={"values": values})
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A model, its loss and its batches; every field is a feature, and its first value is the plain one.
+
+    - `seed` of the weights and batches; `layers`, `width`: how many blocks there are, and how many numbers go through
+    - `block`: what a block has before its linear layer; `container`: what holds the blocks; `output`: what they return
+    - `shared`: the last block is the first one; `tied`: the head has the embedding's weight, or two blocks have one
+    - `calls` of the first block in a forward pass; `spare`: a layer that nothing uses
+    - `frozen`: which parameters don't train; `no_grad`: what runs without a graph, such as
+      a part that trains
+    - `buffer`, `state`: a buffer that stays, and one that each forward pass changes
+    - `dtype`, `shape`, `sparse`: one more parameter that is unusual in that
+    - `branch`: one of two layers runs, by a rank's rows or by its number; `rows`: how unequal ranks' shares are
+    - `method`: what the loss or the model calls in place of a forward pass
+    - `hook`, `function`, `inplace`: hooks, an autograd function of its own, an operation that changes its input
+    - `twice`: the loss has a gradient in it, so backward runs through backward; `loss`: what it is made of
+    - `checkpoint`: the mode in which the model checkpoints its first block by itself
+    """
+
+    seed: int = 0
+    layers: int = _one_of(2, 1, 3)
+    width: int = _one_of(8, 6, 7)
+    block: str = _one_of("linear", "norm", "attention", "convolution", "experts")
+    container: str = _one_of("list", "sequence", "dict", "nested", "attributes")
+    output: str = _one_of("tensor", "tuple", "dict", "dataclass")
+    shared: bool = _one_of(False, True)
+    tied: str = _one_of("nothing", "head", "blocks")
+    calls: int = _one_of(1, 2, 3)
+    spare: bool = _one_of(False, True)
+    frozen: str = _one_of("nothing", "first", "biases", "block")
+    no_grad: str = _one_of("nothing", "tower", "target", "part")
+    buffer: str = _one_of("none", "constant", "unsaved")
+    state: str = _one_of("none", "count", "average", "batchnorm")
+    dtype: str = _one_of("float32", "float64", "bfloat16", "complex", "integer", "mixed")
+    shape: str = _one_of("usual", "scalar", "one", "empty", "transposed", "storage")
+    sparse: bool = _one_of(False, True)
+    branch: str = _one_of("none", "data", "rank")
+    rows: str = _one_of("equal", "unequal")
+    method: str = _one_of("forward", "block", "model")
+    hook: str = _one_of("none", "forward", "activation", "parameter")
+    function: bool = _one_of(False, True)
+    inplace: bool = _one_of(False, True)
+    twice: bool = _one_of(False, True)
+    loss: str = _one_of("one", "auxiliary", "two passes", "weight penalty", "zero term")
+    checkpoint: str = _one_of("none", "non-reentrant", "reentrant")
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """What is not plain, by field, without the seed."""
+        return {name: getattr(self, name) for name, values in VALUES.items() if getattr(self, name) != values[0]}
+
+    @property
+    def parts_are_units(self) -> bool:
+        """Whether the model has no list of modules, so that all its parts are FSDP units (see `target.name_blocks`)."""
+        lists = self.container in ("list", "nested") or self.block == "experts" or self.dtype == "mixed"
+        return not lists
+
+    @property
+    def linear_units(self) -> bool:
+        """Whether linear layers are FSDP units by themselves, and not only blocks."""
+        return self.parts_are_units or self.block == "experts" or self.dtype == "mixed"
+
+    @property
+    def bare_blocks(self) -> bool:
+        """Whether blocks are FSDP units with parameters that are in no smaller one."""
+        units = self.container in ("list", "nested") or (self.container == "attributes" and self.parts_are_units)
+        rest = self.block in ("norm", "convolution") or self.state == "batchnorm"
+        return units and (rest or not self.linear_units)
+
+    @property
+    def reused(self) -> bool:
+        """Whether a parameter of the first block takes part in several places of a step."""
+        several = self.calls > 1 or self.tied == "blocks" or (self.shared and self.layers > 1)
+        return several or self.loss == "two passes"
+
+    @property
+    def words(self) -> str:
+        """The spec in a line, as a person reads it: ``layers 3, shared, tied head (seed 7)``."""
+        parts = [name if value is True else f"{name} {value}" for name, value in self.features.items()]
+        return f"{', '.join(parts) or 'plain'} (seed {self.seed})"
+
+    @property
+    def digest(self) -> str:
+        """Short, and another one for any other spec."""
+        return digest(self.to_json())
+
+    def to_json(self) -> str:
+        """The seed and what is not plain, which `parse` reads."""
+        return json.dumps({"seed": self.seed, **self.features})
+
+    def simpler(self) -> Iterator[Self]:
+        """Specs with one feature fewer, then those with a plainer value of one: what shrinking tries next."""
+        for name in self.features:
+            yield dataclasses.replace(self, **{name: VALUES[name][0]})
+        for name, value in self.features.items():
+            for plainer in VALUES[name][1 : VALUES[name].index(value)]:
+                yield dataclasses.replace(self, **{name: plainer})
+
+
+def digest(text: str) -> str:
+    """A text's, as ten hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    each.name: each.metadata["values"] for each in dataclasses.fields(Spec) if each.metadata
+}
+"""The values of each feature, the plain one first."""
+
+
+def parse(text: str) -> Spec:
+    """Read a spec back; raises UsageError for anything else."""
+    try:
+        values = json.loads(text)
+        seed = values.pop("seed", 0)
+        wrong = [name for name, value in values.items() if value not in VALUES[name]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"not a spec: {text[:200]!r}") from None
+    if wrong or type(seed) is not int:
+        raise UsageError(f"not a spec: {text[:200]!r} has no valid {wrong[0] if wrong else 'seed'}")
+    return Spec(seed=seed, **values)
+
+
+def blocks(spec: Spec) -> list[str]:
+    """The names of the blocks in the model, in the order of their calls; a shared one has its first name."""
+    form = {"list": "blocks.{}", "sequence": "blocks.{}", "dict": "blocks.b{}", "nested": "blocks.{}.0"}
+    names = [form.get(spec.container, "block{}").format(number) for number in range(spec.layers)]
+    return names[:-1] if spec.shared and spec.layers > 1 else names

@@ -1,0 +1,111 @@
+"""What every engine is known to do with a spec: trains, or refuses a feature in words of its own."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.base.text import matches
+from faultline.catalogue.outcomes import Outcome
+from faultline.programs.fault import Fault
+from faultline.programs.spec import Spec
+
+SHARDED = ("zero3", "fsdp1-full", "fsdp2")
+"""Where ranks gather the same shards, and so can't hold different weights."""
+
+BROADCASTING = ("ddp",)
+"""Where all ranks get the buffers of rank 0 before each forward pass."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Features that together make an engine do something else than train, and the words by which that is known."""
+
+    where: Mapping[str, Any]
+    strategies: tuple[str, ...]
+    outcome: Outcome
+    words: str
+    why: str
+
+    def holds(self, spec: Spec, strategy: str) -> bool:
+        """Whether a spec has all of the features, under one of the strategies."""
+        wanted = ((getattr(spec, name), values) for name, values in self.where.items())
+        return matches(strategy, self.strategies) and all(
+            value in values if isinstance(values, tuple) else value == values for value, values in wanted
+        )
+
+
+def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISES, **where: Any) -> Rule:
+    return Rule(where, tuple(strategies.split()), outcome, words, why)
+
+
+SHARD = (
+    "mat2 must be a matrix|mixed torch.Tensor and DTensor|expected 1D|must match the size|[Ss]hape|dimension|setStorage"
+)
+"""How torch refuses what is still sharded when it is used."""
+DTYPES = r"must have the same dtype|len\(set\(t\.dtype for t in tensors\)\) == 1|uniform|Cannot flatten integer dtype"
+APART = "buffers differ between ranks"
+BRANCHES = "data", "rank"
+VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
+
+RULES: Sequence[Rule] = (
+    rule("ddp", "Expected to have finished reduction", "DDP waits for a gradient of every parameter", spare=True),
+    rule("fsdp1*", SHARD, "FSDP1 wraps one of the places of a module", shared=True, bare_blocks=True),
+    rule("zero3", "invalid gradient at index", "outside of a forward pass, a weight is empty", loss="weight penalty"),
+    rule("fsdp*", SHARD, "a block's parameters are gathered by its forward pass", method="block"),
+    rule("ddp", "has no attribute 'score'", "DDP has none of its model's methods", method="model"),
+    rule("fsdp*", SHARD, "the root's parameters are gathered by its forward pass", method="model"),
+    rule(
+        "fsdp*", r"head\.bias", "FSDP makes other parameters, without their hooks", Outcome.DIVERGES, hook="parameter"
+    ),
+    rule("ddp", "Expected to have finished reduction", "DDP waits for all parameters", branch=BRANCHES),
+    rule("zero2", "left|right", "the ranks reduce other parameters together", Outcome.DIVERGES, branch=BRANCHES),
+    rule("zero3", "Detected a disagreement", "the ranks gather other parameters", branch=BRANCHES),
+    rule("fsdp2", "left|right", "the ranks reduce other parameters together", Outcome.DIVERGES, branch=BRANCHES),
+    rule("fsdp1*", "left|right", "other units on each rank", Outcome.DIVERGES, branch=BRANCHES, linear_units=True),
+    rule("fsdp2", SHARD, "outside of its forward pass, a unit is sharded", loss="weight penalty", linear_units=True),
+    rule("ddp", "Expected to have finished reduction", "DDP waits for a gradient of all", no_grad="part"),
+    rule("ddp", "mark a variable ready only once", "each recomputation reduces", checkpoint="reentrant", reused=True),
+    rule("zero2", "already been reduced", "each recomputation reduces", checkpoint="reentrant", reused=True),
+    rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
+    rule("zero* fsdp*", APART, "no buffer is broadcast", Outcome.DIVERGES, state=("average", "batchnorm")),
+    rule("zero2", "list index out of range", "its hooks take the first backward pass for the step's", twice=True),
+    rule("zero3", SHARD, "the parameters are partitioned again before the second backward pass", twice=True),
+    rule("fsdp*", f"{SHARD}|_will_engine_execute_node", "parameters are sharded before the second pass", twice=True),
+    rule("zero2", "'aten::view' with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True),
+    rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True),
+    rule("fsdp1*", "reshape is not implemented for sparse", "no sparse gradients", sparse=True),
+    rule("fsdp2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True),
+    rule("zero*", DTYPES, "one type in a bucket", dtype=("float64", "mixed", "complex")),
+    rule("fsdp1*", DTYPES, "one type in a flat parameter", dtype=("complex", "integer")),
+    rule("fsdp*", DTYPES, "one type in a group", dtype="float64", linear_units=False),
+    rule("fsdp2", "uniform", "one type in a group", dtype="complex", parts_are_units=False),
+    rule("zero* fsdp*", VIEW, "a tensor without a dimension can't be sharded", shape="scalar"),
+    rule("zero3", "'NOT_AVAILABLE'|expected a non-empty list", "an empty parameter has no status", shape="empty"),
+    rule("fsdp1*", "unsharded_start_idx", "an empty parameter has no place in a flat one", shape="empty"),
+    rule("fsdp2", "_chunk_cat expects non-empty tensor", "an empty parameter has no rows", shape="empty"),
+    rule("zero*", VIEW, "only contiguous parameters", shape="transposed"),
+    rule("fsdp2", "does not support non-contiguous parameters", "only contiguous parameters", shape="transposed"),
+)
+
+
+def known(spec: Spec, strategy: str) -> list[Rule]:
+    """Why a spec does not train under a strategy; empty if it does. An error keeps all else from being seen."""
+    rules = [each for each in RULES if each.holds(spec, strategy)]
+    errors = [each for each in rules if each.outcome != Outcome.DIVERGES]
+    return errors or rules
+
+
+def agrees(spec: Spec, strategy: str, outcome: str, text: str) -> bool:
+    """Whether an outcome, with its detail, is what is known of a healthy spec."""
+    rules = known(spec, strategy)
+    if not rules:
+        return outcome == Outcome.TRAINS
+    return any(outcome == each.outcome and re.search(each.words, text) for each in rules)
+
+
+def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
+    """Whether a fault can be seeded into a spec under a strategy: that trains, and its ranks can differ where they
+    have to."""
+    mended = (fault.kind == "bit" and strategy in SHARDED) or (fault.kind == "buffer" and strategy in BROADCASTING)
+    return not known(spec, strategy) and not mended

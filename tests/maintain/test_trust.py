@@ -1,0 +1,116 @@
+"""A tenth of the proof of `check`: no false alarm at a healthy spec, and every seeded fault caught and named."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from faultline.cells.cell import Cell
+from faultline.cells.finding import Difference, Factor, Finding
+from faultline.maintain import trust
+from faultline.maintain import trust_judgement as judging
+from faultline.programs.fault import KINDS, Fault
+from faultline.programs.sampling import Case
+from faultline.programs.spec import Spec
+from faultline.runs.runner import References
+from faultline.runs.supervisor import RankServer
+from tests.support import entries
+
+CASES = trust.chosen(trust.Request(healthy=50, faulty=30))
+SPOILT = Fault("factor", "head", step=2, times=2.0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run a case under each strategy in which it says something."""
+    with RankServer(sys.executable) as server:
+        references, folder = References(server.folder), tmp_path_factory.mktemp("programs")
+
+        def run(case):
+            go = trust.runs({case.name: case}, folder)
+            return [go(server, references, cell) for cell in trust.ordered([case], 1)]
+
+        yield run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_what_is_known_by_construction_is_what_check_says(run, case):
+    """Breaks when a healthy model is called wrong, or a fault is missed or called something else."""
+    answers = {entry.cell.strategy: (judging.judged(case, entry), judging.text(entry)) for entry in run(case)}
+    right = {judging.RIGHT, judging.REFUSED}
+    if case.fault and case.fault.kind == "buffer" and case.spec.buffer == "unsaved":
+        right.add(judging.MISNAMED)  # only what a checkpoint has is compared by name
+    wrong = {name: answer for name, answer in answers.items() if answer[0] not in right}
+    assert not wrong, f"{case.spec.words}; {case.fault and case.fault.words}"
+
+
+def entry(outcome="diverges", signature="differs", **values):
+    return entries.entry(Cell("made", "model", "ddp"), outcome, signature, **values)
+
+
+def first(**values):
+    return Finding(first=replace(Difference(2, 0, "backward", "head", 1.0, "head.weight"), **values))
+
+
+@pytest.mark.parametrize(
+    ("fault", "result", "worth"),
+    [
+        (SPOILT, entry(finding=first()), judging.RIGHT),
+        (SPOILT, entry("trains", ""), judging.MISSED),
+        (SPOILT, entry(finding=first(parameter="first.weight")), judging.MISNAMED),
+        (SPOILT, entry(finding=first(step=1)), judging.MISNAMED),
+        (SPOILT, entry(finding=first(phase="update")), judging.MISNAMED),
+        (SPOILT, entry("raises", "other"), judging.MISNAMED),
+        (SPOILT, entry("invalid", "own-fault"), judging.FAULT_OF_OURS),
+        (SPOILT, entry("hangs", "no-progress", detail="still running after 120 s"), judging.FAULT_OF_OURS),
+        (Fault("loss", times=0.5), entry(finding=Finding(Factor("gradients", 0.501))), judging.RIGHT),
+        (Fault("loss", times=0.5), entry(finding=Finding(Factor("weights", 0.5))), judging.MISNAMED),
+        (Fault("frozen", "head"), entry(signature="unmoved", finding=Finding(unmoved=("head.weight",))), judging.RIGHT),
+        (
+            Fault("frozen", "head"),
+            entry(signature="unmoved", finding=Finding(unmoved=("head.bias",))),
+            judging.MISNAMED,
+        ),
+        (None, entry("trains", ""), judging.RIGHT),
+        (None, entry("raises", "other", detail="RuntimeError"), judging.FALSE_ALARM),
+        (None, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
+    ],
+)
+def test_a_judgement_is_worth_what_is_known(fault, result, worth):
+    """Breaks when the proof passes answers that are wrong, which is what it is for."""
+    assert judging.judged(Case("made", Spec(), fault), result) == worth
+
+
+def test_a_refusal_counts_only_in_the_words_of_the_engine():
+    """Breaks when any error of a refused spec passes, or when an engine that trains it by now goes unseen."""
+    case = Case("made", Spec(spare=True))
+    known = entry("raises", "other", detail="RuntimeError: Expected to have finished reduction in ...")
+    assert judging.judged(case, known) == judging.REFUSED
+    assert judging.judged(case, entry("raises", "other", detail="RuntimeError")) == judging.OTHERWISE
+    assert judging.judged(case, entry("trains", "")) == judging.OTHERWISE
+
+
+@pytest.mark.parametrize(
+    ("healthy", "faulty", "holds"),
+    [
+        ({judging.RIGHT: 9, judging.REFUSED: 1}, {judging.RIGHT: 95, judging.MISNAMED: 5}, True),
+        ({judging.RIGHT: 9}, {judging.RIGHT: 94, judging.MISNAMED: 6}, False),
+        ({judging.RIGHT: 9}, {judging.RIGHT: 99, judging.MISSED: 1}, False),
+        ({judging.RIGHT: 9, judging.FALSE_ALARM: 1}, {}, False),
+        ({judging.RIGHT: 9, judging.OTHERWISE: 1}, {}, False),
+        ({judging.RIGHT: 9, judging.FAULT_OF_OURS: 1}, {}, False),
+        ({}, {judging.RIGHT: 99, judging.FAULT_OF_OURS: 1}, False),
+    ],
+)
+def test_the_bars_are_held_or_not(healthy, faulty, holds):
+    """Breaks when the proof ends with exit code 0 though a bar is not held."""
+    assert trust.Figures(1, Counter(healthy), Counter(faulty)).holds == holds
+
+
+def test_every_kind_of_fault_has_a_name():
+    """Breaks when a new kind of fault can never be named rightly."""
+    assert {*judging.NAMED} == {*KINDS}
