@@ -37,8 +37,8 @@ def lora_config(**changes: Any) -> Any:
 
 
 def add_lora(model: Any, seed: int = 1, autocast_adapter_dtype: bool = True, **changes: Any) -> Any:
-    """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once. `changes`
-    are those of the adapter's config, and `autocast_adapter_dtype` is PEFT's."""
+    """A PeftModel on the frozen base; B starts small instead of at zero, so that A has a gradient at once."""
+    # `changes` are those of the adapter's config, and `autocast_adapter_dtype` is PEFT's. No exported file has them.
     from peft import get_peft_model
 
     with seeded(seed):

@@ -15,7 +15,8 @@ def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> 
     """The known names that are most like a name, the likeliest first; none where nothing is like it.
 
     First what differs by case and punctuation only, then what the name is an alias of, then what begins with it, has it
-    or is a part of it, then what is spelt alike. Aliases are small letters and digits.
+    or is a part of it, then what it is but for a letter, then what is spelt
+    alike. Aliases are small letters and digits.
     """
     wanted = plain(name)
     plainly = {each: plain(each) for each in known}
@@ -29,6 +30,8 @@ def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> 
         within = [each for each in known if len(plainly[each]) > 2 and plainly[each] in wanted]
         if some := begins or has or within:
             return some[:MOST]
+    if slips := [each for each in known if slip(name, [each])]:
+        return slips[:MOST]
     return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF)
 
 

@@ -1,5 +1,6 @@
 """In what the numbers of a cell differ from those of one process."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,12 +39,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move."""
+    """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move.
+
+    `apart` has the first buffers of which ranks hold different values as a step begins.
+    """
 
     factor: Factor | None = None
     unmoved: tuple[str, ...] = ()
     unmoved_count: int = 0
     first: Difference | None = None
+    apart: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -77,10 +82,18 @@ def where(difference: Difference) -> str:
     what = {
         "forward": f"in the forward pass, the output of {module}",
         "backward": f"in the backward pass, {parameter}",
+        "buffers": f"in the forward pass, the buffer {parameter}",
         "update": f"in the optimizer's step, {parameter}",
         "step": f"in the weights after it, {parameter}",
     }[difference.phase]
-    off = f"by {percent(difference.error)}" if difference.error is not None else "which is not a number"
+    if difference.error is None:
+        off = "which is not a number"
+    else:
+        off = (
+            f"by {percent(difference.error)}"
+            if math.isfinite(float(difference.error))
+            else "whose reference is zero or of another shape"
+        )
     return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
 
 

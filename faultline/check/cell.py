@@ -16,7 +16,7 @@ from faultline.cells.expected import Expectation
 from faultline.check.target import Target
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
-from faultline.runs import oracle, results, runner
+from faultline.runs import life, oracle, results, runner
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import Ended, RankServer
@@ -51,10 +51,17 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
                 f"two runs in a single process differ by {facts.noise:.2g} of their gradients, so nothing can be"
                 " compared: the model draws random numbers (functional dropout?); switch that off"
             )
-        ended = server.run(Job(cell.id, cell.world_size, reference=str(reference.file), target=model))
+        job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model)
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
-        return ended, oracle.judge(as_is, CHECKED, ended, order=facts.order)
+
+        def judge(ended: Ended, half: int = 0) -> oracle.Judgement:
+            return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half)
+
+        if cell.life != "straight":
+            return life.in_two_halves(server, job, judge)
+        ended = server.run(job)
+        return ended, judge(ended)
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)
@@ -120,8 +127,8 @@ def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:
     """A message and the target's own traceback, from the error of a reference that could not be made."""
     trace = _traceback(problem, folder)
     intended = next((raised for raised in problem.chain if raised.kind != OTHER), None)
-    if problem.own:
-        return one_line(traces.fault_of_own(problem.own, f"{problem.type}: {problem.message}")), trace
+    if problem.fault:
+        return one_line(traces.fault_of_own(problem.fault, f"{problem.type}: {problem.message}")), trace
     if not intended:  # an error's message may have several lines, of which the first says what it is
         lines = problem.chain[-1].text.splitlines() if problem.chain else [problem.message]
         return one_line(next(line for line in lines if line[:1].strip())), trace
@@ -139,7 +146,7 @@ def _traceback(problem: ErrorReport, folder: Path) -> str:
     """A traceback without this suite's frames, and without causes that have none of a folder; empty if none has."""
     text = ""
     for raised in problem.chain:
-        faulty = bool(problem.own) and raised is problem.chain[-1]
+        faulty = bool(problem.fault) and raised is problem.chain[-1]
         part = _printed(raised, folder, to_folder=faulty or raised.kind != OTHER)
         if part and text:
             text += CAUSE if raised.follows else MEANWHILE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ Shell = Literal["bash", "zsh", "fish"]
 
 
 def one(names: Callable[[], Iterable[str]]) -> Complete:
-    """Offers names; they are read when the shell asks, so that none is ever out of date."""
+    """Offers names, with descriptions in a mapping; they are read when the shell asks, so none is ever out of date."""
     return lambda context: names()
 
 
@@ -29,10 +29,10 @@ def several(names: Callable[[], Iterable[str]]) -> Complete:
     return offered
 
 
-def failures() -> Iterable[str]:
+def failures() -> Mapping[str, str]:
     from faultline.catalogue import loading
 
-    return loading.failures()
+    return {name: failure.title for name, failure in loading.failures().items()}
 
 
 def variants() -> Iterable[str]:
@@ -59,6 +59,12 @@ def precisions() -> Iterable[str]:
     return cell.PRECISIONS
 
 
+def lives() -> Iterable[str]:
+    from faultline.cells import cell
+
+    return cell.LIVES
+
+
 def devices() -> Iterable[str]:
     from faultline.cells import cell
 
@@ -81,7 +87,7 @@ def cells() -> Iterable[str]:
 def stacks() -> Iterable[str]:
     from faultline.stacks import requests
 
-    return requests.named()
+    return list(requests.named())  # without the files, which a shell would show as descriptions
 
 
 def words() -> Iterable[str]:

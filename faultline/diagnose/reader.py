@@ -23,6 +23,7 @@ _ENDS_MESSAGE = re.compile(
     r"^ *[\]}],?$|^ *\"[\w.@-]{1,80}\" ?:|^ *\+-"  # JSON that is printed over several lines, groups of exceptions
 )
 _FIELD = re.compile(r"^\t|^[a-z][\w ]{1,60}:(?: \{.*)?$")  # ``saved metadata: {'shape': ...}``
+THROWN_BY_NCCL = "c10::DistBackendError"  # whose message, a line of its own, may be cut off
 WRAPPED = 30  # characters of a line's message that may have been wrapped
 
 
@@ -101,12 +102,14 @@ class Reader:
         self._close_all()
         self._buffer.make_room()
         events = self._buffer.events.values()
-        timed_out = any(event.type == TIMEOUT or event.kind == "abort" for event in events)
+        watched = any(event.type == TIMEOUT for event in events)
+        thrown = any(event.kind == "abort" for event in events)
         heads = {_chain_of(e) for e in events if e.chain == e.number and e.follows and e.name not in WRAPPERS}
 
         def explained(event: Event) -> bool:
-            """Whether it is a watchdog's or a C++ exception's abort, or was raised while a consequence was handled."""
-            aborted = event.type == "SIGABRT" and timed_out
+            """Whether it is a watchdog's abort or a C++ exception's, or was raised while a consequence was handled."""
+            aborted = event.type == "SIGABRT" and (watched or thrown)
+            aborted = aborted or (event.type == THROWN_BY_NCCL and not event.message and watched)
             return aborted or (event.chain != event.number and _chain_of(event) in heads)
 
         every = tuple(replace(event, explained=explained(event)) for event in events)

@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK, pinned
@@ -81,6 +81,13 @@ class ExportedCell:
         if self.kind == "checkpoint":
             return CHECKPOINTS.get(self.signature, "no error, and a checkpoint without what was trained")
         return SYMPTOMS[self.kind]
+
+    @property
+    def raises_alone(self) -> bool:
+        """Whether the same training raises in a single process too, so that no strategy is its cause."""
+        alone = replace(self.cell, strategy="single", world_size=1)
+        rule = expected.first(expected.rules(self.failure), alone, measured.pinned())
+        return rule is not None and rule.outcome == "raises"
 
     @property
     def happens(self) -> str:
@@ -163,6 +170,8 @@ def _events(where: ExportedCell) -> str:
     if where.outcome == "trains":
         return "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     expectation = "it trains, and what was trained is saved" if where.saves else "it trains as in one process"
+    if where.raises_alone:
+        expectation = "it trains without an error" + _alone(where)
     happens = f"{where.happens}."
     if where.kind == "raises":
         error = where.error or "an error with the words of SIGNATURE."
@@ -170,6 +179,11 @@ def _events(where: ExportedCell) -> str:
     if where.kind == "crashes":
         happens += f" Under torchrun, the launcher may add what it sees of {where.signature}."
     return f"Expected: {expectation}. Instead: {happens}"
+
+
+def _alone(where: ExportedCell) -> str:
+    """What the docstring adds where a single process raises too; empty where that is the cell itself."""
+    return "" if where.cell.strategy == "single" else " (a single process raises one too)"
 
 
 def _records(failure: Failure) -> str:

@@ -33,6 +33,8 @@ EXPECTED = {
     "misplaced": "Each rank holds its share of the model that is only read, as it does of the one that is trained.",
 }
 TRAINS = "It trains as in one process: no error, and the same weights after each step."
+NO_ERROR = "It trains without an error."
+ALONE = "A single process raises one too, so the strategy is not the cause."
 HELPS = {"verified": "yes", "conditional": "in some of the cells that were run", "refuted": "no"}
 SHOWN = 8  # lines of what a file printed
 LONGEST = 100  # characters of an error in the table
@@ -58,7 +60,7 @@ def write_issue(where: ExportedCell, output: str = "", report: tuple[str, str] =
         cell=where.cell,
         variant=_form(where),
         cause=stories.paragraph(where.failure, "Cause"),
-        expected=EXPECTED["checkpoint"] if where.saves else EXPECTED.get(where.kind, TRAINS),
+        expected=_expected(where),
         printed=_printed(output),
         fault=upstream.line_at_fault(where),
         devices=upstream.devices(where),
@@ -131,6 +133,13 @@ def tried(where: ExportedCell) -> list[tuple[str, str]]:
         for text, (verdict, elsewhere) in verdict_of.items()
         if verdict == word
     ]
+
+
+def _expected(where: ExportedCell) -> str:
+    """What should happen; a single process is the measure only where it trains itself."""
+    if where.raises_alone:
+        return NO_ERROR if where.cell.strategy == "single" else f"{NO_ERROR} {ALONE}"
+    return EXPECTED["checkpoint"] if where.saves else EXPECTED.get(where.kind, TRAINS)
 
 
 def _form(where: ExportedCell) -> str:

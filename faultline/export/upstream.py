@@ -40,7 +40,10 @@ def environment(where: ExportedCell) -> tuple[str, str]:
     folder = Path(sys.executable).parent
     command = next((each for each in known if (folder / each[0]).exists()), known[0] if known else ())
     shown = " ".join(command)
-    if command and installed() != where.stack:
+    here = installed()
+    if command and not here:
+        return shown, f"`{shown}` was not run: not all libraries under test are installed here"
+    if command and here != where.stack:
         return shown, f"`{shown}` was not run: other versions are installed here than those of the file"
     return shown, printed(folder, command) if command else ""
 

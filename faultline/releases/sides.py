@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from faultline.base.errors import UsageError
-from faultline.base.packages import STACK
+from faultline.base.packages import NEEDED, STACK
 from faultline.base.text import listing, one_line
 from faultline.observations import ranges
 from faultline.observations.ranges import Range
@@ -37,7 +37,9 @@ class Side:
 
 def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     """The stack that is compared with, and what to know of it; an interpreter's packages are read, and not run."""
-    here, taken = versions_in(requests.base()), "as installed here"
+    pins = requests.base()
+    here = versions_in(pins)
+    taken = "as installed here" if pins == requests.installed() else "as in Faultline's own pins"
     if python:
         prefix = versions.of_python(python)
         name = f"the packages of {one_line(python)}"
@@ -62,7 +64,7 @@ def read(text: str, below: Mapping[str, str], taken: str) -> Side:
     words = text.split()
     a_file = os.path.isfile(text) or (len(words) == 1 and text.endswith(SUFFIXES) and "==" not in text)
     if text in requests.named() or not a_file:
-        if words and os.path.isdir(text):
+        if words and os.path.isdir(text) and text not in NEEDED:  # in a clone of trl, trl is still the package
             raise UsageError(f"{one_line(text)} is a folder: name its lock or requirements file")
         return Side(" ".join(words), text)
     document = files.read(Path(text))

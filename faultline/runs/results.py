@@ -107,7 +107,7 @@ class Result:
 def read(line: str) -> Result | None:
     """The result that a line of cells.jsonl holds; None for any other text, or an id that contradicts its axes."""
     try:
-        entry = json.loads(line)
+        entry = {"life": "straight", **json.loads(line)}  # which lines of before don't say
         cell = Cell.parse(entry["id"])
         if {axis: entry[axis] for axis in AXES} != vars(cell):
             return None
@@ -151,7 +151,7 @@ def _rank(rank: int, end: RankEnd, judged: Judgement) -> RankResult:
     return RankResult(
         rank,
         end.exit,
-        RankError(error.type, error.message, error.traceback, error.own, error.kind) if error else None,
+        RankError(error.type, error.message, error.traceback, error.fault, error.kind) if error else None,
         end.evidence,
         tuple(report.losses),
         len(report.steps),

@@ -57,10 +57,10 @@ def _judged(failure: Failure) -> list[str]:
     """The errors by which a failure may be named: its own, in their order, then others that recorded runs had."""
     recorded = {e.signature for e in store.errors().values() if e.failure == failure.name}
     others = [name for name in sorted(recorded) if _distinguished(failure, name)]
-    return list(dict.fromkeys((*_own(failure), *others)))
+    return list(dict.fromkeys((*_documented(failure), *others)))
 
 
-def _own(failure: Failure) -> list[str]:
+def _documented(failure: Failure) -> list[str]:
     return [name for name in failure.errors if name not in failure.also_raises]
 
 
@@ -78,7 +78,7 @@ def _error(failure: Failure, name: str) -> dict[str, object]:
     return {
         "failure": failure.name,
         "name": name,
-        "own": name in _own(failure),
+        "documented": name in _documented(failure),
         "pattern": for_browser(failure.errors.get(name, "(?!)"), "i"),
         "type": kinds[-1] if kinds else "",
         "any_of": _conditions(error.any_of),

@@ -9,9 +9,8 @@ TOP_8 = {**FOUR, "distillation_topk": 8}
 UNFILTERED = {**FOUR, "filter_all_incorrect": False}  # the filter pickles the whole trainer, at times too deep
 # These three divide by the tokens of all ranks and are averaged over the ranks as well, which is another failure.
 LOCAL = {"average_tokens_across_devices": False}
-# Every trainer of TRL with a second model: its name, the attribute that holds the second model, what else it is
-# given, the columns of its data, and its settings. KTO's own loss pairs rows by the batch of a rank, and so
-# nothing can be compared with one process.
+# Every trainer of TRL with a second model: its name, the attribute that holds that model, what else it is given, its
+# data's columns, and its settings. KTO's own loss pairs rows by a rank's batch: one process can't be compared with it.
 TRAINERS = {
     "dpo": ("DPO", "ref_model", "second", "prompt chosen rejected", {}),
     "kto": ("KTO", "ref_model", "second", "prompt completion label", {"loss_type": "apo_zero_unpaired"}),

@@ -82,9 +82,8 @@ def scenario(remedy, setup):
         if remedy == "head_broken":
             return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1] @ bare.lm_head.weight.T
         if remedy in ("early_head_broken", "full_tensor"):
-            weight = bare.lm_head.weight
-            if remedy == "full_tensor" and hasattr(weight, "full_tensor"):
-                weight = weight.full_tensor()
+            whole = remedy == "full_tensor" and hasattr(bare.lm_head.weight, "full_tensor")
+            weight = bare.lm_head.weight.full_tensor() if whole else bare.lm_head.weight
             return model(input_ids=input_ids, output_hidden_states=True).hidden_states[-1] @ weight.T
         return bare.logits_of(input_ids)
 

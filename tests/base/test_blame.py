@@ -90,7 +90,7 @@ def test_the_kind_of_an_error_is_not_read_from_its_name():
 
     assert reported(Impossible("no")).kind == reported(ValueError("no")).kind == "error"
     results = reported(errors.Impossible("lacks it"), ImportError("it"))
-    assert (results.kind, results.message, results.own) == ("impossible", "lacks it", "")
+    assert (results.kind, results.message, results.fault) == ("impossible", "lacks it", "")
     assert [(each.kind, each.text, each.follows) for each in results.chain] == [
         ("error", "ImportError: it\n", False),
         ("impossible", "faultline.base.errors.Impossible: lacks it\n", True),

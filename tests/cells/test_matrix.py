@@ -25,6 +25,7 @@ from faultline.cells.cell import (
     AXES,
     CHECKPOINTING,
     DEVICES,
+    LIVES,
     PRECISIONS,
     WORLD_SIZES,
     Cell,
@@ -59,7 +60,7 @@ def test_law_an_id_is_read_back_as_its_cell(cell):
 
 @given(st.text() | st.from_regex(r"a/b/c/d/e/w[0-9a-z]*/cpu(/.*)?", fullmatch=True))
 def test_law_anything_else_is_refused(text):
-    assume(not re.fullmatch(r"([^/]*/){5}w[1-9][0-9]*/[^/]*", text, re.DOTALL))
+    assume(not re.fullmatch(r"([^/]*/){5}w[1-9][0-9]*/((?!straight/)[^/]+/)?[^/]*", text, re.DOTALL))
     with pytest.raises(UsageError, match="not a cell"):
         Cell.parse(text)
 
@@ -157,7 +158,7 @@ def test_what_is_left_out_and_what_is_selected_are_the_whole():
             cell, variant
         )
     assert sum(counts[reason] for reason in (rule.reason for rule in IMPOSSIBLE)) + len(POSSIBLE) == len(WHOLE)
-    axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
+    axes = (strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
     combinations = len(list(product(*axes)))
     assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
 
@@ -221,7 +222,9 @@ def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, wor
     results = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
     assert results <= POSSIBLE
     for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
-        if cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
+        if cell.life != "straight":
+            assert cell not in results, f"{cell.id} was not asked for"
+        elif cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
             assert cell not in results, f"{cell.id} was not asked for"
         elif not asked.checkpointing and cell not in DEFAULT_MODES:
             assert cell not in results, f"{cell.id} is of a mode that was not asked for"
@@ -229,8 +232,8 @@ def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, wor
             assert cell in results, f"{cell.id} was asked for and is left out"
 
 
-def test_naming_every_precision_and_world_size_gives_every_possible_cell():
-    everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING)
+def test_naming_every_value_gives_every_possible_cell():
+    everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
     assert set(select(FAILURES, everything)) == POSSIBLE
 
 

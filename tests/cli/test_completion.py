@@ -73,6 +73,13 @@ def test_values_are_those_of_the_catalogue(offered, words, names):
     assert offered(*words) == names
 
 
+def test_descriptions_are_titles(asked):
+    """Breaks when zsh and fish, which show descriptions, show a record or a path behind a name."""
+    lines = asked("__complete", "show", "zero3_dummy")[1].splitlines()
+    assert f"zero3_dummy_loss\t{failures()['zero3_dummy_loss'].title}" in lines
+    assert "trl-0.15.2" in asked("__complete", "run", "--stack", "trl")[1].splitlines()
+
+
 def test_files_are_left_to_the_shell(asked, offered):
     """Breaks when a folder is completed with a blank behind it, or a log is not completed at all."""
     assert offered("diagnose", "scr") == []

@@ -739,3 +739,11 @@ def test_timeouts_alone_are_unknown_and_told(asked, log):
     code, out, _ = asked("diagnose", log(text + "Fatal Python error: Aborted\n"))
     assert code == 1 and out.startswith("This log only shows the aftermath.") and "Ranks 3, 5 waited" in out
     assert out.index("Watchdog") < out.index("Aborted"), "the events aren't in the order of the log"
+
+
+def test_an_abort_whose_message_was_cut_off_is_no_cause_beside_a_timeout(asked, log):
+    """Breaks when what NCCL's watchdog throws is looked for, and not what made the ranks wait."""
+    thrown = "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    waited = "[rank1]: [Rank 1] Watchdog caught collective operation timeout: x\n"
+    assert asked("diagnose", log(waited + thrown))[1].startswith("This log only shows the aftermath.")
+    assert asked("diagnose", log(thrown))[1].startswith("Not in the catalogue"), "nothing says that anybody waited"

@@ -458,6 +458,29 @@ def test_the_issue_has_the_file_and_the_outcomes():
         assert record in text
 
 
+@pytest.mark.parametrize(
+    ("cell", "in_issue", "in_file"),
+    [
+        (
+            "grpo_lora_no_grad/broken/zero3/reentrant/fp32/w2/cpu",
+            "It trains without an error. A single process raises one too, so the strategy is not the cause.",
+            "Expected: it trains without an error (a single process raises one too). Instead: ",
+        ),
+        (
+            "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
+            "It trains without an error.",
+            "Expected: it trains without an error. Instead: ",
+        ),
+        (RUN[2], issue.TRAINS, "Expected: it trains as in one process. Instead: "),
+    ],
+)
+def test_a_single_process_that_raises_too_is_no_measure(cell, in_issue, in_file):
+    """Breaks when a maintainer is told that it trains in one process, and the table below says that it raises."""
+    where = cells.place(Cell.parse(cell))
+    assert f"**What is expected.** {in_issue}\n" in issue.write_issue(where)
+    assert in_file in " ".join(cells.introduction(where).split())
+
+
 def test_the_issue_says_why_and_shows_what_ranks_printed():
     """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
     where = cells.place(Cell.parse(RUN[2]))

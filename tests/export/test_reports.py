@@ -5,6 +5,7 @@ import re
 import sys
 import sysconfig
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -176,7 +177,9 @@ def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     (tmp_path / "trl").write_text("#!/bin/sh\nsleep 1\n")
     upstream.printed.cache_clear()
     assert "did not end within" in upstream.environment(where)[1]
-    assert "was not run: other versions" in upstream.environment(replace(where, pins={}))[1]
+    assert "was not run: other versions" in upstream.environment(replace(where, pins={"torch": "1.0"}))[1]
+    monkeypatch.setattr(upstream, "versions", lambda: (_ for _ in ()).throw(PackageNotFoundError))
+    assert "was not run: not all libraries under test are installed" in upstream.environment(where)[1]
     upstream.printed.cache_clear()
 
 

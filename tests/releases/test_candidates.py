@@ -185,6 +185,15 @@ def test_the_files_that_people_have_are_sides(lab, asked, monkeypatch, tmp_path)
     assert {"trl==1.12.0", "torch==2.13.0"} <= set(stack.requirements) and stack.name == "uv.lock"
 
 
+def test_what_a_file_lacks_is_not_called_installed_where_nothing_is(monkeypatch, tmp_path):
+    """Breaks when a machine without torch is said to have the versions that Faultline pins."""
+    (tmp_path / "uv.lock").write_text(LOCK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(requests, "installed", tuple)
+    _, notes = sides.baseline("uv.lock", "")
+    assert notes and notes[-1].startswith("uv.lock doesn't name these, which are taken as in Faultline's own pins: ")
+
+
 def test_another_environment_is_a_baseline_by_its_interpreter(lab, asked, tmp_path):
     """Breaks when what is installed elsewhere has to be written down before it can be compared with."""
     lab[1]["1.12.0"] = [TRAINS]
@@ -318,3 +327,13 @@ def test_a_wrong_answer_fails_the_replay(lab, asked, tmp_path, monkeypatch):
     assert "**SAFE**" in (tmp_path / "README.md").read_text()
     assert asked("maintain", "replay", "good")[0] == 0
     assert asked("maintain", "replay", "goood")[0] == EXIT_USAGE
+
+
+def test_a_package_is_meant_in_its_own_clone(tmp_path, monkeypatch):
+    """Breaks when `is-safe trl` in a clone of TRL takes the folder `trl` for a side that lacks its file."""
+    (tmp_path / "trl").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert sides.read("trl", {}, "").text == "trl"
+    with pytest.raises(UsageError, match="is a folder"):
+        sides.read("mine", {}, "")

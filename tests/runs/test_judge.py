@@ -11,8 +11,9 @@ import pytest
 from faultline import strategies
 from faultline.base import errors, traces
 from faultline.catalogue import Failure, outcomes
+from faultline.cells import finding
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks.report import Frame, Raised, error_report
+from faultline.ranks.report import Deviation, Frame, Raised, error_report
 from faultline.runs import oracle
 from faultline.runs.oracle import judge
 from faultline.runs.supervisor import Ended, RankEnd
@@ -217,7 +218,7 @@ def test_a_fault_of_this_suite_is_no_outcome_of_a_model():
     """Breaks when a crash in the comparison is taken for an error that somebody's model raises."""
     ended = raised()
     failed = ended.ranks[1].report
-    failed.error = replace(failed.error, own="compare.py:95 in digest")  # codespell:ignore own
+    failed.error = replace(failed.error, fault="compare.py:95 in digest")
     judged = judge(CELL, FAILURE, ended)
     assert (judged.outcome, judged.signature) == ("invalid", outcomes.Signature.OWN_FAULT)
     assert judged.detail == "a fault of Faultline, not of the model: compare.py:95 in digest: Torn: apart"
@@ -250,3 +251,10 @@ def test_a_bare_assert_is_named_by_the_line_that_failed():
     chain = (Raised("error", "", "AssertionError\n", frames),)
     ended.ranks[1].report.error = reports.error("AssertionError", "", chain=chain)
     assert judge(CELL, FAILURE, ended).detail == "AssertionError: assert x.ndim == 2"
+
+
+def test_what_should_be_zero_is_off_by_no_infinite_share():
+    """Breaks when a gradient that should be zero "differs by inf", which nobody can read."""
+    assert oracle.differing(Deviation("w", "gradients", 1, 0, math.inf)).startswith("gradient of w should be zero, and")
+    assert "inf" not in finding.where(finding.Difference(1, 0, "forward", "right", "inf"))
+    assert "by 50 %" in finding.where(finding.Difference(1, 0, "forward", "right", 0.5))

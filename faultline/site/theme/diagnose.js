@@ -89,7 +89,7 @@ window.FAULTLINE.diagnose = (() => {
   const fitting = (text, hints) => {
     const matches = new Map();
     for (const error of errors)
-      if (error.own && !matches.has(error.failure) && [text, oneLine(text)].some((each) => error.pattern.test(each)))
+      if (error.documented && !matches.has(error.failure) && [text, oneLine(text)].some((each) => error.pattern.test(each)))
         matches.set(error.failure, judge(error, hints));
     const against = (match) => [!match.sure, Boolean(match.mechanism), !match.error.by_itself, match.sure !== "certain"].map(Number).join("");
     return [...matches.values()].sort((a, b) => against(a).localeCompare(against(b)) || (a.error.failure < b.error.failure ? -1 : 1));
@@ -147,7 +147,7 @@ window.FAULTLINE.diagnose = (() => {
     if (events.some((event) => !event.follows)) return events;
     const beginning = (line) => known.beginnings.find(([words]) => line.toLowerCase().includes(words));
     for (const line of text.split("\n")) {
-      const words = errors.find((error) => error.own && error.pattern.test(line)) ?? beginning(line);
+      const words = errors.find((error) => error.documented && error.pattern.test(line)) ?? beginning(line);
       if (words && !signs.victim.test(line)) return [{ type: words.type ?? words[1], text: [words.type ?? words[1], line.trim()].filter(Boolean).join(": ") }, ...events];
     }
     return events;
