@@ -58,6 +58,8 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     for match, distinction in zip(every, several.distinctions(every), strict=True):
         runs = several.runs(match)
         evidence = f"{count(runs, 'run')} ended so" if runs else "as its report says"
+        if several.elsewhere(match):
+            evidence += f"; {match.against}"
         write_line(console, f"  {distinction}  [{evidence}]")
     write_line(console, "  If none of these holds, it is not in the catalogue.")
     console.print()

@@ -28,7 +28,8 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
     They are those of which only the error's words are in the log, and those whose cells ended with the error as
     another failure's, if their recognise.toml says what would show that it is they. A place in which no run ended so
-    still excludes a failure.
+    still excludes a failure, unless it leaves one alone: words that several share don't show that it is that one, so
+    the others come after it.
     """
     every = {match.failure.name: match for match in excluded}
     for error in store.errors().values():
@@ -37,7 +38,10 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
             continue
         if _worded_so(failure, error, text):
             every[failure.name] = judge(failure, error.signature, hints)
-    among = [match for match in every.values() if _may_be(match, hints)]
+    every_may_be = [match for match in every.values() if _may_be(match, hints)]
+    among = [match for match in every_may_be if match.sure or match.against == SHARED]
+    if len(among) == 1:
+        among = every_may_be
     return likeliest(among, hints) if len(among) > 1 else ()
 
 
@@ -60,9 +64,9 @@ def beginning(error: Error) -> str:
 
 
 def _may_be(match: Match, hints: Hints) -> bool:
-    """Whether nothing but what isn't there counts against a failure."""
+    """Whether a log has what a failure needs to be one of several, if the error's words say too little."""
     may_be = match.failure.recognition.of(match.signature).may_be
-    return (bool(match.sure) or match.against == SHARED) and met(may_be, f"{hints.context}\n{hints.asked}")
+    return met(may_be, f"{hints.context}\n{hints.asked}")
 
 
 def likeliest(among: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
@@ -71,13 +75,18 @@ def likeliest(among: Iterable[Match], hints: Hints) -> tuple[Match, ...]:
     What fits are patterns of a failure's conditions, and the names of code in what would distinguish it.
     """
 
-    def order(match: Match) -> tuple[int, int, str]:
+    def order(match: Match) -> tuple[bool, int, int, str]:
         error = match.failure.recognition.of(match.signature)
         fits = patterns_met(error.any_of, hints.context)
         fits += sum(bool(re.search(pattern, hints.context)) for pattern in error.terms)
-        return -fits, -runs(match), match.failure.name
+        return elsewhere(match), -fits, -runs(match), match.failure.name
 
     return tuple(sorted(among, key=order)[:MOST])
+
+
+def elsewhere(match: Match) -> bool:
+    """Whether runs ended with a failure's error in other places than the log's alone."""
+    return not match.sure and match.against != SHARED
 
 
 def runs(match: Match) -> int:

@@ -13,13 +13,16 @@ FAILURE = Failure(
     checkpointing=("off",),  # dtypes are compared before anything is computed
     errors={
         "mixed-original-dtype": r"FSDP expects uniform original parameter dtype but got",
-        "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got|FlatParameter`? requires uniform dtype",
-        # ZeRO-3, which says no more than that.
+        # torch since 1.13 and before, and fairscale's.
+        "mixed-flat-dtype": r"Must flatten tensors with uniform dtype but got|FlatParameter`? requires uniform dtype"
+        r"|expects all parameters to have (?:the )?same dtype",
+        # ZeRO-3, which says no more than that; it has other words where it gathers weights before a module runs.
         "mixed-partitions": r"len\(set\(t\.dtype for t in tensors\)\) == 1",
+        "mixed-gathered": r"expected there to be only one unique element in",
         # TRL's loss takes the head's weight, which FSDP1 has flat: fsdp2_method_or_child_outside_root_forward.
         "flat-head": r"mat2 must be a matrix",
         # FSDP1 in bf16: PEFT casts an adapter's input to the dtype in which its weights are kept, not computed with.
-        "adapter-input": r"expected m1 and m2 to have the same dtype",
+        "adapter-input": r"expected (?:m1|mat1) and (?:m2|mat2) to have the same dtype",
         # ZeRO-0 takes no gradient of fp64, alone or mixed.
         "no-fp64": r"attempting to reduce an unsupported grad type: torch\.float64",
     },

@@ -18,7 +18,8 @@ FAILURE = Failure(
         # What the tensors are loaded with, by torch and by transformers 5.
         "mismatched": r"Error\(s\) in loading state_dict|param with shape torch\.Size\(\[[01]\]\) from checkpoint"
         r"|shapes? (?:of )?torch\.Size\(\[0\]\) (?:from|in) the checkpoint"
-        r"|Trying to set a tensor of shape torch\.Size\(\[0\]\)"
+        r"|Trying to set a tensor of shape torch\.Size\(\[0\]\)|Attempted to load weight \(torch\.Size\(\[0\]\)\)"
+        r"|expected shape [^\n]{1,200}, but got torch\.Size\(\[0\]\)"
         r"|You set `ignore_mismatched_sizes` to `False`",
     },
     variants=(

@@ -9,10 +9,10 @@ FAILURE = Failure(
     until="not fixed: DDP, ZeRO-2 and ZeRO-3 reduce a gradient as soon as one backward pass brings it",
     upstream="deepspeedai/DeepSpeed",
     errors={
-        "reduced-twice": r"The parameter [\w.]{1,200} has already been reduced"
+        "reduced-twice": r"The parameter [\w.]{1,200} has already been reduced|params_already_reduced\["
         r"|[gG]radient computed twice for this partition|Multiple gradient reduction is currently not supported",
         # ZeRO-3 finds the same parameter twice in one bucket, unless the bucket was flushed in between.
-        "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?params_in_(ipg_)?bucket\)\)",
+        "bucketed-twice": r"len\(set\(p.ds_id for p in (self\.)?_{0,2}params_in_(ipg_)?bucket\)\)",
         # FSDP1 frees a unit's parameters after its first backward pass; which rank says so first varies.
         "freed-too-early": r"mat2 must be a matrix, got 1-D tensor|got weight of shape \[0\]",
         "marked-ready-twice": r"Expected to mark a variable ready only once|has been marked as ready twice"

@@ -143,7 +143,7 @@ RuntimeError: Expected all tensors to be on the same device, but found at least 
     assert "likely  if it ran under FSDP, which this log doesn't show" in printed(answer)
     assert diagnosed(f"--fsdp full_shard\n{log}").match.only_if == ""
     assert diagnosed(log, strategies=frozenset(["zero3"])).answer == NOT_THERE
-    assert diagnosed(log.replace("ref_model", "model")).answer == NOT_THERE
+    assert not diagnosed(log.replace("ref_model", "model")).named
 
 
 def test_the_failure_that_more_of_the_log_fits_comes_first():
@@ -235,3 +235,46 @@ def test_conditions_of_a_folder_are_read():
     error = Error(may_be=(Condition(("x",)),))
     assert error.may_be[0].holds("x") and not error.may_be[0].holds("y")
     assert measured.recorded("grpo_lora_no_grad", "no-grad-fn")
+
+
+def test_a_place_that_leaves_one_failure_alone_leaves_the_others_behind_it():
+    """Breaks when words that several share get no answer for a place, or a failure is named for them alone."""
+    answer = diagnosed("DeepSpeed ZeRO-3 throws `RuntimeError: 'weight' must be 2-D`\n")
+    first, *others = answer.several
+    assert first.failure.name == "fsdp2_method_or_child_outside_root_forward" and not several.elsewhere(first)
+    assert others and all(several.elsewhere(match) for match in others)
+    assert printed(answer).count("runs ended so; no run ended so under zero3") == len(others)
+
+
+@pytest.mark.parametrize(
+    ("words", "failure"),
+    [
+        ("ValueError: expects all parameters to have same dtype", "fsdp2_mixed_original_dtype"),
+        (
+            "RuntimeError: expected there to be only one unique element in <generator object Init._convert_to_"
+            "deepspeed_param.<locals>.all_gather_coalesced.<locals>.<genexpr> at 0x7f>",
+            "fsdp2_mixed_original_dtype",
+        ),
+        ("RuntimeError: size mismatch, got 1, 1x768,0", "fsdp2_method_or_child_outside_root_forward"),
+        (
+            "RuntimeError: setStorage: sizes [8, 2], strides [1, 8], storage offset 0, and itemsize 2 requiring a "
+            "storage size of 32 are out of bounds for storage of size 0",
+            "fsdp2_method_or_child_outside_root_forward",
+        ),
+        (
+            "AssertionError: Attempted to load weight (torch.Size([0])) into parameter (torch.Size([151936, 896]))",
+            "zero3_save_pretrained_empty",
+        ),
+        (
+            "AssertionError: assert len(set(p.ds_id for p in self.__params_in_ipg_bucket)) == len(self.__params_in_"
+            "ipg_bucket)",
+            "zero_double_reduction",
+        ),
+    ],
+)
+def test_an_error_is_known_by_the_words_of_other_releases(words, failure):
+    """Breaks when an older or another library's wording of the same error is none of the catalogue's."""
+    pattern = FAILURES[failure].errors
+    assert any(re.search(each, words) for each in pattern.values())
+    answer = diagnosed(f"{words}\n")
+    assert failure in (answer.named, *names(answer), *(match.failure.name for match in answer.alike))

@@ -96,10 +96,11 @@ window.FAULTLINE.diagnose = (() => {
   };
 
   const likeliest = (among, { context }) => {
+    const elsewhere = ({ sure, shared }) => Number(!sure && !shared);
     const fits = ({ error }) =>
       Math.max(0, ...error.fits.map(({ present }) => present.filter((each) => each.test(context)).length)) +
       error.terms.filter((each) => each.test(context)).length;
-    const before = (a, b) => fits(b) - fits(a) || b.error.runs - a.error.runs || (a.error.failure < b.error.failure ? -1 : 1);
+    const before = (a, b) => elsewhere(a) - elsewhere(b) || fits(b) - fits(a) || b.error.runs - a.error.runs || (a.error.failure < b.error.failure ? -1 : 1);
     return [...among].sort(before).slice(0, signs.most);
   };
   const possible = (text, excluded, hints) => {
@@ -111,7 +112,9 @@ window.FAULTLINE.diagnose = (() => {
       if ((message.length >= signs.shortest && recorded.includes(message)) || error.pattern.test(text))
         every.set(failure, judge(error, hints));
     }
-    const among = [...every.values()].filter((match) => (match.sure || match.shared) && met(match.error.may_be, hints.context));
+    const mayBe = [...every.values()].filter((match) => met(match.error.may_be, hints.context));
+    const left = mayBe.filter((match) => match.sure || match.shared);
+    const among = left.length === 1 ? mayBe : left;
     return among.length > 1 ? likeliest(among, hints) : [];
   };
 
