@@ -1,6 +1,9 @@
 """What several tests of the command line need, and what is said where there is no browser."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -8,6 +11,8 @@ from hypothesis import settings
 from faultline.cli import app
 from faultline.maintain import screenshots
 
+os.environ["FAULTLINE_KEPT"] = tempfile.mkdtemp(prefix="faultline-kept-")  # what runs here is measured here
+atexit.register(shutil.rmtree, os.environ["FAULTLINE_KEPT"], ignore_errors=True)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
@@ -21,6 +26,14 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"the HTML pages were not tested ({len(skipped)} skipped): {screenshots.HINT}", yellow=True
         )
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path_factory, monkeypatch):
+    """Each test starts without kept results; gives the folder of those that it leaves."""
+    folder = tmp_path_factory.mktemp("kept")
+    monkeypatch.setenv("FAULTLINE_KEPT", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="module")

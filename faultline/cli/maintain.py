@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from faultline.base.errors import UsageError
 from faultline.cli import completion
 from faultline.cli.completion import one, several
-from faultline.cli.options import CORES, WHOLE, Axes, File, Json, Names, RunName, Workers
+from faultline.cli.options import CORES, WHOLE, Axes, File, Fresh, Json, Names, RunName, Workers
 
 EXAMPLES = """\
 Examples:
@@ -147,6 +147,7 @@ def replay(
     *,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest replay.")] = False,
+    fresh: Fresh = False,
 ) -> int:
     """Run is-safe over past upgrades whose answer is known.
 
@@ -155,7 +156,7 @@ def replay(
     """
     from faultline.maintain import bumps
 
-    return bumps.replay(names, workers, resume)
+    return bumps.replay(names, workers, resume, fresh)
 
 
 def chart() -> int:

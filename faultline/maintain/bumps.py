@@ -54,14 +54,14 @@ class Bumps:
     cells: Sequence[str] = ()
 
 
-def replay(asked: Sequence[str], workers: int, resume: bool) -> int:
+def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False) -> int:
     """Ask is-safe about each bump, and write the table when all were asked; exit code 1 for an answer not as known."""
     bumps = read()
     for name in asked:
         if name not in bumps:
             raise unknown("bump", name, list(bumps))
     names = list(asked or bumps)
-    campaign = campaigns.begin("replay", {"bumps": names}, workers, resume)
+    campaign = campaigns.begin("replay", {"bumps": names}, workers, resume, fresh)
     answers: dict[str, Answer] = {}
     for name in names:
         bump = bumps[name]

@@ -27,7 +27,7 @@ from faultline.stacks.requests import Stack
 class Request:
     """What to judge and on which baseline, as people have it; `python` names the baseline by an interpreter instead.
 
-    `whole` asks for all selected cells, with the remedies of mechanisms.
+    `fresh` takes no kept results. `whole` asks for all selected cells, with the remedies of mechanisms.
     """
 
     candidate: str
@@ -37,6 +37,7 @@ class Request:
     workers: int = 1
     resume: bool = False
     python: str = ""
+    fresh: bool = False
 
 
 def run(request: Request) -> int:
@@ -52,7 +53,7 @@ def run(request: Request) -> int:
     if candidate.text or not candidate.notes:
         on(base, "", candidate.text)  # a mistake in the question is reported before anything runs
     asked = {"candidate": candidate.text, "base": [base.name, *base.requirements], "cells": [cell.id for cell in cells]}
-    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume)
+    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume, request.fresh)
     for note in (*notes, *candidate.notes):
         campaigns.note(note)
     answer = replace(ask(campaign, candidate.text, base, cells), notes=(*notes, *candidate.notes))
@@ -129,7 +130,7 @@ def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence
         for stack, measured in zip(both, runs, strict=True):
             name = f"{shared(campaign, stack)}{f' again {len(measured)}' if measured else ''}"
             campaigns.part(campaign, name).describe(lock=stack.lock)
-            measured.append(campaigns.measure(campaign, name, Stack(stack.name), wanted))
+            measured.append(campaigns.measure(campaign, name, Stack(stack.name), wanted, again=len(measured)))
             if measured[-1].unusable:
                 return Comparison(unusable=f"{stack.name}: {measured[-1].unusable}")
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)

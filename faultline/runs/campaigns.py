@@ -12,7 +12,7 @@ from faultline.base.errors import NeverReady, Uninstallable, UsageError
 from faultline.base.packages import stack_name
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
-from faultline.runs import folders, storage
+from faultline.runs import folders, kept, storage
 from faultline.runs.durations import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -25,12 +25,13 @@ from faultline.stacks.requests import Stack
 class Campaign:
     """One question that takes several stacks: where its results are, and how many cells run at a time.
 
-    Its lock keeps others from going on with it at the same time.
+    Its lock keeps others from going on with it at the same time. If it is `fresh`, no kept results are taken.
     """
 
     folder: RunFolder
     workers: int
     lock: BaseFileLock | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Measured:
         return {entry.cell.id: entry.did for entry in self.results}
 
 
-def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool = False) -> Campaign:
+def begin(
+    kind: str, request: Mapping[str, object], workers: int, resume: bool = False, fresh: bool = False
+) -> Campaign:
     """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
 
     It is only the same as long as what is installed here is.
@@ -71,7 +74,7 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
         lock.acquire(timeout=0)
     except Timeout:
         raise UsageError(f"{folder.path.name} is already running in another process") from None
-    return Campaign(folder, workers, lock)
+    return Campaign(folder, workers, lock, fresh)
 
 
 def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
@@ -87,8 +90,10 @@ def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
     return Measured(name, info.lock, unusable="" if info.lock else info.unusable)
 
 
-def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
-    """Run cells on a stack, those that the campaign has under this name already left out.
+def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell], again: int = 0) -> Measured:
+    """Run cells on a stack, those that the campaign has under this name already left out, and those that are kept.
+
+    `again` is how many results of theirs this one is to be held against, so that none of these is taken for it.
 
     What was resolved once isn't resolved again: a later call under the same name has the
     same versions, whatever the index offers by then. A stack whose ranks could
@@ -110,8 +115,14 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     measured = {entry.cell for entry in known}
     if missing := [cell for cell in cells if cell not in measured]:
         note(f"{name}: {line}")
+        keep = kept.of(environment, cells[0].device, again)
+        if not campaign.fresh:
+            known += folders.taken(missing, folder, keep)
+            there = {entry.cell for entry in known}
+            missing = [cell for cell in missing if cell not in there]
         try:
-            folders.measure(missing, campaign.workers, folder, known, environment.python)
+            if missing:
+                folders.measure(missing, campaign.workers, folder, known, environment.python, keep=keep)
         except NeverReady as error:
             folder.describe(unusable=str(error))
             return Measured(name, environment.lock, unusable=str(error))

@@ -16,7 +16,8 @@ from faultline.maintain import bumps
 from faultline.ranks.report import Report
 from faultline.releases import is_safe, sides
 from faultline.releases.changes import Safety
-from faultline.runs import campaigns, folders, results, storage
+from faultline.runs import campaigns, folders, kept, results, storage
+from faultline.runs.kept import Kept
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, NeverReady, RankEnd
 from faultline.stacks import requests
@@ -35,7 +36,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.latest_run, "__defaults__", (root,))
     monkeypatch.setattr(storage.runs, "__defaults__", (root,))
     done = []
-    does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS]}
+    does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS], "1.13.0": [TRAINS]}
 
     def ready(stack, lock=""):
         if any("99" in text for text in stack.requirements):
@@ -44,7 +45,7 @@ def lab(tmp_path, monkeypatch):
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
-    def measure(cells, workers, folder, known=(), python=""):
+    def measure(cells, workers, folder, known=(), python="", keep=None):
         answer = does[python]
         if answer is NeverReady:
             raise NeverReady("ImportError: no such name")
@@ -53,13 +54,17 @@ def lab(tmp_path, monkeypatch):
         writer = storage.Writer(folder)
         for cell in cells:
             ended = Ended([RankEnd(Report())])
-            writer.add(results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected"))
+            entry = results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected")
+            writer.add(entry)
+            if keep:
+                keep.add(entry)
         writer.close()
         folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)
     monkeypatch.setattr(campaigns, "locked", lambda stack: ready(stack).lock)
     monkeypatch.setattr(folders, "measure", measure)
+    monkeypatch.setattr(kept, "of", lambda environment, device, again=0: Kept(environment.lock, again))
     return root, does, done
 
 
@@ -96,6 +101,19 @@ def test_a_bad_candidate_is_measured_again(lab, asked):
     [group] = answer["groups"]
     assert group["kind"] == "regressed" and len(group["cells"]) == answer["cells"]
     assert group["repeat"].endswith("--stack 'trl==1.12.0'")
+
+
+def test_a_second_question_measures_nothing_twice(lab, asked):
+    """Breaks when a baseline that was measured is measured again, or what changed isn't run again to confirm it."""
+    root, does, done = lab
+    does["1.12.0"] = [RAISES]
+    asked("is-safe", "trl==1.12.0", *NARROW)
+    first, cells = list(done), answer_in(root)["cells"]
+    code, out, errors = asked("is-safe", "trl==1.12.0", *NARROW)
+    assert code == EXIT_UNEXPECTED and out.startswith("NOT SAFE") and done == first
+    assert f"{cells} of {cells} cells were measured before; --fresh runs them again" in errors
+    asked("is-safe", "trl==1.13.0", *NARROW)
+    assert {name for name, _ in done[len(first) :]} == {"1.13.0"}
 
 
 def test_a_flake_is_unknown(lab, asked):
