@@ -11,8 +11,8 @@ from hypothesis import settings
 from faultline.cli import app
 from faultline.maintain import screenshots
 
-os.environ["FAULTLINE_KEPT"] = tempfile.mkdtemp(prefix="faultline-kept-")  # what runs here is measured here
-atexit.register(shutil.rmtree, os.environ["FAULTLINE_KEPT"], ignore_errors=True)
+os.environ["FAULTLINE_CACHE"] = tempfile.mkdtemp(prefix="faultline-cache-")  # what runs here is measured here
+atexit.register(shutil.rmtree, os.environ["FAULTLINE_CACHE"], ignore_errors=True)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
@@ -29,10 +29,10 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path_factory, monkeypatch):
-    """Each test starts without kept results; gives the folder of those that it leaves."""
-    folder = tmp_path_factory.mktemp("kept")
-    monkeypatch.setenv("FAULTLINE_KEPT", str(folder))
+def cached(tmp_path_factory, monkeypatch):
+    """Each test starts without cached results; gives the folder of those that it leaves."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FAULTLINE_CACHE", str(folder))
     return folder
 
 

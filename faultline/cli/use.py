@@ -175,6 +175,10 @@ def is_safe(
     base: Annotated[Stack, Parameter(help="The baseline, in the same forms; by default, what is installed.")] = TODAY,
     python: Annotated[File, Parameter(help="The baseline: another environment, by its interpreter.")] = "",
     all: Annotated[bool, Parameter(help="Run the whole default matrix.")] = False,
+    affected: Annotated[
+        bool, Parameter(help="Run only cells that execute what changed, and a sample of the others.")
+    ] = False,
+    fail_fast: Annotated[bool, Parameter(help="End at the first regression.")] = False,
     axes: Axes = WHOLE,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
@@ -189,7 +193,8 @@ def is_safe(
     at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe
 
-    return is_safe.run(is_safe.Request(to, axes.selection(), base, all, workers, resume, str(python), fresh))
+    request = is_safe.Request(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast)
+    return is_safe.run(request)
 
 
 def bisect(

@@ -32,6 +32,7 @@ class Job:
     - `checkpoint`: the folder that a failure with a `save` saves to; with `load`, it is loaded and nothing else is done
     - `target`: trained in place of the catalogue's failure
     - `inject`: names a change to what is run (see `injection`)
+    - `executed`: report which functions run, which makes it slower
     - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
     - `port`, `listening`, `at_fork`: from the server, the socket at which ranks meet and what it says of itself
     """
@@ -45,6 +46,7 @@ class Job:
     load: bool = False
     target: Target | None = None
     inject: str = ""
+    executed: bool = False
     times: int = 1
     port: int = 0
     listening: int = 0

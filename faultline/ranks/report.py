@@ -164,7 +164,8 @@ class Deviation(NamedTuple):
 class Report:
     """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
 
-    `started` has the relative errors of the weights that training began with, of those that are not the reference's.
+    `started` has the relative errors of the weights that training began with, of those that are not the reference's;
+    `executed` has the names of functions that ran by their files, where a job asks for them.
     """
 
     rank: int = 0
@@ -177,6 +178,7 @@ class Report:
     compared: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
+    executed: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
 
     def deviations(self) -> Iterator[tuple[Deviation, float | None]]:

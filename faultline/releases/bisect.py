@@ -30,7 +30,7 @@ class Request:
     """A change to look for among the releases of a package, from the `oldest` to the `newest`.
 
     Without a direction, the newest release decides. `others` is the rest of the stack: as of each release's date, or
-    as installed. `bad` has the outcomes that count as the failure; `fresh` takes no kept results.
+    as installed. `bad` has the outcomes that count as the failure; `fresh` takes no cached results.
     """
 
     package: str

@@ -26,7 +26,7 @@ from faultline.stacks import requests
 class Request:
     """Cells to run on each month's stack between two dates; `write` makes the result the committed timeline.
 
-    `fresh` takes no kept results.
+    `fresh` takes no cached results.
     """
 
     selection: Selection

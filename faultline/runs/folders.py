@@ -1,7 +1,7 @@
 """Runs and their folders: cells measured into one, and the one that is meant, refused where it doesn't fit."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +10,8 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.text import count
 from faultline.cells.cell import Cell
-from faultline.runs import kept, progress, results, runner, storage
-from faultline.runs.kept import Kept
+from faultline.runs import cache, progress, results, runner, storage
+from faultline.runs.cache import Cache
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell
 from faultline.runs.storage import RunFolder
@@ -25,11 +25,13 @@ def measure(
     python: str = sys.executable,
     run: RunCell | None = None,
     wrong: str = progress.UNEXPECTED,
-    keep: Kept | None = None,
+    keep: Cache | None = None,
+    seen: Callable[[Result], None] | None = None,
 ) -> None:
     """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes.
 
-    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts; `keep` is given each result as well.
+    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts; `keep` and `seen` are given each
+    result as well.
     """
     writer = storage.Writer(folder)
     folder.describe(finished=False)
@@ -41,6 +43,8 @@ def measure(
                 if keep:
                     keep.add(entry)
                 advance(entry)
+                if seen:
+                    seen(entry)
 
             runner.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:
@@ -55,17 +59,17 @@ def measure(
     finally:
         writer.close()
         if keep:
-            kept.prune()
+            cache.prune()
 
 
-def taken(cells: Sequence[Cell], folder: RunFolder, keep: Kept, only_expected: bool = False) -> list[Result]:
-    """The kept results of cells, written into a folder as if they had been measured for it."""
+def taken(cells: Sequence[Cell], folder: RunFolder, keep: Cache, only_expected: bool = False) -> list[Result]:
+    """The cached results of cells, written into a folder as if they had been measured for it."""
     entries = [entry for entry in keep.take(cells) if not only_expected or results.as_expected(entry)]
     if entries:
         writer = storage.Writer(folder)
         writer.add(*entries)
         writer.close()
-        print(kept.said(entries, cells), file=sys.stderr)
+        print(cache.note(entries, cells), file=sys.stderr)
     return entries
 
 

@@ -33,7 +33,6 @@ START_LOOKS = 480  # looks in a row that find a server asleep that isn't ready y
 START_WORK = 120.0  # seconds of processor time that it may take to get ready
 SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
 SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
-STILL_RUNNING = "still running after"  # what is said of ranks that a deadline ended
 PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
 
 # What launchers set for those that they start. A shell in such a job has it too, and libraries act on it:
@@ -125,7 +124,7 @@ class Watched:
             return self.progress.asleep(self.running) >= SETTLED or time.monotonic() - self.failed_at > PATIENCE
         self.hang = self.progress.stalled(self.running)
         if not self.hang and time.monotonic() - self.started > self.deadline:
-            self.hang = f"{STILL_RUNNING} {self.deadline:.0f} s"
+            self.hang = f"still running after {self.deadline:.0f} s"
         if self.hang:
             self.progress.stacks(wake=True)
         return bool(self.hang)

@@ -8,8 +8,8 @@ import pytest
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.expected import Expectation
 from faultline.releases import bisect, bisection
-from faultline.runs import folders, kept, results, storage
-from faultline.runs.kept import Kept
+from faultline.runs import cache, folders, results, storage
+from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, NeverReady
 from faultline.stacks import environments, index, requests
@@ -42,7 +42,7 @@ class World:
         self.made += [lock] if lock not in self.made else []
         return Environment("python", lock)
 
-    def measure(self, cells, workers, folder, known, python, keep=None):
+    def measure(self, cells, workers, folder, known, python, keep=None, seen=None):
         lock = folder.info().lock
         self.ran.append(lock)
         judged = self.does(environments.pins(lock), self.ran.count(lock))
@@ -61,7 +61,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "ready", made.ready)
     monkeypatch.setattr(environments, "make", made.make)
     monkeypatch.setattr(folders, "measure", made.measure)
-    monkeypatch.setattr(kept, "of", lambda environment, device, again=0: Kept(environment.lock, again))
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
     monkeypatch.setattr(
         requests, "installed", lambda without=(): ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
     )

@@ -16,8 +16,8 @@ from faultline.maintain import bumps
 from faultline.ranks.report import Report
 from faultline.releases import is_safe, sides
 from faultline.releases.changes import Safety
-from faultline.runs import campaigns, folders, kept, results, storage
-from faultline.runs.kept import Kept
+from faultline.runs import cache, campaigns, folders, results, storage
+from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, NeverReady, RankEnd
 from faultline.stacks import requests
@@ -45,7 +45,7 @@ def lab(tmp_path, monkeypatch):
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
-    def measure(cells, workers, folder, known=(), python="", keep=None):
+    def measure(cells, workers, folder, known=(), python="", keep=None, seen=None):
         answer = does[python]
         if answer is NeverReady:
             raise NeverReady("ImportError: no such name")
@@ -58,13 +58,15 @@ def lab(tmp_path, monkeypatch):
             writer.add(entry)
             if keep:
                 keep.add(entry)
+            if seen:
+                seen(entry)
         writer.close()
         folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)
     monkeypatch.setattr(campaigns, "locked", lambda stack: ready(stack).lock)
     monkeypatch.setattr(folders, "measure", measure)
-    monkeypatch.setattr(kept, "of", lambda environment, device, again=0: Kept(environment.lock, again))
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
     return root, does, done
 
 

@@ -25,8 +25,8 @@ from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.maintain import reliability
 from faultline.ranks.report import ErrorReport, Facts
-from faultline.runs import kept, results, runner, storage
-from faultline.runs.kept import Kept
+from faultline.runs import cache, results, runner, storage
+from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
@@ -256,7 +256,7 @@ def at(root, stop_after=None, stack="", does=None):
         patch.setattr(storage.latest_run, "__defaults__", (root,))
         patch.setattr(runner, "run_all", run_all)
         patch.setattr(expected, "rules", lambda failure: ())
-        patch.setattr(kept, "of", lambda environment, device, again=0: Kept(stack, again))
+        patch.setattr(cache, "of", lambda environment, device, again=0: Cache(stack, again))
         yield ran
 
 
@@ -272,8 +272,8 @@ def test_a_repeated_run_measures_only_what_was_not_as_expected(tmp_path, capsys)
             assert app.main(options) == EXIT_UNEXPECTED
         assert ran == [cell.id for cell in expected_to_run]
         assert {entry.cell for entry in latest_run(tmp_path).results()} == {*CELLS}, "a run has all of its results"
-        said = f"{len(CELLS) - 1} of {len(CELLS)} cells were measured before; --fresh runs them again"
-        assert (said in capsys.readouterr().err) == (expected_to_run == [wrong])
+        line = f"{len(CELLS) - 1} of {len(CELLS)} cells were measured before; --fresh runs them again"
+        assert (line in capsys.readouterr().err) == (expected_to_run == [wrong])
 
 
 def test_an_interrupted_run_is_not_lost_on_the_next_one(tmp_path):

@@ -1,4 +1,4 @@
-"""Kept results: found again as long as nothing changes that they hang on, and never anything else."""
+"""Cache results: found again as long as nothing changes that they hang on, and never anything else."""
 
 import gzip
 import json
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from faultline.base.paths import PACKAGE, REPROS, ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
-from faultline.runs import kept, supervisor
-from faultline.runs.kept import Kept
+from faultline.runs import cache
+from faultline.runs.cache import Cache
 from faultline.stacks.environments import Environment
 from tests.support import entries
 
@@ -29,7 +29,7 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5)
 @given(TEXTS, TEXTS)
 def test_a_digest_is_that_of_its_texts_in_their_order(one, other):
     """Breaks when two different lists of inputs share results, or one list has two places."""
-    assert (kept.digest(*one) == kept.digest(*other)) == (one == other)
+    assert (cache.digest(*one) == cache.digest(*other)) == (one == other)
 
 
 @given(st.permutations(range(4)), st.integers(0, 3), st.text("ab", min_size=1))
@@ -43,14 +43,14 @@ def test_each_input_of_a_place_changes_it(order, which, more):
     ]
     known = [*failures()][order[which]]
     cell = replace(cells[which], failure=known)
-    place = Kept("stack", 1).file(cell)
-    assert place == Kept("stack", 1).file(replace(cell))
+    place = Cache("stack", 1).file(cell)
+    assert place == Cache("stack", 1).file(replace(cell))
     others = [
-        Kept("stack" + more, 1).file(cell),
-        Kept("stack", 2).file(cell),
-        *(Kept("stack", 1).file(replace(cell, **{axis: "x"})) for axis in ("variant", "strategy", "checkpointing")),
-        *(Kept("stack", 1).file(replace(cell, **axis)) for axis in ({"device": "cuda"}, {"world_size": 4})),
-        Kept("stack", 1).file(replace(cell, failure=next(name for name in failures() if name != known))),
+        Cache("stack" + more, 1).file(cell),
+        Cache("stack", 2).file(cell),
+        *(Cache("stack", 1).file(replace(cell, **{axis: "x"})) for axis in ("variant", "strategy", "checkpointing")),
+        *(Cache("stack", 1).file(replace(cell, **axis)) for axis in ({"device": "cuda"}, {"world_size": 4})),
+        Cache("stack", 1).file(replace(cell, failure=next(name for name in failures() if name != known))),
     ]
     assert len({place, *others}) == len(others) + 1
 
@@ -65,10 +65,10 @@ def copied(tmp_path, monkeypatch):
         shutil.copytree(REPROS / name, repros / name)
     (tmp_path / "faultline" / "ranks").mkdir(parents=True)
     (tmp_path / "faultline" / "ranks" / "main.py").write_text("pass\n")
-    monkeypatch.setattr(kept, "REPROS", repros)
-    monkeypatch.setattr(kept, "ROOT", tmp_path)
-    monkeypatch.setattr(kept, "PACKAGE", tmp_path / "faultline")
-    monkeypatch.setattr(kept, "MACHINERY", ["ranks"])
+    monkeypatch.setattr(cache, "REPROS", repros)
+    monkeypatch.setattr(cache, "ROOT", tmp_path)
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "faultline")
+    monkeypatch.setattr(cache, "MACHINERY", ["ranks"])
     forget()
     yield tmp_path
     forget()
@@ -76,30 +76,30 @@ def copied(tmp_path, monkeypatch):
 
 def forget():
     """As another process would be: nothing is known of any file."""
-    for remembered in (kept.machinery, kept.of_failure, kept._as_digested):
+    for remembered in (cache.machinery, cache.of_failure, cache._as_digested):
         remembered.cache_clear()
 
 
 def test_a_change_in_a_failure_runs_that_failure_and_one_of_the_machinery_all(copied):
     """Breaks when an edited failure or engine is answered with what the one before it did."""
     other = replace(CELL, failure="ddp_unused_vision_tower")
-    before = [Kept("s").file(each) for each in (CELL, other)]
+    before = [Cache("s").file(each) for each in (CELL, other)]
     for name in ("README.md", "expected.toml"):
         (copied / "repros" / CELL.failure / name).write_text("another")
     forget()
-    assert [Kept("s").file(each) for each in (CELL, other)] == before, "neither is part of a run"
+    assert [Cache("s").file(each) for each in (CELL, other)] == before, "neither is part of a run"
     (copied / "repros" / CELL.failure / "failure.py").write_text("another")
     forget()
-    after = [Kept("s").file(each) for each in (CELL, other)]
+    after = [Cache("s").file(each) for each in (CELL, other)]
     assert after[0] != before[0] and after[1] == before[1]
     (copied / "faultline" / "ranks" / "main.py").write_text("raise\n")
     forget()
-    assert not {Kept("s").file(each) for each in (CELL, other)} & {*before, *after}
+    assert not {Cache("s").file(each) for each in (CELL, other)} & {*before, *after}
 
 
 def test_what_is_edited_while_it_runs_is_not_kept(copied):
     """Breaks when the result of code that was written during a run is found under the code before it."""
-    store = Kept("s")
+    store = Cache("s")
     assert store.take([CELL]) == []
     (copied / "repros" / CELL.failure / "failure.py").write_text("another text, of another length")
     store.add(ENTRY)
@@ -108,7 +108,7 @@ def test_what_is_edited_while_it_runs_is_not_kept(copied):
 
 def test_what_was_added_is_taken_and_held_against_the_expectations_of_now():
     """Breaks when a kept result loses something, or keeps a verdict on rules that have changed."""
-    store = Kept("s")
+    store = Cache("s")
     store.add(replace(ENTRY, verdict="expected"))
     [taken] = store.take([CELL, replace(CELL, strategy="zero2")])
     assert replace(taken, expected=ENTRY.expected, verdict=ENTRY.verdict) == ENTRY
@@ -122,24 +122,24 @@ def test_what_was_added_is_taken_and_held_against_the_expectations_of_now():
         ({"outcome": "crashes", "signature": "SIGABRT"}, True),
         ({"outcome": "crashes", "signature": "SIGKILL"}, False),
         ({"outcome": "hangs", "detail": "rank 0 waits in all_reduce"}, True),
-        ({"outcome": "hangs", "detail": f"{supervisor.STILL_RUNNING} 120 s"}, False),
+        ({"outcome": "hangs", "detail": "still running after 120 s"}, False),
         ({"outcome": "invalid", "signature": "evidence"}, False),
     ],
 )
 def test_only_what_another_run_would_repeat_is_kept(changes, lasts):
     """Breaks when a machine's lack of memory or time, or a cell without evidence, is taken for what cells do."""
-    store = Kept("s")
+    store = Cache("s")
     store.add(replace(ENTRY, **changes))
     assert len(store.take([CELL])) == lasts
-    assert not Kept("").take([CELL])
+    assert not Cache("").take([CELL])
 
 
 @given(data=st.data())
 def test_a_damaged_entry_is_none(data, tmp_path_factory):
     """Breaks when a file cut short or with a flipped bit ends a run, or is taken for a result."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(kept.VARIABLE, str(tmp_path_factory.mktemp("damaged")))
-        store = Kept("s")
+        patch.setenv(cache.VARIABLE, str(tmp_path_factory.mktemp("damaged")))
+        store = Cache("s")
         store.add(ENTRY)
         file = store.file(CELL)
         content = file.read_bytes()
@@ -157,19 +157,19 @@ def test_a_damaged_entry_is_none(data, tmp_path_factory):
 
 def test_an_entry_in_the_place_of_another_is_none():
     """Breaks when a file that was copied to another cell's or stack's place is taken."""
-    store, other = Kept("s"), replace(CELL, strategy="zero2")
+    store, other = Cache("s"), replace(CELL, strategy="zero2")
     store.add(ENTRY)
-    for place in (store.file(other), Kept("t").file(CELL)):
+    for place in (store.file(other), Cache("t").file(CELL)):
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(store.file(CELL).read_bytes())
-    assert store.take([other]) == Kept("t").take([CELL]) == []
+    assert store.take([other]) == Cache("t").take([CELL]) == []
     store.file(other).write_bytes(gzip.compress(f"{store.file(other).name}\n{json.dumps(ENTRY.as_json())}".encode()))
     assert store.take([other]) == []
 
 
-def test_many_may_write_at_a_time(kept):
+def test_many_may_write_at_a_time(cached):
     """Breaks when a reader sees half of an entry, or a writer leaves its draft behind."""
-    store = Kept("s")
+    store = Cache("s")
     store.add(ENTRY)
     writers = [threading.Thread(target=lambda: [store.add(ENTRY) for _ in range(40)]) for _ in range(4)]
     for writer in writers:
@@ -178,27 +178,25 @@ def test_many_may_write_at_a_time(kept):
         assert len(store.take([CELL])) == 1
     for writer in writers:
         writer.join()
-    assert len([*kept.rglob("*.*")]) == 0 and len([file for file in kept.rglob("*") if file.is_file()]) == 1
+    assert len([*cached.rglob("*.*")]) == 0 and len([file for file in cached.rglob("*") if file.is_file()]) == 1
 
 
-def test_what_cannot_be_written_is_not_kept(kept, monkeypatch):
+def test_what_cannot_be_written_is_not_kept(cached, monkeypatch):
     """Breaks when a full disk or a cache that can't be written ends a run."""
-    (kept / "file").write_text("")
-    monkeypatch.setenv("FAULTLINE_KEPT", str(kept / "file"))
-    Kept("s").add(ENTRY)
-    assert Kept("s").take([CELL]) == []
+    (cached / "file").write_text("")
+    monkeypatch.setenv("FAULTLINE_CACHE", str(cached / "file"))
+    Cache("s").add(ENTRY)
+    assert Cache("s").take([CELL]) == []
 
 
-def test_the_least_used_goes_first(kept):
+def test_the_least_used_goes_first(cached):
     """Breaks when the cache grows without end, or loses what is used."""
-    store, cells = Kept("s"), [replace(CELL, strategy=name) for name in ("zero1", "zero2", "zero3", "ddp")]
+    store, cells = Cache("s"), [replace(CELL, strategy=name) for name in ("zero1", "zero2", "zero3", "ddp")]
     for age, cell in enumerate(cells):
         store.add(replace(ENTRY, cell=cell))
         os.utime(store.file(cell), (1000 - age, 1000 - age))
     store.take(cells[3:])
-    from faultline.runs import kept as module
-
-    module.prune(sum(file.stat().st_size for file in kept.rglob("*") if file.is_file()) - 1)
+    cache.prune(sum(file.stat().st_size for file in cached.rglob("*") if file.is_file()) - 1)
     assert {entry.cell for entry in store.take(cells)} == {cells[0], cells[1], cells[3]}
 
 
@@ -206,27 +204,27 @@ def test_a_stack_is_its_versions_its_files_its_device_and_its_variables(monkeypa
     """Breaks when an edited library, another version or a switch of a library is answered with results of before."""
     looks = {"one": ("cpython 3.11", "files", False), "other": ("cpython 3.12", "files", False)}
     looks |= {"edited": ("cpython 3.11", "others", False), "editable": ("cpython 3.11", "files", True)}
-    monkeypatch.setattr(kept, "_looked_at", looks.__getitem__)
-    monkeypatch.setattr(kept, "_gpus", lambda: "H100")
-    one = kept.of(Environment("one", "trl==1\n"), "cpu").stack
-    assert one and one == kept.of(Environment("one", "trl==1\n"), "cpu").stack
+    monkeypatch.setattr(cache, "_looked_at", looks.__getitem__)
+    monkeypatch.setattr(cache, "_gpus", lambda: "H100")
+    one = cache.of(Environment("one", "trl==1\n"), "cpu").stack
+    assert one and one == cache.of(Environment("one", "trl==1\n"), "cpu").stack
     others = [
-        kept.of(Environment(name, lock), "cpu").stack for name, lock in (("other", "trl==1\n"), ("one", "trl==2\n"))
+        cache.of(Environment(name, lock), "cpu").stack for name, lock in (("other", "trl==1\n"), ("one", "trl==2\n"))
     ]
     others += [
-        kept.of(Environment("edited", "trl==1\n"), "cpu").stack,
-        kept.of(Environment("one", "trl==1\n"), "cuda").stack,
+        cache.of(Environment("edited", "trl==1\n"), "cpu").stack,
+        cache.of(Environment("one", "trl==1\n"), "cuda").stack,
     ]
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
-    others.append(kept.of(Environment("one", "trl==1\n"), "cpu").stack)
+    others.append(cache.of(Environment("one", "trl==1\n"), "cpu").stack)
     assert len({one, *others}) == 6
-    assert not kept.of(Environment("editable", "trl==1\n"), "cpu").stack
-    assert not kept.of(Environment("one", "trl @ file:///a.whl\n"), "cpu").stack
+    assert not cache.of(Environment("editable", "trl==1\n"), "cpu").stack
+    assert not cache.of(Environment("one", "trl @ file:///a.whl\n"), "cpu").stack
 
 
 def test_without_an_interpreter_nothing_is_kept():
     """Breaks when an environment that can't be looked at has a place, which all of its kind would share."""
-    assert not kept.of(Environment("no such program", "trl==1\n"), "cpu").stack
+    assert not cache.of(Environment("no such program", "trl==1\n"), "cpu").stack
 
 
 def test_a_changed_line_of_a_library_is_seen(tmp_path):
@@ -234,7 +232,7 @@ def test_a_changed_line_of_a_library_is_seen(tmp_path):
     package = tmp_path / "site-packages" / "trl"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("a = 1\n")
-    words = [sys.executable, "-S", "-c", kept.LOOK]
+    words = [sys.executable, "-S", "-c", cache.LOOK]
 
     def look(path):
         done = subprocess.run(words, capture_output=True, text=True, env={"PYTHONPATH": str(path)}, check=True)
@@ -263,7 +261,7 @@ import sys
 import faultline.runs.runner
 print(*(module.__file__ for name, module in sys.modules.items() if name.startswith("faultline.")), sep="\\n")
 """
-    digested = {str(file) for file in kept.machinery_files()}
+    digested = {str(file) for file in cache.machinery_files()}
     for program in (ask, judge):
         words = [sys.executable, "-c", program]
         done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True, env=dict(os.environ))

@@ -1,4 +1,4 @@
-"""Kept results: what a cell did, found again as long as nothing changes of what it hangs on."""
+"""Cache results: what a cell did, found again as long as nothing changes of what it hangs on."""
 
 import contextlib
 import functools
@@ -23,12 +23,12 @@ from faultline.cells.cell import Cell
 from faultline.ranks import preload
 from faultline.runs import results, supervisor
 from faultline.runs.results import Result
-from faultline.runs.supervisor import STILL_RUNNING
 from faultline.stacks.environments import Environment
 
-VARIABLE = "FAULTLINE_KEPT"  # names another folder for them
+VARIABLE = "FAULTLINE_CACHE"  # names another folder for them
+STILL_RUNNING = "still running after"  # so begins what `supervisor.Watched` says of ranks that a deadline ended
 LIMIT = 1 << 30  # bytes that all of them may take
-# What ranks run and what judges them. tests/runs/test_kept.py holds it against what a rank imports.
+# What ranks run and what judges them. tests/runs/test_cache.py holds it against what a rank imports.
 MACHINERY = """
     base catalogue cells ranks strategies __init__.py scenario.py trainers.py
     runs/differences.py runs/hangs.py runs/oracle.py runs/results.py runs/runner.py runs/supervisor.py
@@ -68,7 +68,7 @@ print(json.dumps([kind, seen.hexdigest(), elsewhere]))
 
 
 @dataclass(frozen=True)
-class Kept:
+class Cache:
     """The results of one stack; `again` counts the earlier measurements of its cells that one is to stand beside.
 
     `stack` is a digest of an environment and of this machine, and empty where nothing may be kept.
@@ -79,41 +79,58 @@ class Kept:
 
     def take(self, cells: Iterable[Cell]) -> list[Result]:
         """What is kept of cells, held against today's expectations; a damaged entry counts as none."""
-        entries = [_read(self.file(cell), cell) for cell in cells] if self.stack else []
-        return [_judged(entry) for entry in entries if entry]
+        entries = ((cell, results.read(self.read(cell))) for cell in cells)
+        return [_judged(entry) for cell, entry in entries if entry and entry.cell == cell]
 
     def add(self, entry: Result) -> None:
         """Keep a result, unless another run might have another; where nothing can be written, nothing is kept."""
-        if not (self.stack and lasts(entry) and _stamps(entry.cell.failure) == _as_digested(entry.cell.failure)):
+        if lasts(entry):
+            self.write(entry.cell, json.dumps(entry.as_json(), allow_nan=False))
+
+    def read(self, cell: Cell, what: str = "result") -> str:
+        """A text that is kept of a cell; empty where there is none, or a damaged one."""
+        file = self.file(cell, what)
+        try:
+            name, text = gzip.decompress(file.read_bytes()).decode().split("\n", 1) if self.stack else ("", "")
+        except (OSError, EOFError, zlib.error, ValueError):
+            return ""
+        if name != file.name:
+            return ""
+        with contextlib.suppress(OSError):
+            os.utime(file)  # what is used stays longest
+        return text
+
+    def write(self, cell: Cell, text: str, what: str = "result") -> None:
+        """Keep a text, unless code was written since its cell ran."""
+        if not self.stack or _stamps(cell.failure) != _as_digested(cell.failure):
             return
-        file = self.file(entry.cell)
-        line = json.dumps(entry.as_json(), allow_nan=False)
+        file = self.file(cell, what)
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Beside its place and with a name of its own: others may write the same, and a reader sees all or nothing.
+            # A draft beside its place: others may write the same, and a reader sees all or nothing.
             with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".partial", delete=False) as partial:
                 try:
-                    partial.write(gzip.compress(f"{file.name}\n{line}".encode(), 6))
+                    partial.write(gzip.compress(f"{file.name}\n{text}".encode(), 6))
                     partial.flush()
                     os.replace(partial.name, file)
                 except BaseException:
                     os.unlink(partial.name)
                     raise
 
-    def file(self, cell: Cell) -> Path:
-        name = digest(self.stack, machinery(), of_failure(cell.failure), cell.id, str(self.again))
+    def file(self, cell: Cell, what: str = "result") -> Path:
+        name = digest(self.stack, machinery(), of_failure(cell.failure), cell.id, str(self.again), what)
         return folder() / name[:2] / name
 
 
-def of(environment: Environment, device: str, again: int = 0) -> Kept:
+def of(environment: Environment, device: str, again: int = 0) -> Cache:
     """Where the results of an environment are kept."""
     kind, files, elsewhere = _looked_at(environment.python)
     if elsewhere or " @ file:" in environment.lock:
-        return Kept("")  # a folder changes, and its version stays
+        return Cache("")  # a folder changes, and its version stays
     inherited = supervisor.inherited(environment.python) | preload.environment(device)
     variables = [f"{name}={value}" for name, value in sorted(inherited.items()) if name.startswith(VARIABLES)]
     gpus = _gpus() if device == "cuda" else ""
-    return Kept(digest(kind, environment.lock, files, device, gpus, "\n".join(variables)), again)
+    return Cache(digest(kind, environment.lock, files, device, gpus, "\n".join(variables)), again)
 
 
 def lasts(entry: Result) -> bool:
@@ -124,7 +141,7 @@ def lasts(entry: Result) -> bool:
 
 
 def folder() -> Path:
-    """Where results are kept: in the user's cache, unless a variable names another folder."""
+    """The folder of all results: in the user's cache, unless a variable names another."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else platformdirs.user_cache_path("faultline") / "results"
 
@@ -195,22 +212,9 @@ def prune(limit: int = LIMIT) -> None:
         total -= size
 
 
-def said(taken: Sequence[Result], cells: Sequence[Cell]) -> str:
+def note(taken: Sequence[Result], cells: Sequence[Cell]) -> str:
     """How many results were not measured again."""
     return f"{len(taken):,} of {len(cells):,} cells were measured before; --fresh runs them again"
-
-
-def _read(file: Path, cell: Cell) -> Result | None:
-    try:
-        name, line = gzip.decompress(file.read_bytes()).decode().split("\n", 1)
-    except (OSError, EOFError, zlib.error, ValueError):
-        return None
-    entry = results.read(line) if name == file.name else None
-    if not entry or entry.cell != cell:
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(file)  # what is used stays longest
-    return entry
 
 
 def _judged(entry: Result) -> Result:
