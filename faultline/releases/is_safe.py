@@ -126,6 +126,21 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     return Answer(text, base.name, changed, comparison, repeat, line, covers, scope)
 
 
+def narrowed(answer: Answer, cells: Sequence[Cell]) -> Comparison:
+    """What an answer about all cells would have been with `--affected`."""
+    whole = answer.comparison
+    if whole.unusable or whole.identical:
+        return whole
+    some = {*answer.reach.narrowed(answer.reach.ordered(cells))}
+    return replace(
+        whole,
+        cells=len(some),
+        compared=min(whole.compared, len(some)),
+        unproven=whole.unproven * len(some) // len(cells),
+        changes=tuple(change for change in whole.changes if change.cell in some),
+    )
+
+
 def reached(
     campaign: Campaign, both: tuple[Measured, Measured], changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell]
 ) -> Reach:

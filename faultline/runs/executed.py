@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -28,6 +29,7 @@ def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[
     store = cache.of(environment, next(iter(cells)).device)
     ran = {cell: _read(store, cell) for cell in cells}
     if missing := [cell for cell, known in ran.items() if not known]:
+        print(f"recording what {len(missing)} of the cells execute, once for each stack", file=sys.stderr, flush=True)
         ran |= _recorded(environment, missing, workers, store)
     return {cell: names for cell, names in ran.items() if names}
 
