@@ -199,6 +199,7 @@ def compare(
     # The baseline goes first: if much of it is still to be measured, a first regression would be seen only after that.
     if campaigns.lacking(campaign, shared(campaign, both[0]), Stack(both[0].name), cells) > 4 * FIRST:
         on_both(campaign, both, wanted[:FIRST], 0, watch)
+        wanted = wanted[:FIRST] if watch.enough else wanted
     while True:
         measured = on_both(campaign, both, wanted, len(runs[0]), watch)
         if measured[-1].unusable:

@@ -15,6 +15,7 @@ from faultline.runs.executed import Ran
 from faultline.stacks.environments import Environment
 
 SAMPLE = 10  # of so many cells that execute nothing that changed, one runs with `--affected`
+SEVERAL = 40  # cells of a candidate that are recorded
 LISTED = 5  # functions that aren't reached and are named in a line
 
 
@@ -81,8 +82,8 @@ class Reach:
 def of(both: tuple[Environment, Environment], packages: Collection[str], cells: Sequence[Cell], workers: int) -> Reach:
     """What of the packages that differ cells execute on either side.
 
-    The candidate's cells are only recorded where it has functions that the baseline lacks, and only those that execute
-    something of the same files on the baseline.
+    The candidate's cells are only recorded where something that changed is reached by none on the baseline, such as a
+    new function; only some are, which execute something of the same files there.
     """
     folders = [units.packages_of(each.python) for each in both]
     looked = [name for name in packages if name in NEEDED]
@@ -94,11 +95,13 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
         return Reach(unread=unread)
     chosen = executed.representatives(both[0], cells)
     before = executed.of(both[0], {*chosen.values()}, workers)
-    files = {unit.file for unit in changed}
-    near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
-    after = executed.of(both[1], near, workers) if near and _added(changed, before.values()) else {}
     touched = {cell: touches(changed, before.get(chosen[cell], frozenset())) for cell in cells}
-    names = frozenset().union(*before.values(), *after.values())
+    names = frozenset().union(*before.values())
+    files = {unit.file for unit in changed if (unit.file, unit.name) not in names}
+    near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
+    near = Reach(touched=touched).ordered(near)[:SEVERAL]
+    after = executed.of(both[1], near, workers) if near else {}
+    names = names.union(*after.values())
     reached = frozenset(unit for unit in changed if (unit.file, unit.name) in names)
     return Reach(changed, reached, touched, unread, len(before) + len(after))
 
@@ -107,9 +110,3 @@ def touches(changed: Collection[Unit], ran: Ran) -> int:
     """How many changed functions a cell executes; the changed body of a module counts if a function of it runs."""
     files = {file for file, name in ran if name}
     return sum(unit.file in files if unit.body else (unit.file, unit.name) in ran for unit in changed)
-
-
-def _added(changed: Collection[Unit], before: Collection[Ran]) -> bool:
-    """Whether something that changed was not executed on the baseline, so that the candidate may be another matter."""
-    names = frozenset().union(*before)
-    return any((unit.file, unit.name) not in names for unit in changed)

@@ -139,7 +139,6 @@ def test_what_ran_has_the_names_of_what_changed(tmp_path):
     words = [sys.executable, "-c", PROGRAM, str(package.parent)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    import json
 
     ran = json.loads(done.stdout)
     assert {*ran["package/used.py"]} == {BODY, "plain", "plain.<locals>.inner", "Engine.step", "either"}
