@@ -14,8 +14,10 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.maintain import bumps
 from faultline.ranks.report import Report
-from faultline.releases import is_safe, sides
+from faultline.releases import is_safe, reach, sides
 from faultline.releases.changes import Safety
+from faultline.releases.reach import Reach
+from faultline.releases.units import Unit
 from faultline.runs import cache, campaigns, folders, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
@@ -116,6 +118,56 @@ def test_a_second_question_measures_nothing_twice(lab, asked):
     assert f"{cells} of {cells} cells were measured before; --fresh runs them again" in errors
     asked("is-safe", "trl==1.13.0", *NARROW)
     assert {name for name, _ in done[len(first) :]} == {"1.13.0"}
+
+
+def test_the_first_regression_may_end_it(lab, asked):
+    """Breaks when --fail-fast runs on, doesn't confirm what it ends with, or hides how much did not run."""
+    root, does, done = lab
+    does["1.12.0"] = [RAISES]
+    code, out, errors = asked("is-safe", "trl==1.12.0", *NARROW, "--fail-fast")
+    answer = answer_in(root)
+    assert code == EXIT_UNEXPECTED and answer["cells"] == answer["compared"] == answer["changed"] == 1
+    assert [count for _, count in done[2:]] == [1, 1], "the cell that ended it runs again on both stacks"
+    assert f"--fail-fast: {done[0][1] - 1} cells did not run" in out
+    assert any(line.startswith("first: ") and "Output 0 of Split" in line for line in errors)
+
+
+def test_a_flake_that_ends_it_is_unknown(lab, asked):
+    """Breaks when what happened once and ended a comparison counts as a regression, or as nothing."""
+    lab[1]["1.12.0"] = [RAISES, TRAINS]
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--fail-fast")
+    assert code == EXIT_UNDECIDED and "not the same when repeated" in out
+
+
+def test_only_affected_cells_and_a_sample_run(lab, asked, monkeypatch):
+    """Breaks when --affected runs what executes nothing that changed, or hides that it left some out."""
+    seen = []
+
+    def of(both, packages, cells, workers):
+        seen.extend(cells)
+        unit = Unit("trl", "trl/a.py", "f")
+        return Reach(frozenset([unit]), frozenset([unit]), {cell: int(cell.variant == "broken") for cell in cells})
+
+    monkeypatch.setattr(reach, "of", of)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--affected")
+    affected = sum(cell.variant == "broken" for cell in seen)
+    sample = -(-(len(seen) - affected) // reach.SAMPLE)
+    answer = answer_in(lab[0])
+    assert code == 0 and answer["cells"] == affected + sample < len(seen)
+    assert f"{sample} of the {len(seen) - affected} others are a sample" in out
+    assert "the cells execute 1 of 1 changed function of trl" in out
+    assert lab[2] == [("1.16.0", answer["cells"]), ("1.12.0", answer["cells"])]
+
+
+def test_what_a_release_that_cannot_start_executes_is_not_known(lab, asked, monkeypatch):
+    """Breaks when a pass of its own ends the question that the measurement answers."""
+
+    def of(*_):
+        raise NeverReady("ImportError: no such name")
+
+    monkeypatch.setattr(reach, "of", of)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--affected")
+    assert code == 0 and "what the cells execute isn't known, so all of them ran" in out
 
 
 def test_a_flake_is_unknown(lab, asked):
