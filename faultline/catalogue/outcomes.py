@@ -44,6 +44,8 @@ class Signature(StrEnum):
     UNMOVED = "unmoved"
     NAN = "nan"
     RANKS_DIFFER = "ranks-differ"
+    BUFFERS_DIFFER = "buffers-differ"
+    BUFFERS_APART = "buffers-apart"
     CHECKPOINT_LACKS = "checkpoint-lacks"
     CHECKPOINT_DIFFERS = "checkpoint-differs"
     CHECKPOINT_UNTIED = "checkpoint-untied"

@@ -71,7 +71,7 @@ class Step:
 
     Names in `bad`, `nan` and `rounding` have the kind before them, as ``gradients:embed.weight``; `rounding` has how
     many times the noise an error is that rounding explains, `factors` by kind how many times the reference's all of the
-    step is, and `outputs` the errors of modules where those were observed.
+    step is, `outputs` the errors of modules where those were observed, and `buffers` those of buffers that are bad.
     """
 
     gradients: Mapping[str, float] | None = None
@@ -82,6 +82,7 @@ class Step:
     rounding: dict[str, float] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, float] = field(default_factory=dict)
+    buffers: Mapping[str, float] = field(default_factory=dict)
 
     def errors(self, kind: str) -> Mapping[str, float]:
         return (self.gradients if kind == "gradients" else self.weights) or {}
@@ -164,8 +165,9 @@ class Deviation(NamedTuple):
 class Report:
     """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
 
-    `started` has the relative errors of the weights that training began with, of those that are not the reference's;
-    `executed` has the names of functions that ran by their files, where a job asks for them.
+    `started` has the relative errors of the weights that training began with, of those that are not the reference's.
+    `entered` has a digest of each buffer as each step's first forward pass began; `executed` the names of functions
+    that ran by their files, where a job asks for them.
     """
 
     rank: int = 0
@@ -177,6 +179,7 @@ class Report:
     facts: Facts | None = None
     compared: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
+    entered: tuple[Mapping[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
     executed: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0

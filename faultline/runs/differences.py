@@ -14,7 +14,18 @@ CLOSE = 0.01  # how far a factor may be from the number that it is taken for
 def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) -> Finding:
     """What is wrong with the numbers of a cell; `order` are the modules in the order of their calls, if it is known."""
     unmoved = sorted({name for report in reports for step in report.steps for name in step.unmoved})
-    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order))
+    apart = tuple(buffers_apart(reports))[:NAMES]
+    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order), apart)
+
+
+def buffers_apart(reports: Sequence[Report]) -> dict[str, int]:
+    """The buffers of which ranks hold different values as a step's forward pass begins, with the first such step."""
+    found: dict[str, int] = {}
+    for number, entered in enumerate(zip(*(report.entered for report in reports), strict=False), 1):
+        for name in dict.fromkeys(name for rank in entered for name in rank):
+            if len({rank.get(name) for rank in entered}) > 1:
+                found.setdefault(name, number)
+    return found
 
 
 def factor(cell: Cell, reports: Sequence[Report]) -> Factor | None:
@@ -58,6 +69,10 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
             for name, error in step.outputs.items():
                 module = name.partition(" ")[2].rpartition("#")[0]
                 difference = Difference(number + 1, report.rank, "forward", module, error)
+                places.append(((number, 0, at.get(module, -1)), difference))
+            for name, error in step.buffers.items():
+                module = name.rpartition(".")[0]
+                difference = Difference(number + 1, report.rank, "buffers", module, error, name)
                 places.append(((number, 0, at.get(module, -1)), difference))
             for name in (*step.bad, *step.nan):
                 kind, _, parameter = name.partition(":")

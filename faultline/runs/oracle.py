@@ -1,5 +1,6 @@
 """The oracle's judgement: from what each rank reported to the one outcome of a cell."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import STEPS, Cell
-from faultline.cells.finding import Finding, described
+from faultline.cells.finding import Finding, described, some
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs import differences
 from faultline.runs.supervisor import Ended
@@ -254,12 +255,49 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
                 return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
     if any(report.started for report in reports):
         return Judgement(Outcome.DIVERGES, Signature.START_DIFFERS, start(reports), None, worst, error, wrong)
+    buffers = _buffers(reports, wrong)
+    if buffers and buffers[0] <= _first_bad(reports):
+        return Judgement(Outcome.DIVERGES, *buffers[1:], None, worst, error, wrong)
     if any(step.bad for report in reports for step in report.steps):
         signature = Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS
         parts = [described(wrong.factor)] if wrong.factor else []
         parts += [differing(largest)] if largest else []
         parts += [f"never moved: {wrong.names}"] if wrong.unmoved else []
+        parts += [buffers[2]] if buffers else []
+        parts += batch_statistics(reports)
         return Judgement(Outcome.DIVERGES, signature, "; ".join(parts), None, worst, error, wrong)
     if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)
+
+
+def _first_bad(reports: Sequence[Report]) -> float:
+    """The first step in which a gradient or a weight is wrong; infinity without one."""
+    bad = (number for report in reports for number, step in enumerate(report.steps, 1) if step.bad)
+    return min(bad, default=math.inf)
+
+
+def _buffers(reports: Sequence[Report], wrong: Finding) -> tuple[float, Signature, str] | None:
+    """What is wrong with the buffers, as a signature and in words, and the step since which it may be a cause."""
+    if apart := differences.buffers_apart(reports):
+        words = f"buffers differ between ranks: {some(wrong.apart, len(apart))}; a checkpoint keeps rank 0's"
+        return min(apart.values()), Signature.BUFFERS_APART, words
+    off = [
+        (number, name, error, report.rank)
+        for report in reports
+        for number, step in enumerate(report.steps, 1)
+        for name, error in step.buffers.items()
+    ]
+    if not off:
+        return None
+    number, name, error, rank = off[0]
+    words = f"buffer {name} differs by {percent(error)} (step {number}, rank {rank})"
+    more = len({each[1] for each in off}) - 1
+    # What a step leaves in a buffer can only be the cause of what goes wrong after it.
+    return number + 0.5, Signature.BUFFERS_DIFFER, words + (f", and {more} more" if more else "")
+
+
+def batch_statistics(reports: Sequence[Report]) -> list[str]:
+    """What normalises by the statistics of a rank's rows, which one process doesn't."""
+    names = reports[0].evidence.get("batch_statistics", ()) if len(reports) > 1 else ()
+    return [f"{some(names, len(names))}: statistics of each rank's rows, not of the whole batch"] if names else []
