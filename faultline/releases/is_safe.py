@@ -117,8 +117,9 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     if not unusable and changed:
         covers = reached(campaign, (old, new), changed, cells)
         cells = covers.ordered(covers.narrowed(cells) if how.affected else cells)
-        comparison = compare(campaign, (old, new), cells, how.fail_fast)
-        scope = [*narrowing(covers, asked, cells, how), *early(comparison, len(cells)), *covers.lines()]
+        comparison, ran = compare(campaign, (old, new), cells, how.fail_fast)
+        covers = covers.within(ran)
+        scope = [*narrowing(covers, asked, cells, how), *early(len(cells) - len(ran)), *covers.lines()]
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
     line = _line(pins(old.lock) or sides.expected(base))
@@ -163,9 +164,8 @@ def narrowing(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell], how: 
     return [f"--affected: {count(affected, 'cell')} execute what changed, and {others}"]
 
 
-def early(comparison: Comparison, cells: int) -> list[str]:
-    left = cells - comparison.cells
-    return [f"--fail-fast: {count(left, 'cell')} did not run"] if left and not comparison.unusable else []
+def early(left: int) -> list[str]:
+    return [f"--fail-fast: {count(left, 'cell')} did not run"] if left else []
 
 
 def _line(versions: Mapping[str, str]) -> str:
@@ -191,8 +191,8 @@ def on(base: Stack, lock: str, candidate: str) -> Stack:
 
 def compare(
     campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], fail_fast: bool = False
-) -> Comparison:
-    """Measure cells on both stacks, then as often as it takes those whose change is in doubt."""
+) -> tuple[Comparison, Sequence[Cell]]:
+    """Measure cells on both stacks, then as often as it takes those whose change is in doubt; gives also which ran."""
     runs: tuple[list[Measured], list[Measured]] = ([], [])
     repeated: Counter[str] = Counter()
     watch, wanted = Watch(fail_fast), list(cells)
@@ -203,7 +203,7 @@ def compare(
     while True:
         measured = on_both(campaign, both, wanted, len(runs[0]), watch)
         if measured[-1].unusable:
-            return Comparison(unusable=f"{measured[-1].name}: {measured[-1].unusable}")
+            return Comparison(unusable=f"{measured[-1].name}: {measured[-1].unusable}"), cells
         for side, each in zip(runs, measured, strict=True):
             side.append(each)
         if watch.enough:
@@ -212,7 +212,7 @@ def compare(
         comparison = changes.compare(cells, *([part.results for part in side] for side in runs))
         wanted = changes.pending(comparison, repeated)
         if not wanted:
-            return comparison
+            return comparison, cells
         campaigns.note(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from faultline import strategies
 from faultline.base.packages import NEEDED
@@ -21,16 +21,25 @@ LISTED = 5  # functions that aren't reached and are named in a line
 
 @dataclass(frozen=True)
 class Reach:
-    """The functions and module bodies that differ, those that cells execute, and by cell how many it executes.
+    """The functions and module bodies that differ, which of them each cell executes, and how many count for it.
 
-    `unread` are packages that differ and that nobody looked into; `recorded` counts the cells that were recorded.
+    `touched` has the number of those that make a cell affected (see `touches`); `unread` are packages that differ and
+    that nobody looked into.
     """
 
     changed: frozenset[Unit] = frozenset()
-    reached: frozenset[Unit] = frozenset()
+    executes: Mapping[Cell, frozenset[Unit]] = field(default_factory=dict)
     touched: Mapping[Cell, int] = field(default_factory=dict)
     unread: Sequence[str] = ()
-    recorded: int = 0
+
+    @property
+    def reached(self) -> frozenset[Unit]:
+        return frozenset().union(*{*self.executes.values()})
+
+    def within(self, cells: Collection[Cell]) -> "Reach":
+        """What these cells reach, of which others may have run."""
+        ran = {*cells}
+        return replace(self, executes={cell: names for cell, names in self.executes.items() if cell in ran})
 
     @property
     def missed(self) -> list[Unit]:
@@ -61,14 +70,14 @@ class Reach:
         """What of each changed package the cells execute, in lines; which functions they don't, in another."""
         if not self.changed:
             return []
-        lines = []
+        lines, reached = [], self.reached
         for package in sorted({unit.package for unit in self.changed}):
             parts = []
             for what, body in (("changed function", False), ("changed module body", True)):
                 every = {unit for unit in self.changed if unit.package == package and unit.body == body}
                 if every:
                     total = count(len(every), what).replace("bodys", "bodies")
-                    parts.append(f"{len(every & self.reached)} of {total}")
+                    parts.append(f"{len(every & reached)} of {total}")
             lines.append(f"the cells execute {' and '.join(parts)} of {package}")
         missed = [f"{unit.file}:{unit.name}" for unit in self.missed if not unit.body]
         if missed:
@@ -95,18 +104,23 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
         return Reach(unread=unread)
     chosen = executed.representatives(both[0], cells)
     before = executed.of(both[0], {*chosen.values()}, workers)
-    touched = {cell: touches(changed, before.get(chosen[cell], frozenset())) for cell in cells}
+    # A cell of which nothing is known, such as one that hangs, may well be affected.
+    touched = {cell: touches(changed, before[chosen[cell]]) if chosen[cell] in before else 1 for cell in cells}
     names = frozenset().union(*before.values())
     files = {unit.file for unit in changed if (unit.file, unit.name) not in names}
     near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
     near = Reach(touched=touched).ordered(near)[:SEVERAL]
     after = executed.of(both[1], near, workers) if near else {}
-    names = names.union(*after.values())
-    reached = frozenset(unit for unit in changed if (unit.file, unit.name) in names)
-    return Reach(changed, reached, touched, unread, len(before) + len(after))
+    by_chosen = {cell: _among(changed, ran | after.get(cell, frozenset())) for cell, ran in before.items()}
+    executes = {cell: by_chosen[chosen[cell]] for cell in cells if chosen[cell] in by_chosen}
+    return Reach(changed, executes, touched, unread)
 
 
 def touches(changed: Collection[Unit], ran: Ran) -> int:
     """How many changed functions a cell executes; the changed body of a module counts if a function of it runs."""
     files = {file for file, name in ran if name}
     return sum(unit.file in files if unit.body else (unit.file, unit.name) in ran for unit in changed)
+
+
+def _among(changed: Collection[Unit], ran: Ran) -> frozenset[Unit]:
+    return frozenset(unit for unit in changed if (unit.file, unit.name) in ran)

@@ -146,7 +146,8 @@ def test_only_affected_cells_and_a_sample_run(lab, asked, monkeypatch):
     def of(both, packages, cells, workers):
         seen.extend(cells)
         unit = Unit("trl", "trl/a.py", "f")
-        return Reach(frozenset([unit]), frozenset([unit]), {cell: int(cell.variant == "broken") for cell in cells})
+        executes = {cell: frozenset([unit]) for cell in cells if cell.variant == "broken"}
+        return Reach(frozenset([unit]), executes, {cell: int(cell.variant == "broken") for cell in cells})
 
     monkeypatch.setattr(reach, "of", of)
     code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--affected")

@@ -172,7 +172,7 @@ TOUCHED = st.dictionaries(st.sampled_from(CELLS), st.integers(0, 5))
 @given(TOUCHED)
 def test_the_order_loses_no_cell_and_affected_ones_come_first(touched):
     """Breaks when a cell isn't run, or one that executes nothing that changed runs before one that does."""
-    covers = Reach(frozenset(UNITS), frozenset(), touched)
+    covers = Reach(frozenset(UNITS), {}, touched)
     ordered = covers.ordered(CELLS)
     assert sorted(each.id for each in ordered) == sorted(each.id for each in CELLS)
     flags = [bool(touched.get(cell)) for cell in ordered]
@@ -186,7 +186,7 @@ def test_the_order_loses_no_cell_and_affected_ones_come_first(touched):
 @given(TOUCHED)
 def test_the_affected_cells_and_a_sample_of_the_others_run(touched):
     """Breaks when --affected leaves out an affected cell, or all of the others."""
-    covers = Reach(frozenset(UNITS), frozenset(), touched)
+    covers = Reach(frozenset(UNITS), {}, touched)
     some = {*covers.narrowed(covers.ordered(CELLS))}
     affected = {*covers.affected(CELLS)}
     assert affected <= some
@@ -205,7 +205,7 @@ def test_a_cell_touches_what_it_executes():
 
 def test_the_answer_says_what_it_covers():
     """Breaks when SAFE doesn't say of how much, or a function's name becomes HTML in a comment."""
-    covers = Reach(frozenset(UNITS), frozenset(UNITS[:2]), {}, ("numpy",))
+    covers = Reach(frozenset(UNITS), {CELLS[0]: frozenset(UNITS[:2]), CELLS[1]: frozenset()}, {}, ("numpy",))
     lines = covers.lines()
     assert lines[0] == "the cells execute 1 of 2 changed functions and 1 of 1 changed module body of trl"
     assert "not reached: trl/b.py:g<h>" in lines and "numpy" in lines[-1]
@@ -214,6 +214,7 @@ def test_the_answer_says_what_it_covers():
     assert is_safe_view.data(given)["reach"] == {
         "trl": {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
     }
+    assert covers.within(CELLS[1:]).lines()[0].startswith("the cells execute 0 of 2 "), "of cells that did not run"
     assert Reach().lines() == []
 
 
@@ -241,6 +242,6 @@ def test_what_affected_would_have_said_is_known_from_the_whole():
     assert whole.verdict is Safety.NOT_SAFE
     every = cells(40)
     for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), frozenset(), touched))
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), {}, touched))
         narrowed = is_safe.narrowed(given, every)
         assert narrowed.verdict is verdict and narrowed.cells < 10
