@@ -97,4 +97,4 @@ def test_real_ranks_record_what_the_engine_executes():
     assert not {name for name in names[CELLS[0]] if "Stage3" in name}, "DDP has no engine of DeepSpeed"
     assert any(file == "torch/nn/parallel/distributed.py" and "forward" in name for file, name in ran[CELLS[0]])
     with RankServer(sys.executable) as server:
-        assert not server.run(runner.Job(CELLS[0].id)).ranks[0].report.executed, "a measured run records nothing"
+        assert not server.run(runner.Job(CELLS[0].id, 2)).ranks[0].report.executed, "a measured run records nothing"
