@@ -46,6 +46,7 @@ class Signature(StrEnum):
     RANKS_DIFFER = "ranks-differ"
     BUFFERS_DIFFER = "buffers-differ"
     BUFFERS_APART = "buffers-apart"
+    RESUMED_DIFFERS = "resumed-differs"
     CHECKPOINT_LACKS = "checkpoint-lacks"
     CHECKPOINT_DIFFERS = "checkpoint-differs"
     CHECKPOINT_UNTIED = "checkpoint-untied"

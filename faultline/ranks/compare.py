@@ -28,10 +28,10 @@ class Trace:
     """
 
     initial: Tensors = field(default_factory=dict)
-    held: Tensors = field(default_factory=dict)
     gradients: list[Tensors] = field(default_factory=list)
     weights: list[Tensors] = field(default_factory=list)
     outputs: list[Tensors] = field(default_factory=list)
+    held: Tensors = field(default_factory=dict)
     buffers: list[Tensors] = field(default_factory=list)
     entered: list[Tensors] = field(default_factory=list)
     shares: list[list[Tensors]] = field(default_factory=list)
@@ -97,9 +97,16 @@ def digest(tensors: Tensors, before: str = "") -> str:
 
 
 def compare(
-    trace: Trace, reference: Trace, noise: Trace, precision: str, rank: int = 0, world_size: int = 1
+    trace: Trace,
+    reference: Trace,
+    noise: Trace,
+    precision: str,
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    before: int = 0,
 ) -> list[Step]:
-    """The errors of each step.
+    """The errors of each step, of a run that begins where the reference had `before` steps behind it.
 
     An error is relative, ``|x - r| / |r|`` in the Euclidean norm of one
     parameter, of its gradient or of its movement since the start. It is bad when
@@ -111,24 +118,24 @@ def compare(
     observed: those that are bad, in the order of their calls. `factors` are there where the first step is wrong.
     `buffers` are those that are bad, held against what this rank's rows leave behind (see `truth`).
     """
-    runs = (trace, reference, noise)
+    runs = ((trace, 0), (reference, before), (noise, before))
     size = {name: initial.norm().item() for name, initial in reference.initial.items()}
     steps = []
     for index in range(len(trace.weights)):
         step = Step()
-        sides = {"weights": [movement(run, index) for run in runs]}
+        sides = {"weights": [movement(run, at + index) for run, at in runs]}
         if trace.gradients[index]:
-            sides["gradients"] = [run.gradients[index] for run in runs]
+            sides["gradients"] = [run.gradients[at + index] for run, at in runs]
             step.gradients = _errors(step, "gradients", sides["gradients"], precision, {})
         step.weights = _errors(step, "weights", sides["weights"], precision, size)
         bad = {name.partition(":")[0] for name in step.bad} if not index else set()
         factors = {kind: factor(sides[kind][0], sides[kind][1], TOLERANCE[precision]) for kind in sorted(bad)}
         step.factors = {kind: times for kind, times in factors.items() if times}
         if trace.outputs and trace.outputs[index]:
-            outputs = [run.outputs[index] for run in runs]
+            outputs = [run.outputs[at + index] for run, at in runs]
             step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
         if trace.buffers and trace.buffers[index]:
-            step.buffers = _bad_buffers(trace, reference, noise, index, precision, rank, world_size)
+            step.buffers = _bad_buffers(trace, reference, noise, index, precision, rank, world_size, before)
         steps.append(step)
     return steps
 
@@ -206,23 +213,23 @@ def _apart(one: torch.Tensor, other: torch.Tensor | None) -> float:
 
 
 def _bad_buffers(
-    trace: Trace, reference: Trace, noise: Trace, index: int, precision: str, rank: int, world_size: int
+    trace: Trace, reference: Trace, noise: Trace, index: int, precision: str, rank: int, world_size: int, before: int
 ) -> dict[str, float]:
     """Buffers that are not the reference's, with their errors relative to how far the reference's have moved.
 
     One whose shape is another is a cache of rows, and is left out. Engines may hold them in the cell's precision.
     """
     run, wrong = trace.buffers[index], {}
-    rounded = truth(noise, index, rank, world_size)
-    for name, want in truth(reference, index, rank, world_size).items():
-        before, have, start = reference.held.get(name), run.get(name), trace.held.get(name)
-        if have is None or have.shape != want.shape or before is None or start is None or before.shape != want.shape:
+    rounded = truth(noise, before + index, rank, world_size)
+    for name, want in truth(reference, before + index, rank, world_size).items():
+        first, have, start = reference.held.get(name), run.get(name), trace.held.get(name)
+        if have is None or have.shape != want.shape or first is None or start is None or first.shape != want.shape:
             continue
-        moved, off = _apart(want, before), _apart(have, want)
+        moved, off = _apart(want, first), _apart(have, want)
         # An engine that casts buffers changes them before training: what it makes of them counts from there.
-        if _apart(start, before) <= TOLERANCE[precision] * before.norm():
-            off = min(off, _apart(have - start, want - before))
-        size = max(_size(before), _size(want))
+        if _apart(start, first) <= TOLERANCE[precision] * first.norm():
+            off = min(off, _apart(have - start, want - first))
+        size = max(_size(first), _size(want))
         rounding = max(_apart(rounded.get(name, want), want), EPSILON[precision] * size)
         if off > TOLERANCE[precision] * moved and off > MARGIN[precision] * rounding:
             wrong[name] = off / moved if moved else math.inf

@@ -13,8 +13,8 @@ import torch
 from faultline import scenario, strategies
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading, records
-from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import accelerate, checkpointing, compare, executed, observer, saved, state, trainers
+from faultline.cells.cell import HALF, Cell
+from faultline.ranks import accelerate, checkpointing, compare, executed, life, observer, saved, state, trainers
 from faultline.ranks.job import Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
@@ -48,10 +48,12 @@ def _run(job: Job, report: Report) -> None:
     if job.target:
         os.chdir(job.target.cwd)  # a batch may be read from a file, later than the model is built
         run = Run(target.Module(job.target), records.Variant(cell.variant), cell, setup, report)
+        run = replace(run, half=job.half, state=job.state)
     else:
         module = loading.load_module(REPROS / cell.failure)
         checkpoint = job.checkpoint if hasattr(module, "save") else ""
         run = Run(module, module.FAILURE.variant(cell.variant), cell, setup, report, checkpoint=checkpoint)
+        run = replace(run, half=job.half, state=job.state)
     if job.record:
         return record(run, Path(job.reference))
     reference, noise = compare.read(Path(job.reference))
@@ -61,7 +63,10 @@ def _run(job: Job, report: Report) -> None:
     finally:
         if run.trace.weights:
             report.started = compare.started(run.trace, reference, cell.precision)
-            report.steps = compare.compare(run.trace, reference, noise, cell.precision, report.rank, cell.world_size)
+            report.before = HALF if job.half == life.SECOND else 0
+            report.steps = compare.compare(
+                *(run.trace, reference, noise, cell.precision, report.rank, cell.world_size), before=report.before
+            )
             report.compared = tuple(
                 kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
@@ -95,7 +100,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
             "backend": torch.distributed.get_backend(),
             "world_size": torch.distributed.get_world_size(),
         }
-    return Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {})
+    scheduled = cell.life != "straight"
+    return Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {}, scheduled=scheduled)
 
 
 def _meet(rank: int, world: int, device: torch.device, backend: str, job: Job) -> None:
@@ -147,10 +153,12 @@ def train_scenario(run: Run) -> None:
     shares = state.Shares(built, compare.copy) if run.setup.reference else None
     watch = checkpointing.Watch(built.model)
     try:
-        if built.check:
+        if run.half == life.SECOND:
+            life.load(run, wrapped)
+        elif built.check:
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, run.setup.rank, run.setup.world_size), run.setup.device))
-        for step in range(STEPS):
+        for step in life.span(run):
             replaced = built.before_step and built.before_step(wrapped.model, step)
             if replaced is not None:
                 wrapped = _wrap(run, replace(built, model=replaced))
@@ -172,11 +180,14 @@ def train_scenario(run: Run) -> None:
             trace.keep(state.buffers(wrapped.model), entry.held)
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:
                 saved.save(run, wrapped, tied)
+        if run.half == life.FIRST:
+            life.save(run, wrapped)
     finally:
         watch.close()
         report.evidence |= watch.evidence()
         if built.observer:
-            report.facts = built.observer.facts()
+            normalising = tuple(report.evidence.get("batch_statistics", ()))
+            report.facts = replace(built.observer.facts(), batch_statistics=normalising)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:

@@ -117,6 +117,7 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `entered`: the classes of the model and of what is around it whose forward passes ran
     - `unequal`: modules that run for some ranks' rows only
+    - `batch_statistics`: modules that normalise by the statistics of a rank's rows
     - `tied`: the names of one parameter; `apart`: those of them that aren't one any more
     - `order`: all modules as they run; `inside`: the innermost module whose forward pass did not end
     - `not_fed`: what a made-up batch leaves out, and why; `cast`: the types of weights that were made fp32
@@ -133,6 +134,7 @@ class Facts:
     unfrozen: Names = ()
     entered: Names = ()
     unequal: Names = ()
+    batch_statistics: Names = ()
     tied: tuple[Names, ...] = ()
     apart: tuple[Names, ...] = ()
     order: Names = ()
@@ -168,10 +170,12 @@ class Report:
     `started` has the relative errors of the weights that training began with, of those that are not the reference's.
     `entered` has a digest of each buffer as each step's first forward pass began; `executed` the names of functions
     that ran by their files, where a job asks for them.
+    `before` are the steps that earlier ranks had trained, of which `steps` has none.
     """
 
     rank: int = 0
     started: Mapping[str, float] = field(default_factory=dict)
+    before: int = 0
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -184,9 +188,13 @@ class Report:
     executed: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
 
+    def numbered(self) -> Iterator[tuple[int, Step]]:
+        """Each step with its number in the whole life, from 1."""
+        return iter(enumerate(self.steps, self.before + 1))
+
     def deviations(self) -> Iterator[tuple[Deviation, float | None]]:
         """Each error, with how many times the noise it is, if that excuses it."""
-        for number, step in enumerate(self.steps, 1):
+        for number, step in self.numbered():
             for kind in KINDS:
                 for name, error in step.errors(kind).items():
                     yield Deviation(name, kind, number, self.rank, error), step.rounding.get(f"{kind}:{name}")

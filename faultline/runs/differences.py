@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from faultline.base.text import percent
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import TOLERANCE, Cell
-from faultline.cells.finding import Difference, Factor, Finding
+from faultline.cells.finding import Difference, Factor, Finding, some
 from faultline.ranks.report import KINDS, Report
 
 NAMES = 10  # of unmoved parameters that are remembered
@@ -63,7 +65,7 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
         for parameter, error in report.started.items():
             difference = Difference(0, report.rank, "start", parameter.rpartition(".")[0], error, parameter)
             places.append(((-1, 0, 0), difference))
-        for number, step in enumerate(report.steps):
+        for number, step in enumerate(report.steps, report.before):
             parameters = (name.rpartition(".")[0] for name in step.weights or step.gradients or ())
             at = {name: index for index, name in enumerate(order or dict.fromkeys(parameters))}
             for name, error in step.outputs.items():
@@ -83,3 +85,29 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
                 difference = Difference(number + 1, report.rank, phase, module, off, parameter)
                 places.append(((number, moment, -at.get(module, -1)), difference))
     return min(places, key=lambda place: place[0])[1] if places else None
+
+
+def of_buffers(reports: Sequence[Report]) -> tuple[float, Signature, str] | None:
+    """What is wrong with the buffers, as a signature and in words, and the step since which it may be a cause."""
+    if apart := buffers_apart(reports):
+        words = f"buffers differ between ranks: {some((*apart,), len(apart))}; a checkpoint keeps rank 0's"
+        return min(apart.values()), Signature.BUFFERS_APART, words
+    off = [
+        (number, name, error, report.rank)
+        for report in reports
+        for number, step in report.numbered()
+        for name, error in step.buffers.items()
+    ]
+    if not off:
+        return None
+    number, name, error, rank = off[0]
+    words = f"buffer {name} differs by {percent(error)} (step {number}, rank {rank})"
+    more = len({each[1] for each in off}) - 1
+    # What a step leaves in a buffer can only be the cause of what goes wrong after it.
+    return number + 0.5, Signature.BUFFERS_DIFFER, words + (f", and {more} more" if more else "")
+
+
+def of_batches(reports: Sequence[Report]) -> list[str]:
+    """What normalises by the statistics of a rank's rows, which one process doesn't."""
+    names = reports[0].evidence.get("batch_statistics", ()) if len(reports) > 1 else ()
+    return [f"{some(names, len(names))}: statistics of each rank's rows, not of the whole batch"] if names else []

@@ -28,7 +28,8 @@ def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[
     """What cells execute on a stack, as far as ranks lived to report it; those of which nothing is known run."""
     store = cache.of(environment, next(iter(cells)).device)
     ran = {cell: _read(store, cell) for cell in cells}
-    if missing := [cell for cell, known in ran.items() if not known]:
+    # A life in two halves is two runs, of which the second loads: nothing is known of it.
+    if missing := [cell for cell, known in ran.items() if not known and cell.life == "straight"]:
         print(f"recording what {len(missing)} of the cells execute, once for each stack", file=sys.stderr, flush=True)
         ran |= _recorded(environment, missing, workers, store)
     return {cell: names for cell, names in ran.items() if names}
@@ -49,7 +50,7 @@ def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cel
 
 def _kind(cell: Cell) -> tuple[str, ...]:
     trainer = next((v.trainer for v in failures()[cell.failure].variants if v.name == cell.variant), "")
-    return cell.failure, trainer, strategies.family(cell.strategy).__name__, cell.checkpointing
+    return cell.failure, trainer, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
 
 
 def _plainest(cell: Cell) -> tuple[object, ...]:

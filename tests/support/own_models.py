@@ -368,14 +368,3 @@ def several_lines():
 
 def waits():
     time.sleep(3600)
-
-
-class Stateful(nn.Module):
-    """Two layers around one that changes what it keeps in its forward pass."""
-
-    def __init__(self, between):
-        super().__init__()
-        self.up, self.between, self.down = nn.Linear(6, 8), between, nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.down(torch.tanh(self.between(self.up(x))))
