@@ -188,7 +188,7 @@ def failure_files(name: str) -> list[Path]:
 
 
 def _stamps(failure: str) -> list[tuple[str, int, int]]:
-    """What tells cheaply that a file was written since: ranks would have run it, and not what was digested."""
+    """What shows cheaply that a file was written since: ranks would have run it, and not what was digested."""
     statuses = ((file, file.stat()) for file in (*machinery_files(), *failure_files(failure)))
     return [(str(file), status.st_size, status.st_mtime_ns) for file, status in statuses]
 

@@ -104,7 +104,7 @@ def measure(
 ) -> Measured:
     """Run cells on a stack, those that the campaign has under this name already left out, and those that are cached.
 
-    `again` is how many results of theirs this one is to be held against, so that none of these is taken for it.
+    `again` is how many results of the cells this one is to be held against, so that none of these is taken for it.
     `seen` is given each result as it comes, and may raise `Enough`.
 
     What was resolved once isn't resolved again: a later call under the same name has the
