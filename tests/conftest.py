@@ -1,7 +1,10 @@
 """What several tests of the command line need, and what is said where there is no browser."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -11,6 +14,8 @@ from faultline.maintain import screenshots
 from faultline.runs import runner
 from faultline.runs.supervisor import RankServer
 
+os.environ["FAULTLINE_CACHE"] = tempfile.mkdtemp(prefix="faultline-cache-")  # what runs here is measured here
+atexit.register(shutil.rmtree, os.environ["FAULTLINE_CACHE"], ignore_errors=True)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch comes: its threads only wait for each other here
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
@@ -37,6 +42,14 @@ def shared_server():
 def references(shared_server):
     """References of the catalogue's cells, on the server that tests share."""
     return runner.References(shared_server.folder)
+
+
+@pytest.fixture(autouse=True)
+def cached(tmp_path_factory, monkeypatch):
+    """Each test starts without cached results; gives the folder of those that it leaves."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FAULTLINE_CACHE", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import CORES, WHOLE, Axes, Failure, File, Python, Stack, Workers, at_most_one
+from faultline.cli.options import CORES, WHOLE, Axes, Failure, File, Fresh, Python, Stack, Workers, at_most_one
 
 
 def run(
@@ -18,6 +18,7 @@ def run(
     python: Python = "",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest run.")] = False,
+    fresh: Fresh = False,
     shard: Annotated[str, Parameter(metavar="I/N", help="Run one of N equal parts.")] = "",
     quick: Annotated[bool, Parameter(help="Run one cell of each variant, where its failure shows.")] = False,
 ) -> int:
@@ -30,7 +31,8 @@ def run(
     at_most_one(stack="" if stack == TODAY else stack, python=python)
     from faultline.matrix import command
 
-    return command.run(command.RunRequest(axes.selection(), stack, str(python), workers, resume, shard, quick))
+    request = command.RunRequest(axes.selection(), stack, str(python), workers, resume, shard, quick, fresh)
+    return command.run(request)
 
 
 def list_(

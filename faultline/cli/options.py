@@ -70,6 +70,7 @@ Checkpointing = Annotated[
     Names, Parameter(help="off, reentrant or non-reentrant.", completer=several(completion.checkpointing))
 ]
 Workers = Annotated[int, Parameter(validator=positive, help="Cells that run at a time; by default, one for each core.")]
+Fresh = Annotated[bool, Parameter(help="Measure everything, also what was measured before.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
 Device = Annotated[str, Parameter(help="cpu (default) or cuda.", completer=one(completion.devices))]
 RunName = Annotated[File, Parameter(metavar="RUN", help="The folder of a run; by default, results/latest.")]

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
-from faultline.cli.options import CORES, EVERYWHERE, WHOLE, Axes, Places, Stack, Workers
+from faultline.cli.options import CORES, EVERYWHERE, WHOLE, Axes, Fresh, Places, Stack, Workers
 
 
 def repeat(*, axes: Axes = WHOLE, workers: Workers = CORES) -> int:
@@ -80,6 +80,7 @@ def replay(
     *,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest replay.")] = False,
+    fresh: Fresh = False,
 ) -> int:
     """Run is-safe over past upgrades whose answer is known.
 
@@ -88,7 +89,7 @@ def replay(
     """
     from faultline.maintain import bumps
 
-    return bumps.replay(names, workers, resume)
+    return bumps.replay(names, workers, resume, fresh)
 
 
 def models(

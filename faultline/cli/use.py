@@ -15,6 +15,7 @@ from faultline.cli.options import (
     Device,
     Failure,
     File,
+    Fresh,
     Json,
     Names,
     Python,
@@ -177,9 +178,14 @@ def is_safe(
     base: Annotated[Stack, Parameter(help="The baseline, in the same forms; by default, what is installed.")] = TODAY,
     python: Annotated[File, Parameter(help="The baseline: another environment, by its interpreter.")] = "",
     all: Annotated[bool, Parameter(help="Run the whole default matrix.")] = False,
+    affected: Annotated[
+        bool, Parameter(help="Run only cells that execute what changed, and a sample of the others.")
+    ] = False,
+    fail_fast: Annotated[bool, Parameter(help="End at the first regression.")] = False,
     axes: Axes = WHOLE,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
+    fresh: Fresh = False,
 ) -> int:
     """Run the same cells before and after an upgrade, and judge it.
 
@@ -190,7 +196,8 @@ def is_safe(
     at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe
 
-    return is_safe.run(is_safe.Request(to, axes.selection(), base, all, workers, resume, str(python)))
+    request = is_safe.Request(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast)
+    return is_safe.run(request)
 
 
 def bisect(
@@ -211,6 +218,7 @@ def bisect(
     blame: Annotated[bool, Parameter(help="Find which of all changed packages matter.")] = False,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest bisect.")] = False,
+    fresh: Fresh = False,
 ) -> int:
     """Find the release that introduced or fixed a failure.
 
@@ -222,7 +230,9 @@ def bisect(
 
     direction: bisect.Direction = "introduced" if introduced else "fixed" if fixed else ""
     cells = axes.selection()
-    return bisect.run(bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume))
+    return bisect.run(
+        bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh)
+    )
 
 
 def reproduce(failure: Failure, /, *, device: Device = "cpu") -> int:
@@ -243,6 +253,7 @@ def timeline(
     until: Annotated[str, Parameter(metavar="DATE", help="The last date (default: today, as installed).")] = "",
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest timeline.")] = False,
+    fresh: Fresh = False,
     write: Annotated[bool, Parameter(help="Make the result the committed one, in observations/.")] = False,
 ) -> int:
     """Run cells on the libraries as of the first of each month.
@@ -252,4 +263,4 @@ def timeline(
     """
     from faultline.releases import timeline
 
-    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write))
+    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write, fresh))

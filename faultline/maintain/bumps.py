@@ -54,28 +54,34 @@ class Bumps:
     cells: Sequence[str] = ()
 
 
-def replay(asked: Sequence[str], workers: int, resume: bool) -> int:
+def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False) -> int:
     """Ask is-safe about each bump, and write the table when all were asked; exit code 1 for an answer not as known."""
     bumps = read()
     for name in asked:
         if name not in bumps:
             raise unknown("bump", name, list(bumps))
     names = list(asked or bumps)
-    campaign = campaigns.begin("replay", {"bumps": names}, workers, resume)
+    campaign = campaigns.begin("replay", {"bumps": names}, workers, resume, fresh)
     answers: dict[str, Answer] = {}
+    affected: dict[str, Comparison] = {}
     for name in names:
         bump = bumps[name]
         campaigns.note(f"{name}: {bump.requirements} on {bump.base}")
-        answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), chosen(bump))
+        cells = chosen(bump)
+        answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), cells)
+        affected[name] = is_safe.narrowed(answers[name], cells)
         folder = campaign.folder.path / name
         folder.mkdir(exist_ok=True)
         is_safe_view.write(folder, answers[name])
         is_safe_view.terminal(Console(), answers[name])
-        right = answers[name].comparison.verdict == bump.verdict
-        print(f"known: {bump.verdict}{'' if right else ', so this answer is WRONG'}: {bump.why}\n")
+        verdicts = {answers[name].comparison.verdict, affected[name].verdict}
+        print(f"known: {bump.verdict}{'' if verdicts == {bump.verdict} else ', so this answer is WRONG'}: {bump.why}")
+        print(f"--affected: {affected[name].verdict}, with {affected[name].cells} of {len(cells)} cells\n")
     if not asked:
-        print(put(README, lambda: table(bumps, answers)))
-    wrong = [name for name in names if answers[name].comparison.verdict != bumps[name].verdict]
+        print(put(README, lambda: table(bumps, answers, affected)))
+    wrong = [
+        name for name in names if {answers[name].comparison.verdict, affected[name].verdict} != {bumps[name].verdict}
+    ]
     others = f", not as known: {', '.join(wrong)}" if wrong else ""
     print(
         f"{len(names) - len(wrong)} of {len(names)} bumps answered as known{others}; results: {campaign.folder.shown}"
@@ -100,12 +106,21 @@ def chosen(bump: Bump) -> list[Cell]:
     return cells
 
 
-def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer]) -> str:
-    """What was asked, known and answered, as Markdown."""
-    rows = ["| bump | baseline | known | answer | cells | what changed |", "| --- | --- | --- | --- | --- | --- |"]
+def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer], affected: Mapping[str, Comparison]) -> str:
+    """What was asked, known and answered, also by the affected cells alone, as Markdown."""
+    head = [
+        "bump",
+        "baseline",
+        "known",
+        "answer",
+        "cells",
+        "with `--affected`",
+        "changed functions reached",
+        "what changed",
+    ]
+    rows = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for name, answer in answers.items():
         bump, comparison = bumps[name], answer.comparison
-        right = comparison.verdict == bump.verdict
         counts: Counter[str] = Counter()
         for group in comparison.groups:
             counts[f"{group.kind}: {named(group.before)} to {group.after}"] += len(group.changes)
@@ -113,10 +128,22 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer]) -> str:
         link = f"[{bump.why}]({bump.record})" if bump.record else bump.why
         rows.append(
             f"| {is_safe_view.code(bump.requirements)}: {link} | {is_safe_view.code(bump.base)} | {bump.verdict} |"
-            f" {comparison.verdict if right else f'**{comparison.verdict}**'} | {comparison.compared} |"
+            f" {shown(comparison.verdict, bump)} | {comparison.compared} |"
+            f" {shown(affected[name].verdict, bump)}, {affected[name].cells} | {coverage(answer)} |"
             f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
         )
     return "\n".join(rows)
+
+
+def shown(verdict: Safety, bump: Bump) -> str:
+    """A verdict, and bold where it isn't the one that is known."""
+    return verdict if verdict == bump.verdict else f"**{verdict}**"
+
+
+def coverage(answer: Answer) -> str:
+    """How many of the functions that changed the cells execute."""
+    functions = {unit for unit in answer.reach.changed if not unit.body}
+    return f"{len(functions & answer.reach.reached)} of {len(functions)}" if functions else ""
 
 
 def change(old: Path, new: Path = ROOT / "requirements.txt") -> int:

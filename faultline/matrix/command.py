@@ -15,7 +15,7 @@ from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
 from faultline.report import failure as report_failure
 from faultline.report import junit, listing, page, terminal
-from faultline.runs import folders, results, shards, storage
+from faultline.runs import cache, folders, results, shards, storage
 from faultline.runs.devices import runnable
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -27,7 +27,8 @@ from faultline.stacks.environments import Environment
 class RunRequest:
     """Cells to run: which, on which stack, which shard (``1/4``) of them; `resume` goes on with the newest run.
 
-    `python` is the interpreter of an environment that takes the place of the stack.
+    `python` is the interpreter of an environment that takes the place of the stack. `fresh` takes no cached results;
+    otherwise those are taken that are as expected: what isn't runs again, for somebody may want to see if it repeats.
     """
 
     selection: Selection
@@ -37,6 +38,7 @@ class RunRequest:
     resume: bool = False
     shard: str = ""
     quick: bool = False
+    fresh: bool = False
 
 
 def run(request: RunRequest) -> int:
@@ -49,7 +51,12 @@ def run(request: RunRequest) -> int:
         folder.describe(whole=tuple(cell.id for cell in whole))
     have = {entry.cell.id for entry in known}
     missing = [cell for cell in cells if cell.id not in have]
-    folders.measure(missing, request.workers, folder, known, environment.python)  # which judges each cell as it ends
+    keep = cache.of(environment, cells[0].device)
+    if not request.fresh:
+        known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
+        have = {entry.cell.id for entry in known}
+        missing = [cell for cell in missing if cell.id not in have]
+    folders.measure(missing, request.workers, folder, known, environment.python, keep=keep)  # which judges each cell
     folder.describe(finished=True)
     return finish(folder, folder.results())
 

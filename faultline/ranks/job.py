@@ -33,6 +33,7 @@ class Job:
     - `half`: of an interrupted life, the first or the second; `state` is the folder of what is saved between them
     - `target`: trained in place of the catalogue's failure
     - `inject`: names a change to what is run (see `injection`)
+    - `executed`: report which functions run, which makes it slower
     - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
     - `port`, `listening`, `at_fork`: from the server, the socket at which ranks meet and what it says of itself
     """
@@ -48,6 +49,7 @@ class Job:
     state: str = ""
     target: Target | None = None
     inject: str = ""
+    executed: bool = False
     times: int = 1
     port: int = 0
     listening: int = 0

@@ -14,7 +14,7 @@ from faultline import scenario, strategies
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading, records
 from faultline.cells.cell import HALF, Cell
-from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state, trainers
+from faultline.ranks import accelerate, checkpointing, compare, executed, life, observer, saved, state, trainers
 from faultline.ranks.job import Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
@@ -31,7 +31,8 @@ def main(job: Job, rank: int) -> Report:
         report = Report(rank, evidence={"at_fork": job.at_fork} if job.at_fork else {})
         started = time.monotonic()
         try:
-            _run(job, report)
+            with executed.recorded(report.executed) if job.executed else nullcontext():
+                _run(job, report)
         except BaseException as error:  # noqa: BLE001 - whatever ends a rank is its report
             report.error = error_report(error)
         report.seconds = time.monotonic() - started

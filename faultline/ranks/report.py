@@ -168,7 +168,8 @@ class Report:
     """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
 
     `started` has the relative errors of the weights that training began with, of those that are not the reference's.
-    `entered` has a digest of each buffer as each step's first forward pass began.
+    `entered` has a digest of each buffer as each step's first forward pass began; `executed` the names of functions
+    that ran by their files, where a job asks for them.
     `before` are the steps that earlier ranks had trained, of which `steps` has none.
     """
 
@@ -184,6 +185,7 @@ class Report:
     digests: tuple[str, ...] = ()
     entered: tuple[Mapping[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
+    executed: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
 
     def numbered(self) -> Iterator[tuple[int, Step]]:

@@ -30,7 +30,7 @@ class Request:
     """A change to look for among the releases of a package, from the `oldest` to the `newest`.
 
     Without a direction, the newest release decides. `others` is the rest of the stack: as of each release's date, or
-    as installed. `bad` has the outcomes that count as the failure.
+    as installed. `bad` has the outcomes that count as the failure; `fresh` takes no cached results.
     """
 
     package: str
@@ -43,6 +43,7 @@ class Request:
     blame: bool = False
     workers: int = 1
     resume: bool = False
+    fresh: bool = False
 
 
 def run(request: Request) -> int:
@@ -86,12 +87,12 @@ def most_runs(releases: int) -> int:
 def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
-        campaign = campaigns.begin("bisect", asked, request.workers, resume=True)
+        campaign = campaigns.begin("bisect", asked, request.workers, True, request.fresh)
         if known := campaign.folder.info().releases:
             return campaign, [*known]
     releases = within(package, index.releases(package), request.oldest, request.newest)
     if not request.resume:
-        campaign = campaigns.begin("bisect", asked, request.workers)
+        campaign = campaigns.begin("bisect", asked, request.workers, fresh=request.fresh)
     campaign.folder.describe(releases=tuple(releases))
     return campaign, releases
 

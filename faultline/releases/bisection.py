@@ -96,7 +96,8 @@ class Bisection:
         else:
             name += "-again" if len(times) == 1 else f"-again-{len(times)}"
             campaigns.part(self.campaign, name).describe(lock=times[0].lock)
-        times.append(campaigns.measure(self.campaign, name, self.question.stack(release), self.question.cells))
+        stack, cells = self.question.stack(release), self.question.cells
+        times.append(campaigns.measure(self.campaign, name, stack, cells, again=len(times)))
 
     def settled(self, place: int) -> bool:
         """Whether a release has run often enough; one without an environment, or without a cell, says no more."""

@@ -3,31 +3,37 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
-from faultline.base.errors import UsageError
+from faultline.base.errors import NeverReady, UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
+from faultline.base.text import count, cut
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases import changes, is_safe_view, sides
-from faultline.releases.changes import Comparison
+from faultline.releases import changes, is_safe_view, reach, sides
+from faultline.releases.changes import Change, Comparison, Kind
 from faultline.releases.is_safe_view import Answer
+from faultline.releases.reach import Reach
 from faultline.runs import campaigns, devices
-from faultline.runs.campaigns import Campaign, Measured
+from faultline.runs.campaigns import Campaign, Enough, Measured
+from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import requests
 from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
+
+FIRST = 20  # cells that run on both stacks before the rest of a baseline that nobody has measured
 
 
 @dataclass(frozen=True)
 class Request:
     """What to judge and on which baseline, as people have it; `python` names the baseline by an interpreter instead.
 
-    `whole` asks for all selected cells, with the remedies of mechanisms.
+    `fresh` takes no cached results. `whole` asks for all selected cells, with the remedies of mechanisms, `affected`
+    for those that execute what changed and a sample of the others. `fail_fast` ends at the first regression.
     """
 
     candidate: str
@@ -37,6 +43,9 @@ class Request:
     workers: int = 1
     resume: bool = False
     python: str = ""
+    fresh: bool = False
+    affected: bool = False
+    fail_fast: bool = False
 
 
 def run(request: Request) -> int:
@@ -51,11 +60,17 @@ def run(request: Request) -> int:
     candidate = sides.read(request.candidate, sides.expected(base), "as in the baseline")
     if candidate.text or not candidate.notes:
         on(base, "", candidate.text)  # a mistake in the question is reported before anything runs
-    asked = {"candidate": candidate.text, "base": [base.name, *base.requirements], "cells": [cell.id for cell in cells]}
-    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume)
+    asked: dict[str, object] = {
+        "candidate": candidate.text,
+        "base": [base.name, *base.requirements],
+        "cells": [cell.id for cell in cells],
+    }
+    asked |= {"affected": True} if request.affected else {}
+    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume, request.fresh)
     for note in (*notes, *candidate.notes):
         campaigns.note(note)
-    answer = replace(ask(campaign, candidate.text, base, cells), notes=(*notes, *candidate.notes))
+    how = How(request.affected, request.fail_fast)
+    answer = replace(ask(campaign, candidate.text, base, cells, how), notes=(*notes, *candidate.notes))
     is_safe_view.write(campaign.folder.path, answer)
     is_safe_view.terminal(Console(), answer)
     print(f"results: {campaign.folder.shown}/summary.md, verdict.json, report.html")
@@ -69,7 +84,15 @@ def default(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
 
 
-def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) -> Answer:
+@dataclass(frozen=True)
+class How:
+    """How cells are measured: which of them (see `Request`), and whether the first regression ends it."""
+
+    affected: bool = False
+    fail_fast: bool = False
+
+
+def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], how: How = How()) -> Answer:
     """Run cells on both stacks, and again those that changed.
 
     That both are the same is known before an environment is made, and what can't be installed before any cell runs.
@@ -90,13 +113,59 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell]) 
     unusable = f"{known_as}: {old.unusable}" if old.unusable else ""
     if new.unusable and not unusable:
         unusable = f"{text} on {known_as}: {new.unusable}"
+    covers, scope, asked = Reach(), [], cells
     if not unusable and changed:
-        comparison = compare(campaign, (old, new), cells)
+        covers = reached(campaign, (old, new), changed, cells)
+        cells = covers.ordered(covers.narrowed(cells) if how.affected else cells)
+        comparison, ran = compare(campaign, (old, new), cells, how.fail_fast)
+        covers = covers.within(ran)
+        scope = [*narrowing(covers, asked, cells, how), *early(len(cells) - len(ran)), *covers.lines()]
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
-    return Answer(
-        text, base.name, changed, comparison, repeatable(base, text, new), _line(pins(old.lock) or sides.expected(base))
+    line = _line(pins(old.lock) or sides.expected(base))
+    repeat = repeatable(base, text, new)
+    return Answer(text, base.name, changed, comparison, repeat, line, covers, scope)
+
+
+def narrowed(answer: Answer, cells: Sequence[Cell]) -> Comparison:
+    """What an answer about all cells would have been with `--affected`."""
+    whole = answer.comparison
+    if whole.unusable or whole.identical:
+        return whole
+    some = {*answer.reach.narrowed(answer.reach.ordered(cells))}
+    return replace(
+        whole,
+        cells=len(some),
+        compared=min(whole.compared, len(some)),
+        unproven=whole.unproven * len(some) // len(cells),
+        changes=tuple(change for change in whole.changes if change.cell in some),
     )
+
+
+def reached(
+    campaign: Campaign, both: tuple[Measured, Measured], changed: Sequence[tuple[str, str, str]], cells: Sequence[Cell]
+) -> Reach:
+    """What of the packages that changed cells execute."""
+    old, new = (campaigns.ready(Stack(each.name), each.lock) for each in both)
+    try:
+        return reach.of((old, new), [name for name, _, _ in changed], cells, campaign.workers)
+    except NeverReady:  # which the measurement will say
+        return Reach()
+
+
+def narrowing(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell], how: How) -> list[str]:
+    """What `--affected` left out."""
+    if not how.affected:
+        return []
+    if not covers.touched:
+        return ["--affected: what the cells execute isn't known, so all of them ran"]
+    affected = len(covers.affected(cells))
+    others = f"{len(cells) - affected} of the {len(asked) - affected} others are a sample"
+    return [f"--affected: {count(affected, 'cell')} execute what changed, and {others}"]
+
+
+def early(left: int) -> list[str]:
+    return [f"--fail-fast: {count(left, 'cell')} did not run"] if left else []
 
 
 def _line(versions: Mapping[str, str]) -> str:
@@ -120,24 +189,70 @@ def on(base: Stack, lock: str, candidate: str) -> Stack:
     return requests.changed(candidate, lock.splitlines(), base.asof)
 
 
-def compare(campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell]) -> Comparison:
-    """Measure cells on both stacks, then as often as it takes those whose change is in doubt."""
+def compare(
+    campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], fail_fast: bool = False
+) -> tuple[Comparison, Sequence[Cell]]:
+    """Measure cells on both stacks, then as often as it takes those whose change is in doubt; gives also which ran."""
     runs: tuple[list[Measured], list[Measured]] = ([], [])
     repeated: Counter[str] = Counter()
-    wanted = list(cells)
+    watch, wanted = Watch(fail_fast), list(cells)
+    # The baseline goes first: if much of it is still to be measured, a first regression would be seen only after that.
+    if campaigns.lacking(campaign, shared(campaign, both[0]), Stack(both[0].name), cells) > 4 * FIRST:
+        on_both(campaign, both, wanted[:FIRST], 0, watch)
+        wanted = wanted[:FIRST] if watch.enough else wanted
     while True:
-        for stack, measured in zip(both, runs, strict=True):
-            name = f"{shared(campaign, stack)}{f' again {len(measured)}' if measured else ''}"
-            campaigns.part(campaign, name).describe(lock=stack.lock)
-            measured.append(campaigns.measure(campaign, name, Stack(stack.name), wanted))
-            if measured[-1].unusable:
-                return Comparison(unusable=f"{stack.name}: {measured[-1].unusable}")
+        measured = on_both(campaign, both, wanted, len(runs[0]), watch)
+        if measured[-1].unusable:
+            return Comparison(unusable=f"{measured[-1].name}: {measured[-1].unusable}"), cells
+        for side, each in zip(runs, measured, strict=True):
+            side.append(each)
+        if watch.enough:
+            cells = [cell for cell in cells if cell.id in runs[1][0].outcomes]
         repeated.update(cell.id for cell in wanted if len(runs[0]) > 1)
         comparison = changes.compare(cells, *([part.results for part in side] for side in runs))
         wanted = changes.pending(comparison, repeated)
         if not wanted:
-            return comparison
+            return comparison, cells
         campaigns.note(f"{len(wanted)} of {len(comparison.changes)} changed cells run again on both stacks")
+
+
+def on_both(
+    campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], again: int, watch: "Watch"
+) -> list[Measured]:
+    """Measure cells on the baseline and then on the candidate; the last has no results where a stack is unusable."""
+    measured: list[Measured] = []
+    for stack in both:
+        name = f"{shared(campaign, stack)}{f' again {again}' if again else ''}"
+        campaigns.part(campaign, name).describe(lock=stack.lock)
+        watch.before = {entry.cell: entry for entry in measured[0].results} if measured and not again else {}
+        measured.append(campaigns.measure(campaign, name, Stack(stack.name), cells, again, watch.see))
+        if measured[-1].unusable or (watch.enough and watch.before):
+            break
+    return measured
+
+
+@dataclass
+class Watch:
+    """Reports a candidate's first regression as soon as a result shows it and, if asked, ends the measurement."""
+
+    fail_fast: bool = False
+    before: Mapping[Cell, Result] = field(default_factory=dict)
+    first: Change | None = None
+
+    @property
+    def enough(self) -> bool:
+        return self.fail_fast and self.first is not None
+
+    def see(self, entry: Result) -> None:
+        if entry.cell not in self.before:
+            return
+        change = changes.changed(entry.cell, [self.before[entry.cell]], [entry])
+        if change and change.kind in (Kind.DIVERGES, Kind.REGRESSED) and not self.first:
+            self.first = change
+            what = f"{self.before[entry.cell].did} → {entry.did}"
+            campaigns.note(cut(f"first: {entry.cell.id} {change.kind}: {what}: {change.error}", 300))
+        if self.enough:
+            raise Enough
 
 
 def shared(campaign: Campaign, stack: Measured) -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING, PRECISIONS, default_world
 from faultline.cells.words import grouped, ordered
 from faultline.releases.changes import ChangeGroup, Comparison, Safety
+from faultline.releases.reach import Reach
 from faultline.report.page import template
 
 PACKAGES, GROUPS = 80, 12  # that the comment has: GitHub takes 65536 characters
@@ -30,7 +31,8 @@ class Answer:
 
     `packages` has name, old and new version; `repeat` is the stack, as
     `faultline run` takes it, on which a cell does what it did on the candidate.
-    `stack` has the baseline's versions in a line, `notes` what is taken where a file pins no version.
+    `stack` has the baseline's versions in a line, `notes` what is taken where a file pins no version. `reach` is what
+    of the release the cells execute, and `scope` says so in lines, with what was left out.
     """
 
     candidate: str
@@ -39,6 +41,8 @@ class Answer:
     comparison: Comparison
     repeat: str = ""
     stack: str = ""
+    reach: Reach = field(default_factory=Reach)
+    scope: Sequence[str] = ()
     notes: Sequence[str] = ()
 
     @property
@@ -82,7 +86,7 @@ def because(answer: Answer) -> list[str]:
         lines.append(f"{total}, {len(comparison.changes)} changed")
         if left_out := not_compared(comparison):
             lines.append(f"nothing was compared under {left_out}")
-    return lines
+    return [*lines, *map(one_line, answer.scope)]
 
 
 def not_compared(comparison: Comparison) -> str:
@@ -141,6 +145,7 @@ def data(answer: Answer) -> dict[str, object]:
         "compared": comparison.compared,
         "strategies": [name for name in strategies.names() if name in comparison.strategies],
         "changed": len(comparison.changes),
+        "reach": reach(answer.reach),
         "groups": [
             {
                 "kind": str(group.kind),
@@ -154,6 +159,20 @@ def data(answer: Answer) -> dict[str, object]:
             for group in comparison.groups
         ],
     }
+
+
+def reach(covers: Reach) -> dict[str, object]:
+    """What the cells execute of each package that differs: the numbers of what changed, and what they don't reach."""
+    packages: dict[str, object] = {}
+    reached = covers.reached
+    for package in sorted({unit.package for unit in covers.changed}):
+        units = [unit for unit in sorted(covers.changed) if unit.package == package]
+        packages[package] = {
+            "functions": [sum(not unit.body for unit in some) for some in (units, reached & {*units})],
+            "bodies": [sum(unit.body for unit in some) for some in (units, reached & {*units})],
+            "missed": [plain(f"{unit.file}:{unit.name}") for unit in units if unit not in reached],
+        }
+    return packages
 
 
 def code(text: str) -> str:
@@ -174,10 +193,12 @@ def markdown(answer: Answer) -> str:
     """A comment for a pull request: the verdict, what changed in packages, and each cause with its error."""
     verdict, groups = answer.comparison.verdict, answer.comparison.groups
     # What made a stack unusable is said in the words of others; all other reasons are ours.
-    reasons = map(code, because(answer)) if answer.comparison.unusable else because(answer)
+    reasons = because(answer)[: -len(answer.scope) or None]
+    if answer.comparison.unusable:
+        reasons = [*map(code, reasons)]
     lines = [f"## {verdict}: {code(upgrade(answer)[:500])}", ""]
     lines += [f"Compared with {code(': '.join(filter(None, (answer.against, answer.stack))))}.", ""]
-    lines += [f"- {line}" for line in (*reasons, *map(code, answer.notes[:GROUPS]))]
+    lines += [f"- {line}" for line in (*reasons, *map(code, (*answer.scope, *answer.notes[:GROUPS])))]
     if answer.packages:
         more = f" and {len(answer.packages) - PACKAGES} more" if len(answer.packages) > PACKAGES else ""
         lines += ["", f"Packages: {', '.join(code(text[:100]) for text in bumped(answer)[:PACKAGES])}{more}."]

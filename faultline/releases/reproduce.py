@@ -41,7 +41,7 @@ def run(request: Request) -> int:
         )
     cell = as_reported(failure, failure.reported, request.device)
     devices.check_device(cell.device)
-    campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1)
+    campaign = campaigns.begin("reproduce", {"failure": failure.name, "cell": cell.id}, workers=1, fresh=True)
     names = [name for name in (failure.reported.stack, failure.reported.good, TODAY) if name]
     campaigns.announce(campaign, [cell], len(names))
     both = [campaigns.measure(campaign, name, requests.parse(name), [cell]) for name in names]

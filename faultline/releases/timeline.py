@@ -24,7 +24,10 @@ from faultline.stacks import requests
 
 @dataclass(frozen=True)
 class Request:
-    """Cells to run on each month's stack between two dates; `write` makes the result the committed timeline."""
+    """Cells to run on each month's stack between two dates; `write` makes the result the committed timeline.
+
+    `fresh` takes no cached results.
+    """
 
     selection: Selection
     since: str = ""
@@ -32,6 +35,7 @@ class Request:
     workers: int = 1
     resume: bool = False
     write: bool = False
+    fresh: bool = False
 
 
 def run(request: Request) -> int:
@@ -46,7 +50,7 @@ def run(request: Request) -> int:
     if request.write:
         check_complete(observed.committed(), dates, cells)
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
-    campaign = campaigns.begin("timeline", asked, request.workers, request.resume)
+    campaign = campaigns.begin("timeline", asked, request.workers, request.resume, request.fresh)
     campaigns.announce(campaign, cells, len(dates))
     measured = [measure(campaign, date, requests.parse(date), cells) for date in dates]
     timeline = gather(measured, cells)

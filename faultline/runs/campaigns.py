@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -12,7 +12,7 @@ from faultline.base.errors import NeverReady, Uninstallable, UsageError
 from faultline.base.packages import stack_name
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
-from faultline.runs import folders, storage
+from faultline.runs import cache, folders, storage
 from faultline.runs.durations import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -25,12 +25,13 @@ from faultline.stacks.requests import Stack
 class Campaign:
     """One question that takes several stacks: where its results are, and how many cells run at a time.
 
-    Its lock keeps others from going on with it at the same time.
+    Its lock keeps others from going on with it at the same time. If it is `fresh`, no cached results are taken.
     """
 
     folder: RunFolder
     workers: int
     lock: BaseFileLock | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Measured:
         return {entry.cell.id: entry.did for entry in self.results}
 
 
-def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool = False) -> Campaign:
+def begin(
+    kind: str, request: Mapping[str, object], workers: int, resume: bool = False, fresh: bool = False
+) -> Campaign:
     """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
 
     It is only the same as long as what is installed here is.
@@ -71,7 +74,7 @@ def begin(kind: str, request: Mapping[str, object], workers: int, resume: bool =
         lock.acquire(timeout=0)
     except Timeout:
         raise UsageError(f"{folder.path.name} is already running in another process") from None
-    return Campaign(folder, workers, lock)
+    return Campaign(folder, workers, lock, fresh)
 
 
 def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
@@ -87,8 +90,22 @@ def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
     return Measured(name, info.lock, unusable="" if info.lock else info.unusable)
 
 
-def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> Measured:
-    """Run cells on a stack, those that the campaign has under this name already left out.
+class Enough(Exception):
+    """Raised by whoever sees results to end a measurement; what ran until then counts."""
+
+
+def measure(
+    campaign: Campaign,
+    name: str,
+    stack: Stack,
+    cells: Sequence[Cell],
+    again: int = 0,
+    seen: Callable[[Result], None] = lambda entry: None,
+) -> Measured:
+    """Run cells on a stack, those that the campaign has under this name already left out, and those that are cached.
+
+    `again` is how many results of the cells this one is to be held against, so that none of these is taken for it.
+    `seen` is given each result as it comes, and may raise `Enough`.
 
     What was resolved once isn't resolved again: a later call under the same name has the
     same versions, whatever the index offers by then. A stack whose ranks could
@@ -107,17 +124,40 @@ def measure(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells))
     wanted = set(cells)
     known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
-    measured = {entry.cell for entry in known}
-    if missing := [cell for cell in cells if cell not in measured]:
-        note(f"{name}: {line}")
-        try:
-            folders.measure(missing, campaign.workers, folder, known, environment.python)
-        except NeverReady as error:
-            folder.describe(unusable=str(error))
-            return Measured(name, environment.lock, unusable=str(error))
-    folder.describe(finished=True, unusable="")
+    missing = _without(cells, known)
+    try:
+        if missing:
+            note(f"{name}: {line}")
+            keep = cache.of(environment, cells[0].device, again)
+            if not campaign.fresh:
+                known += folders.taken(missing, folder, keep)
+                missing = _without(missing, known)
+        for entry in known:
+            seen(entry)
+        if missing:
+            folders.measure(missing, campaign.workers, folder, known, environment.python, keep=keep, seen=seen)
+    except NeverReady as error:
+        folder.describe(unusable=str(error))
+        return Measured(name, environment.lock, unusable=str(error))
+    except Enough:
+        pass
+    else:
+        folder.describe(finished=True, unusable="")
     results = [entry for entry in folder.results() if entry.cell in wanted]
     return Measured(name, environment.lock, results, versions=environment.versions)
+
+
+def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> int:
+    """How many cells a measurement under this name would have to run."""
+    folder = part(campaign, name)
+    keep = cache.of(ready(stack, folder.info().lock), cells[0].device)
+    missing = _without(cells, folder.results())
+    return len(missing if campaign.fresh else _without(missing, keep.take(missing)))
+
+
+def _without(cells: Sequence[Cell], known: Sequence[Result]) -> list[Cell]:
+    there = {entry.cell for entry in known}
+    return [cell for cell in cells if cell not in there]
 
 
 def locked(stack: Stack) -> str:

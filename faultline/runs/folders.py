@@ -1,7 +1,7 @@
 """Runs and their folders: cells measured into one, and the one that is meant, refused where it doesn't fit."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +10,8 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.text import count
 from faultline.cells.cell import Cell
-from faultline.runs import progress, runner, storage
+from faultline.runs import cache, progress, results, runner, storage
+from faultline.runs.cache import Cache
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell
 from faultline.runs.storage import RunFolder
@@ -24,10 +25,13 @@ def measure(
     python: str = sys.executable,
     run: RunCell | None = None,
     wrong: str = progress.UNEXPECTED,
+    keep: Cache | None = None,
+    seen: Callable[[Result], None] | None = None,
 ) -> None:
     """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes.
 
-    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts.
+    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts; `keep` and `seen` are given each
+    result as well.
     """
     writer = storage.Writer(folder)
     folder.describe(finished=False)
@@ -36,7 +40,11 @@ def measure(
 
             def done(entry: Result) -> None:
                 writer.add(entry)
+                if keep:
+                    keep.add(entry)
                 advance(entry)
+                if seen:
+                    seen(entry)
 
             runner.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:
@@ -50,6 +58,19 @@ def measure(
         raise
     finally:
         writer.close()
+        if keep:
+            cache.prune()
+
+
+def taken(cells: Sequence[Cell], folder: RunFolder, keep: Cache, only_expected: bool = False) -> list[Result]:
+    """The cached results of cells, written into a folder as if they had been measured for it."""
+    entries = [entry for entry in keep.take(cells) if not only_expected or results.as_expected(entry)]
+    if entries:
+        writer = storage.Writer(folder)
+        writer.add(*entries)
+        writer.close()
+        print(cache.note(entries, cells), file=sys.stderr)
+    return entries
 
 
 def _goes_on(folder: RunFolder) -> bool:
@@ -79,11 +100,11 @@ def undisturbed(name: str) -> RunFolder:
 
 def entries(folder: RunFolder) -> list[Result]:
     """A run's results; says how many lines of its file are none."""
-    results, others = folder.read()
+    every, others = folder.read()
     if others:
         lines = "1 line is" if others == 1 else f"{others} lines are"
         print(f"{folder.shown}/cells.jsonl: {lines} left out, cut short or no result of this version", file=sys.stderr)
-    return results
+    return every
 
 
 def resumable(folder: RunFolder, cells: Iterable[Cell], versions: Mapping[str, str]) -> list[Result]:

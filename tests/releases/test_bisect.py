@@ -8,7 +8,8 @@ import pytest
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.expected import Expectation
 from faultline.releases import bisect, bisection
-from faultline.runs import folders, results, storage
+from faultline.runs import cache, folders, results, storage
+from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, NeverReady
 from faultline.stacks import environments, index, requests
@@ -41,7 +42,7 @@ class World:
         self.made += [lock] if lock not in self.made else []
         return Environment("python", lock)
 
-    def measure(self, cells, workers, folder, known, python):
+    def measure(self, cells, workers, folder, known, python, keep=None, seen=None):
         lock = folder.info().lock
         self.ran.append(lock)
         judged = self.does(environments.pins(lock), self.ran.count(lock))
@@ -50,6 +51,7 @@ class World:
         writer = storage.Writer(folder)
         for cell in cells:
             writer.add(results.result(cell, judged, Ended([]), {"trl": "1.0"}, Expectation(), "expected"))
+            keep.add(folder.results()[-1])
         writer.close()
 
 
@@ -59,6 +61,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "ready", made.ready)
     monkeypatch.setattr(environments, "make", made.make)
     monkeypatch.setattr(folders, "measure", made.measure)
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
     monkeypatch.setattr(
         requests, "installed", lambda without=(): ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
     )
@@ -184,10 +187,10 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
     with pytest.MonkeyPatch.context() as patch:
         stopped = world.measure
 
-        def stops(*args):
+        def stops(*args, **more):
             if len(world.ran) == 4:
                 raise KeyboardInterrupt
-            stopped(*args)
+            stopped(*args, **more)
 
         world.does = first
         patch.setattr(folders, "measure", stops)
@@ -202,6 +205,18 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
     assert bisected("--fixed", "--resume")[0] == 0 and len(world.ran) == known, "a finished bisect ran again"
     code, _, errors = asked("bisect", "--package", "trl", "--cell", CELL, "--introduced", "--resume")
     assert code == 2 and "can be resumed" in errors[0]
+
+
+def test_another_bisect_over_the_same_releases_measures_nothing(world, bisected):
+    """Breaks when a question that was answered takes as long as the first time, or repeats are echoes."""
+    world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS
+    _, _, first = bisected("--fixed")
+    ran = list(world.ran)
+    assert ran.count(first["after"]["lock"]) == 3, "each run of a side is a measurement"
+    _, _, again = bisected("--fixed")
+    assert world.ran == ran and again == first
+    _, _, fresh = bisected("--fixed", "--fresh")
+    assert world.ran == ran * 2 and fresh == first
 
 
 def test_of_several_packages_the_ones_that_matter_are_named(world, bisected):

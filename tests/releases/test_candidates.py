@@ -14,9 +14,12 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.maintain import bumps
 from faultline.ranks.report import Report
-from faultline.releases import is_safe, sides
+from faultline.releases import is_safe, reach, sides
 from faultline.releases.changes import Safety
-from faultline.runs import campaigns, folders, results, storage
+from faultline.releases.reach import Reach
+from faultline.releases.units import Unit
+from faultline.runs import cache, campaigns, folders, results, storage
+from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, NeverReady, RankEnd
 from faultline.stacks import requests
@@ -35,7 +38,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.latest_run, "__defaults__", (root,))
     monkeypatch.setattr(storage.runs, "__defaults__", (root,))
     done = []
-    does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS]}
+    does = {"1.16.0": [TRAINS], "1.12.0": [TRAINS], "1.13.0": [TRAINS]}
 
     def ready(stack, lock=""):
         if any("99" in text for text in stack.requirements):
@@ -44,7 +47,7 @@ def lab(tmp_path, monkeypatch):
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
-    def measure(cells, workers, folder, known=(), python=""):
+    def measure(cells, workers, folder, known=(), python="", keep=None, seen=None):
         answer = does[python]
         if answer is NeverReady:
             raise NeverReady("ImportError: no such name")
@@ -53,13 +56,19 @@ def lab(tmp_path, monkeypatch):
         writer = storage.Writer(folder)
         for cell in cells:
             ended = Ended([RankEnd(Report())])
-            writer.add(results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected"))
+            entry = results.result(cell, judged, ended, {"trl": "1.0"}, Expectation(), "expected")
+            writer.add(entry)
+            if keep:
+                keep.add(entry)
+            if seen:
+                seen(entry)
         writer.close()
         folder.describe(stack="stack")
 
     monkeypatch.setattr(campaigns, "ready", ready)
     monkeypatch.setattr(campaigns, "locked", lambda stack: ready(stack).lock)
     monkeypatch.setattr(folders, "measure", measure)
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
     return root, does, done
 
 
@@ -96,6 +105,70 @@ def test_a_bad_candidate_is_measured_again(lab, asked):
     [group] = answer["groups"]
     assert group["kind"] == "regressed" and len(group["cells"]) == answer["cells"]
     assert group["repeat"].endswith("--stack 'trl==1.12.0'")
+
+
+def test_a_second_question_measures_nothing_twice(lab, asked):
+    """Breaks when a baseline that was measured is measured again, or what changed isn't run again to confirm it."""
+    root, does, done = lab
+    does["1.12.0"] = [RAISES]
+    asked("is-safe", "trl==1.12.0", *NARROW)
+    first, cells = list(done), answer_in(root)["cells"]
+    code, out, errors = asked("is-safe", "trl==1.12.0", *NARROW)
+    assert code == EXIT_UNEXPECTED and out.startswith("NOT SAFE") and done == first
+    assert f"{cells} of {cells} cells were measured before; --fresh runs them again" in errors
+    asked("is-safe", "trl==1.13.0", *NARROW)
+    assert {name for name, _ in done[len(first) :]} == {"1.13.0"}
+
+
+def test_the_first_regression_may_end_it(lab, asked):
+    """Breaks when --fail-fast runs on, doesn't confirm what it ends with, or hides how much did not run."""
+    root, does, done = lab
+    does["1.12.0"] = [RAISES]
+    code, out, errors = asked("is-safe", "trl==1.12.0", *NARROW, "--fail-fast")
+    answer = answer_in(root)
+    assert code == EXIT_UNEXPECTED and answer["cells"] == answer["compared"] == answer["changed"] == 1
+    assert [count for _, count in done[2:]] == [1, 1], "the cell that ended it runs again on both stacks"
+    assert f"--fail-fast: {done[0][1] - 1} cells did not run" in out
+    assert any(line.startswith("first: ") and "Output 0 of Split" in line for line in errors)
+
+
+def test_a_flake_that_ends_it_is_unknown(lab, asked):
+    """Breaks when what happened once and ended a comparison counts as a regression, or as nothing."""
+    lab[1]["1.12.0"] = [RAISES, TRAINS]
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--fail-fast")
+    assert code == EXIT_UNDECIDED and "not the same when repeated" in out
+
+
+def test_only_affected_cells_and_a_sample_run(lab, asked, monkeypatch):
+    """Breaks when --affected runs what executes nothing that changed, or hides that it left some out."""
+    seen = []
+
+    def of(both, packages, cells, workers):
+        seen.extend(cells)
+        unit = Unit("trl", "trl/a.py", "f")
+        executes = {cell: frozenset([unit]) for cell in cells if cell.variant == "broken"}
+        return Reach(frozenset([unit]), executes, {cell: int(cell.variant == "broken") for cell in cells})
+
+    monkeypatch.setattr(reach, "of", of)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--affected")
+    affected = sum(cell.variant == "broken" for cell in seen)
+    sample = -(-(len(seen) - affected) // reach.SAMPLE)
+    answer = answer_in(lab[0])
+    assert code == 0 and answer["cells"] == affected + sample < len(seen)
+    assert f"{sample} of the {len(seen) - affected} others are a sample" in out
+    assert "the cells execute 1 of 1 changed function of trl" in out
+    assert lab[2] == [("1.16.0", answer["cells"]), ("1.12.0", answer["cells"])]
+
+
+def test_what_a_release_that_cannot_start_executes_is_not_known(lab, asked, monkeypatch):
+    """Breaks when a pass of its own ends the question that the measurement answers."""
+
+    def of(*_):
+        raise NeverReady("ImportError: no such name")
+
+    monkeypatch.setattr(reach, "of", of)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--affected")
+    assert code == 0 and "what the cells execute isn't known, so all of them ran" in out
 
 
 def test_a_flake_is_unknown(lab, asked):

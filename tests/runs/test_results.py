@@ -25,7 +25,8 @@ from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.maintain import reliability
 from faultline.ranks.report import ErrorReport, Facts
-from faultline.runs import results, runner, storage
+from faultline.runs import cache, results, runner, storage
+from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
@@ -235,8 +236,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
 
 
 @contextmanager
-def at(root, stop_after=None):
-    """Runs go below `root`, and cells are not run but noted; gives the ids of those that were to run."""
+def at(root, stop_after=None, stack="", does=None):
+    """Runs go below `root`, and cells are not run but noted; gives the ids of those that were to run.
+
+    With a `stack`, what they did is kept under it.
+    """
     ran = []
 
     def run_all(cells, workers, done, python, run):
@@ -244,7 +248,7 @@ def at(root, stop_after=None):
             if len(ran) == stop_after:
                 raise KeyboardInterrupt
             ran.append(cell.id)
-            done(fake(cell))
+            done((does or fake)(cell))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", root)
@@ -252,7 +256,33 @@ def at(root, stop_after=None):
         patch.setattr(storage.latest_run, "__defaults__", (root,))
         patch.setattr(runner, "run_all", run_all)
         patch.setattr(expected, "rules", lambda failure: ())
+        patch.setattr(cache, "of", lambda environment, device, again=0: Cache(stack, again))
         yield ran
+
+
+def test_a_repeated_run_measures_only_what_was_not_as_expected(tmp_path, capsys):
+    """Breaks when a cell is measured twice for nothing, a surprise is answered with its echo, or --fresh isn't."""
+    wrong = CELLS[1]
+
+    def does(cell):
+        return replace(fake(cell), outcome="hangs", verdict="unexpected failure") if cell == wrong else fake(cell)
+
+    for options, expected_to_run in ((OPTIONS, CELLS), (OPTIONS, [wrong]), ([*OPTIONS, "--fresh"], CELLS)):
+        with at(tmp_path, stack="stack", does=does) as ran:
+            assert app.main(options) == EXIT_UNEXPECTED
+        assert ran == [cell.id for cell in expected_to_run]
+        assert {entry.cell for entry in latest_run(tmp_path).results()} == {*CELLS}, "a run has all of its results"
+        line = f"{len(CELLS) - 1} of {len(CELLS)} cells were measured before; --fresh runs them again"
+        assert (line in capsys.readouterr().err) == (expected_to_run == [wrong])
+
+
+def test_an_interrupted_run_is_not_lost_on_the_next_one(tmp_path):
+    """Breaks when what was measured before Ctrl-C is measured again by a run that isn't told to resume."""
+    with at(tmp_path, stop_after=2, stack="stack") as first:
+        assert app.main(OPTIONS) == EXIT_INTERRUPTED
+    with at(tmp_path, stack="stack") as second:
+        assert app.main(OPTIONS) == EXIT_AS_EXPECTED
+    assert first + second == [cell.id for cell in CELLS]
 
 
 @given(st.integers(0, len(CELLS)), st.data())

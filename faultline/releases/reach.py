@@ -1,0 +1,126 @@
+"""What of a release its cells execute: how much a verdict covers, which cells run first, and which run at all."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from faultline import strategies
+from faultline.base.packages import NEEDED
+from faultline.base.text import count
+from faultline.cells.cell import Cell
+from faultline.releases import units
+from faultline.releases.units import Unit
+from faultline.runs import executed
+from faultline.runs.executed import Ran
+from faultline.stacks.environments import Environment
+
+SAMPLE = 10  # of so many cells that execute nothing that changed, one runs with `--affected`
+SEVERAL = 40  # cells of a candidate that are recorded
+LISTED = 5  # functions that aren't reached and are named in a line
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The functions and module bodies that differ, which of them each cell executes, and how many count for it.
+
+    `touched` has the number of those that make a cell affected (see `touches`); `unread` are packages that differ and
+    that nobody looked into.
+    """
+
+    changed: frozenset[Unit] = frozenset()
+    executes: Mapping[Cell, frozenset[Unit]] = field(default_factory=dict)
+    touched: Mapping[Cell, int] = field(default_factory=dict)
+    unread: Sequence[str] = ()
+
+    @property
+    def reached(self) -> frozenset[Unit]:
+        return frozenset().union(*{*self.executes.values()})
+
+    def within(self, cells: Collection[Cell]) -> "Reach":
+        """What these cells reach, of which others may have run."""
+        ran = {*cells}
+        return replace(self, executes={cell: names for cell, names in self.executes.items() if cell in ran})
+
+    @property
+    def missed(self) -> list[Unit]:
+        return sorted(self.changed - self.reached)
+
+    def affected(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that execute what changed; all of them where it isn't known of any."""
+        return [cell for cell in cells if self.touched.get(cell)] if self.touched else [*cells]
+
+    def narrowed(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The affected cells in their order, and a sample of the others: the first of each kind, and some of all."""
+        affected = {*self.affected(cells)}
+        others = [cell for cell in cells if cell not in affected]
+        sample = {*others[::SAMPLE]}
+        return [cell for cell in cells if cell in affected or cell in sample]
+
+    def ordered(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Cells that execute most of what changed first, but one of each failure and family before the next of one."""
+        turns: Counter[tuple[str, str]] = Counter()
+        turn: dict[Cell, int] = {}
+        for cell in sorted(cells, key=lambda each: -self.touched.get(each, 0)):
+            kind = cell.failure, strategies.family(cell.strategy).__name__
+            turn[cell] = turns[kind]
+            turns[kind] += 1
+        return sorted(cells, key=lambda each: (not self.touched.get(each), turn[each], -self.touched.get(each, 0)))
+
+    def lines(self) -> list[str]:
+        """What of each changed package the cells execute, in lines; which functions they don't, in another."""
+        if not self.changed:
+            return []
+        lines, reached = [], self.reached
+        for package in sorted({unit.package for unit in self.changed}):
+            parts = []
+            for what, body in (("changed function", False), ("changed module body", True)):
+                every = {unit for unit in self.changed if unit.package == package and unit.body == body}
+                if every:
+                    total = count(len(every), what).replace("bodys", "bodies")
+                    parts.append(f"{len(every & reached)} of {total}")
+            lines.append(f"the cells execute {' and '.join(parts)} of {package}")
+        missed = [f"{unit.file}:{unit.name}" for unit in self.missed if not unit.body]
+        if missed:
+            more = f" and {len(missed) - LISTED} more" if len(missed) > LISTED else ""
+            lines.append(f"not reached: {', '.join(missed[:LISTED])}{more}")
+        if self.unread:
+            lines.append(f"packages that differ and were not looked into: {', '.join(self.unread)}")
+        return lines
+
+
+def of(both: tuple[Environment, Environment], packages: Collection[str], cells: Sequence[Cell], workers: int) -> Reach:
+    """What of the packages that differ cells execute on either side.
+
+    The candidate's cells are only recorded where something that changed is reached by none on the baseline, such as a
+    new function; only some are, which execute something of the same files there.
+    """
+    folders = [units.packages_of(each.python) for each in both]
+    looked = [name for name in packages if name in NEEDED]
+    unread = tuple(name for name in packages if name not in NEEDED)
+    if not (folders[0] and folders[1] and looked):
+        return Reach(unread=unread)
+    changed = units.changed(folders[0], folders[1], looked)
+    if not changed:
+        return Reach(unread=unread)
+    chosen = executed.representatives(both[0], cells)
+    before = executed.of(both[0], {*chosen.values()}, workers)
+    # A cell of which nothing is known, such as one that hangs, may well be affected.
+    touched = {cell: touches(changed, before[chosen[cell]]) if chosen[cell] in before else 1 for cell in cells}
+    names = frozenset().union(*before.values())
+    files = {unit.file for unit in changed if (unit.file, unit.name) not in names}
+    near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
+    near = Reach(touched=touched).ordered(near)[:SEVERAL]
+    after = executed.of(both[1], near, workers) if near else {}
+    by_chosen = {cell: _among(changed, ran | after.get(cell, frozenset())) for cell, ran in before.items()}
+    executes = {cell: by_chosen[chosen[cell]] for cell in cells if chosen[cell] in by_chosen}
+    return Reach(changed, executes, touched, unread)
+
+
+def touches(changed: Collection[Unit], ran: Ran) -> int:
+    """How many changed functions a cell executes; the changed body of a module counts if a function of it runs."""
+    files = {file for file, name in ran if name}
+    return sum(unit.file in files if unit.body else (unit.file, unit.name) in ran for unit in changed)
+
+
+def _among(changed: Collection[Unit], ran: Ran) -> frozenset[Unit]:
+    return frozenset(unit for unit in changed if (unit.file, unit.name) in ran)

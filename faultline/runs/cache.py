@@ -1,0 +1,244 @@
+"""Cache results: what a cell did, found again as long as nothing changes of what it hangs on."""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import platformdirs
+
+from faultline.base.paths import PACKAGE, REPROS, ROOT
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells import expected
+from faultline.cells.cell import Cell
+from faultline.ranks import preload
+from faultline.runs import results, supervisor
+from faultline.runs.results import Result
+from faultline.stacks.environments import Environment
+
+VARIABLE = "FAULTLINE_CACHE"  # names another folder for them
+STILL_RUNNING = "still running after"  # so begins what `supervisor.Watched` says of ranks that a deadline ended
+LIMIT = 1 << 30  # bytes that all of them may take
+# What ranks run and what judges them. tests/runs/test_cache.py holds it against what a rank imports.
+MACHINERY = """
+    base catalogue cells ranks strategies __init__.py scenario.py trainers.py
+    runs/differences.py runs/hangs.py runs/life.py runs/oracle.py runs/results.py runs/runner.py runs/supervisor.py
+""".split()
+BESIDE = ("tiny_models/*.py", "ds_configs/*", "fixtures/*.jsonl")
+# What libraries under test act on, of the variables that ranks inherit.
+VARIABLES = (
+    *("PYTHON", "TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_", "TRITON_", "C10D_"),
+    *("HF_", "TRANSFORMERS_", "TRL_", "PEFT_", "DATASETS_", "TOKENIZERS_", "XLA_", "USE_", "ATEN_", "KMP_", "JE_"),
+)
+# A story is no part of a run, and what was expected is held against a result anew whenever that is taken.
+NOT_RUN = ("README.md", "expected.toml")
+
+# What an interpreter is asked: what it is, where the libraries under test would be imported from, and the sizes and
+# times of their files there: somebody may have changed an installed line.
+LOOK = """
+import hashlib, importlib.util, json, os, pathlib, platform, sys
+
+seen, elsewhere = hashlib.blake2b(digest_size=16), []
+for name in "torch transformers trl peft accelerate deepspeed datasets tokenizers safetensors PIL".split():
+    spec = importlib.util.find_spec(name)
+    if not spec or not spec.origin:
+        continue
+    package = pathlib.Path(spec.origin).parent
+    if package.parent.name not in ("site-packages", "dist-packages"):
+        elsewhere.append(name)
+    for folder, folders, files in os.walk(package):
+        folders.sort()
+        for file in sorted(files):
+            if file.endswith((".py", ".so")):
+                status = os.stat(os.path.join(folder, file))
+                place = os.path.relpath(os.path.join(folder, file), package.parent)
+                seen.update(f"{place} {status.st_size} {status.st_mtime_ns}\\n".encode())
+kind = f"{platform.python_implementation()} {platform.python_version()} {sys.platform} {platform.machine()}"
+print(json.dumps([kind, seen.hexdigest(), elsewhere]))
+"""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The results of one stack; `again` counts the earlier measurements of its cells that one is to stand beside.
+
+    `stack` is a digest of an environment and of this machine, and empty where nothing may be kept.
+    """
+
+    stack: str
+    again: int = 0
+
+    def take(self, cells: Iterable[Cell]) -> list[Result]:
+        """What is kept of cells, held against today's expectations; a damaged entry counts as none."""
+        entries = ((cell, results.read(self.read(cell))) for cell in cells)
+        return [_judged(entry) for cell, entry in entries if entry and entry.cell == cell]
+
+    def add(self, entry: Result) -> None:
+        """Keep a result, unless another run might have another; where nothing can be written, nothing is kept."""
+        if lasts(entry):
+            self.write(entry.cell, json.dumps(entry.as_json(), allow_nan=False))
+
+    def read(self, cell: Cell, what: str = "result") -> str:
+        """A text that is kept of a cell; empty where there is none, or a damaged one."""
+        file = self.file(cell, what)
+        try:
+            name, text = gzip.decompress(file.read_bytes()).decode().split("\n", 1) if self.stack else ("", "")
+        except (OSError, EOFError, zlib.error, ValueError):
+            return ""
+        if name != file.name:
+            return ""
+        with contextlib.suppress(OSError):
+            os.utime(file)  # what is used stays longest
+        return text
+
+    def write(self, cell: Cell, text: str, what: str = "result") -> None:
+        """Keep a text, unless code was written since its cell ran."""
+        if not self.stack or _stamps(cell.failure) != _as_digested(cell.failure):
+            return
+        file = self.file(cell, what)
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # A draft beside its place: others may write the same, and a reader sees all or nothing.
+            with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".partial", delete=False) as partial:
+                try:
+                    partial.write(gzip.compress(f"{file.name}\n{text}".encode(), 6))
+                    partial.flush()
+                    os.replace(partial.name, file)
+                except BaseException:
+                    os.unlink(partial.name)
+                    raise
+
+    def file(self, cell: Cell, what: str = "result") -> Path:
+        name = digest(self.stack, machinery(), of_failure(cell.failure), cell.id, str(self.again), what)
+        return folder() / name[:2] / name
+
+
+def of(environment: Environment, device: str, again: int = 0) -> Cache:
+    """Where the results of an environment are kept."""
+    kind, files, elsewhere = _looked_at(environment.python)
+    if elsewhere or " @ file:" in environment.lock:
+        return Cache("")  # a folder changes, and its version stays
+    inherited = supervisor.inherited(environment.python) | preload.environment(device)
+    variables = [f"{name}={value}" for name, value in sorted(inherited.items()) if name.startswith(VARIABLES)]
+    gpus = _gpus() if device == "cuda" else ""
+    return Cache(digest(kind, environment.lock, files, device, gpus, "\n".join(variables)), again)
+
+
+def lasts(entry: Result) -> bool:
+    """Whether a result says something of the cell: it has evidence, and neither memory nor time ran out."""
+    out_of_memory = entry.outcome == Outcome.CRASHES and entry.signature == "SIGKILL"
+    out_of_time = entry.outcome == Outcome.HANGS and STILL_RUNNING in entry.detail
+    return entry.outcome != Outcome.INVALID and not out_of_memory and not out_of_time
+
+
+def folder() -> Path:
+    """The folder of all results: in the user's cache, unless a variable names another."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else platformdirs.user_cache_path("faultline") / "results"
+
+
+def digest(*parts: str) -> str:
+    """One name for several texts, in their order; others have another."""
+    seen = hashlib.blake2b(digest_size=20)
+    for part in map(str.encode, parts):
+        seen.update(len(part).to_bytes(8, "big") + part)
+    return seen.hexdigest()
+
+
+def of_files(files: Iterable[Path]) -> str:
+    """A digest of files below the catalogue's folder, or the package's, with their places there."""
+    parts = []
+    for file in files:
+        base = ROOT if file.is_relative_to(ROOT) else PACKAGE.parent
+        parts += [str(file.relative_to(base)), file.read_bytes().hex()]
+    return digest(*parts)
+
+
+@functools.cache
+def machinery() -> str:
+    """A digest of the code that runs and judges cells, and of the models, configs and data that they share."""
+    return of_files(machinery_files())
+
+
+@functools.cache
+def of_failure(name: str) -> str:
+    """A digest of a failure's folder, and of the patterns by which its errors are known: some are those of others."""
+    _as_digested(name)
+    return digest(of_files(failure_files(name)), *(text for pair in failures()[name].errors.items() for text in pair))
+
+
+def machinery_files() -> list[Path]:
+    inside = (PACKAGE / name for name in MACHINERY)
+    files = [file for each in inside for file in (each.rglob("*.py") if each.is_dir() else [each])]
+    return sorted(files + [file for pattern in BESIDE for file in ROOT.glob(pattern) if file.is_file()])
+
+
+def failure_files(name: str) -> list[Path]:
+    every = (file for file in (REPROS / name).rglob("*") if file.is_file())
+    return sorted(file for file in every if file.name not in NOT_RUN and "__pycache__" not in file.parts)
+
+
+def _stamps(failure: str) -> list[tuple[str, int, int]]:
+    """What shows cheaply that a file was written since: ranks would have run it, and not what was digested."""
+    statuses = ((file, file.stat()) for file in (*machinery_files(), *failure_files(failure)))
+    return [(str(file), status.st_size, status.st_mtime_ns) for file, status in statuses]
+
+
+_as_digested = functools.cache(_stamps)
+
+
+def prune(limit: int = LIMIT) -> None:
+    """Remove what was used least lately, as far as all that is kept takes more than so many bytes."""
+    files: list[tuple[float, int, Path]] = []
+    for file in folder().glob("??/*"):
+        with contextlib.suppress(OSError):  # another process removed it
+            status = file.stat()
+            files.append((status.st_mtime, status.st_size, file))
+    total = sum(size for _, size, _ in files)
+    for _, size, file in sorted(files):
+        if total <= limit:
+            return
+        with contextlib.suppress(OSError):
+            file.unlink()
+        total -= size
+
+
+def note(taken: Sequence[Result], cells: Sequence[Cell]) -> str:
+    """How many results were not measured again."""
+    return f"{len(taken):,} of {len(cells):,} cells were measured before; --fresh runs them again"
+
+
+def _judged(entry: Result) -> Result:
+    rules = expected.rules(failures()[entry.cell.failure])
+    should = expected.expect(rules, entry.cell, entry.stack)
+    return replace(entry, expected=should, verdict=expected.verdict(should, entry.outcome, entry.signature))
+
+
+@functools.cache
+def _looked_at(python: str) -> tuple[str, str, bool]:
+    """What an interpreter is, a digest of its libraries' files, and whether one of these is anywhere else."""
+    try:
+        words = [python, "-P", "-c", LOOK]
+        environment = supervisor.inherited(python)
+        look = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+        kind, files, elsewhere = json.loads(look.stdout)
+    except (OSError, ValueError):
+        return "", "", True
+    return kind, files, bool(elsewhere)
+
+
+@functools.cache
+def _gpus() -> str:
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""

@@ -1,0 +1,97 @@
+"""What cells execute: recorded once for each stack, in a pass of its own, and cached like results."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from faultline import strategies
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell, default_world
+from faultline.cells.expected import Expectation
+from faultline.ranks.job import Job
+from faultline.runs import cache, oracle, results, runner
+from faultline.runs.cache import Cache
+from faultline.runs.oracle import Judgement
+from faultline.runs.results import Result
+from faultline.runs.runner import References
+from faultline.runs.supervisor import Ended, RankServer
+from faultline.stacks.environments import Environment
+
+Ran = frozenset[tuple[str, str]]
+"""Files of installed packages and names of functions in them that ran; an empty name is the body of the file."""
+WHAT = "executed"
+
+
+def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[Cell, Ran]:
+    """What cells execute on a stack, as far as ranks lived to report it; those of which nothing is known run."""
+    store = cache.of(environment, next(iter(cells)).device)
+    ran = {cell: _read(store, cell) for cell in cells}
+    # A life in two halves is two runs, of which the second loads: nothing is known of it.
+    if missing := [cell for cell, known in ran.items() if not known and cell.life == "straight"]:
+        print(f"recording what {len(missing)} of the cells execute, once for each stack", file=sys.stderr, flush=True)
+        ran |= _recorded(environment, missing, workers, store)
+    return {cell: names for cell, names in ran.items() if names}
+
+
+def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cell, Cell]:
+    """For each cell one that executes much the same: of its failure, trainer, family of strategies and mode.
+
+    One that is recorded already goes before the plainest one.
+    """
+    store = cache.of(environment, cells[0].device)
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in sorted(cells, key=_plainest):
+        groups.setdefault(_kind(cell), []).append(cell)
+    chosen = {kind: next((c for c in alike if _read(store, c)), alike[0]) for kind, alike in groups.items()}
+    return {cell: chosen[_kind(cell)] for cell in cells}
+
+
+def _kind(cell: Cell) -> tuple[str, ...]:
+    trainer = next((v.trainer for v in failures()[cell.failure].variants if v.name == cell.variant), "")
+    return cell.failure, trainer, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
+
+
+def _plainest(cell: Cell) -> tuple[object, ...]:
+    return not cell.broken, cell.precision != "fp32", cell.world_size != default_world(cell), cell.id
+
+
+def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, store: Cache) -> Mapping[Cell, Ran]:
+    ran: dict[Cell, Ran] = {}
+
+    def run(server: RankServer, references: References, cell: Cell) -> Result:
+        by_file: dict[str, set[str]] = {}
+
+        def go() -> tuple[Ended, Judgement]:
+            reference = references.file(server, cell)
+            if reference.problem:
+                return Ended([]), runner.without_reference(reference.problem)
+            with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
+                job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, executed=True)
+                every = [server.run(job)]
+                if os.listdir(folder):
+                    every.append(server.run(Job(cell.id, checkpoint=folder, load=True, executed=True)))
+            for report in (rank.report for ended in every for rank in ended.ranks if rank.report):
+                for file, names in report.executed.items():
+                    by_file.setdefault(file, set()).update(names)
+            return every[0], oracle.judge(cell, failures()[cell.failure], every[0], None)
+
+        ended, judged = runner.surviving(server, go)
+        if by_file:
+            ran[cell] = _pairs(by_file)
+            text = json.dumps({file: sorted(names) for file, names in sorted(by_file.items())})
+            store.write(cell, text, WHAT)
+        return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
+
+    runner.run_all(cells, workers, lambda entry: None, environment.python, run)
+    return ran
+
+
+def _read(store: Cache, cell: Cell) -> Ran:
+    text = store.read(cell, WHAT)
+    return _pairs(json.loads(text)) if text else frozenset()
+
+
+def _pairs(by_file: Mapping[str, Iterable[str]]) -> Ran:
+    return frozenset((file, name) for file, names in by_file.items() for name in names)

@@ -1,0 +1,247 @@
+"""What a verdict covers: which functions differ, which of them cells execute, and which cells run first or at all."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.paths import ROOT
+from faultline.ranks import executed
+from faultline.releases import is_safe, is_safe_view, reach, units
+from faultline.releases.changes import Safety
+from faultline.releases.reach import Reach
+from faultline.releases.units import BODY, Unit
+from tests.support.changes import cells, compared, entry
+
+MODULE = """
+'''A module.'''
+LIMIT = 3
+
+def plain(a, b=1):
+    '''What it does.'''
+    def inner():
+        return [x for x in range(b)]
+    return inner() or (lambda: a)()
+
+class Engine:
+    '''A class.'''
+    size = 1
+
+    def step(self):
+        return self.size  # a comment
+
+    @property
+    def name(self):
+        return "a"
+
+    @name.setter
+    def name(self, value):
+        pass
+
+    async def later(self):
+        class Local:
+            def deep(self):
+                return 1
+        return Local().deep()
+
+if LIMIT:
+    def either():
+        return 1
+else:
+    def either():
+        return 2
+"""
+NAMES = {
+    *(BODY, "plain", "plain.<locals>.inner", "Engine.step", "Engine.name", "Engine.later", "either"),
+    "Engine.later.<locals>.Local.deep",
+}
+
+
+def differing(old, new, text=MODULE):
+    before, after = units.units(text.encode()), units.units(text.replace(old, new).encode())
+    assert old in text
+    return {name for name in {*before, *after} if before.get(name) != after.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("A module.", "Another text.", set()),
+        ("A class.", "Another text.", set()),
+        ("What it does.", "Another text.", set()),
+        ("# a comment", "", set()),
+        ("b=1", "b = 1", set()),
+        ("LIMIT = 3", "LIMIT = 4", {BODY}),
+        ("size = 1", "size = 2", {BODY}),
+        ("b=1", "b=2", {"plain"}),
+        ("range(b)", "range(a)", {"plain.<locals>.inner"}),
+        ("lambda: a", "lambda: b", {"plain"}),
+        ("return self.size", "return 2 * self.size", {"Engine.step"}),
+        ("        pass", "        self.value = value", {"Engine.name"}),
+        ("@property", "@cached", {"Engine.name"}),
+        ("                return 1", "                return 2", {"Engine.later.<locals>.Local.deep"}),
+        ("    def either():\n        return 2", "    def either():\n        return 3", {"either"}),
+        ("def step", "def move", {"Engine.step", "Engine.move"}),
+        ("def plain", "def", {*NAMES}),
+    ],
+)
+def test_what_differs_is_named_and_nothing_else(old, new, expected):
+    """Breaks when a comment counts as a change, or a change is taken for that of another function, or for none."""
+    assert differing(old, new) == expected | ({BODY} if new == "def" else set())
+
+
+def test_every_function_is_a_unit():
+    """Breaks when a method, a local function or one that is defined twice is in nobody's digest."""
+    assert {*units.units(MODULE.encode())} == NAMES
+    assert units.units(b"") == {} and {*units.units(b"def (:")} == {BODY} and {*units.units(b"\x00")} == {BODY}
+
+
+@given(st.permutations(["a", "b", "c"]), st.integers(0, 2))
+def test_a_function_is_the_same_wherever_it_stands(order, which):
+    """Breaks when functions that were moved within a file are called changed."""
+    texts = {name: f"def {name}(x):\n    return x + {number}\n\n" for number, name in enumerate("abc")}
+    whole = units.units("".join(texts[name] for name in "abc").encode())
+    assert units.units("".join(texts[name] for name in order).encode()) == whole
+    changed = {**texts, order[which]: f"def {order[which]}(x):\n    return 0\n\n"}
+    others = units.units("".join(changed.values()).encode())
+    assert {name for name in whole if whole[name] != others[name]} == {order[which]}
+
+
+PROGRAM = """
+import json, sys, threading
+sys.path.insert(0, sys.argv[1])
+from package import used
+from faultline.ranks import executed
+ran = {}
+with executed.recorded(ran):
+    from package import late
+    used.plain(0)
+    used.Engine().step()
+    thread = threading.Thread(target=used.either)
+    thread.start()
+    thread.join()
+print(json.dumps({file: names for file, names in ran.items() if file.startswith("package")}))
+assert sys.gettrace() is None
+"""
+
+
+def test_what_ran_has_the_names_of_what_changed(tmp_path):
+    """Breaks when the names of functions that ran aren't those of the trees, or imports and threads are missed."""
+    package = tmp_path / "site-packages" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for name in ("used", "late", "never"):
+        (package / f"{name}.py").write_text(textwrap.dedent(MODULE))
+    words = [sys.executable, "-c", PROGRAM, str(package.parent)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+    ran = json.loads(done.stdout)
+    assert {*ran["package/used.py"]} == {BODY, "plain", "plain.<locals>.inner", "Engine.step", "either"}
+    assert {*ran["package/late.py"]} >= {BODY} and "package/never.py" not in ran
+    assert {*ran["package/used.py"]} <= NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("f", "f"),
+        ("f.<locals>.g", "f.<locals>.g"),
+        ("f.<locals>.<lambda>", "f"),
+        ("A.f.<locals>.<listcomp>.<lambda>", "A.f"),
+        ("<module>", BODY),
+        ("<lambda>", BODY),
+        ("f.<locals>.g.<locals>.<genexpr>", "f.<locals>.g"),
+    ],
+)
+def test_code_without_a_name_is_that_of_the_function_around_it(name, expected):
+    """Breaks when a lambda or a comprehension that ran is taken for nothing of the release."""
+    code = compile("1", "file", "eval").replace(co_qualname=name)
+    assert executed.named(code) == expected
+
+
+CELLS = cells(40)
+UNITS = [Unit("trl", "trl/a.py", "f"), Unit("trl", "trl/a.py", BODY), Unit("trl", "trl/b.py", "g<h>")]
+TOUCHED = st.dictionaries(st.sampled_from(CELLS), st.integers(0, 5))
+
+
+@given(TOUCHED)
+def test_the_order_loses_no_cell_and_affected_ones_come_first(touched):
+    """Breaks when a cell isn't run, or one that executes nothing that changed runs before one that does."""
+    covers = Reach(frozenset(UNITS), {}, touched)
+    ordered = covers.ordered(CELLS)
+    assert sorted(each.id for each in ordered) == sorted(each.id for each in CELLS)
+    flags = [bool(touched.get(cell)) for cell in ordered]
+    assert flags == sorted(flags, reverse=True)
+    affected = [cell for cell in ordered if touched.get(cell)]
+    kinds = {(cell.failure, cell.strategy[:4]) for cell in affected}
+    first = {(cell.failure, cell.strategy[:4]) for cell in affected[: len(kinds)]}
+    assert first == kinds, "one of each failure and family comes before the next of one"
+
+
+@given(TOUCHED)
+def test_the_affected_cells_and_a_sample_of_the_others_run(touched):
+    """Breaks when --affected leaves out an affected cell, or all of the others."""
+    covers = Reach(frozenset(UNITS), {}, touched)
+    some = {*covers.narrowed(covers.ordered(CELLS))}
+    affected = {*covers.affected(CELLS)}
+    assert affected <= some
+    others = len(CELLS) - len(affected)
+    assert len(some - affected) == -(-others // reach.SAMPLE)
+    if not touched:
+        assert some == {*CELLS}, "nothing is known, so nothing is left out"
+
+
+def test_a_cell_touches_what_it_executes():
+    """Breaks when an import alone makes a cell affected: every cell imports every package."""
+    assert reach.touches(UNITS, frozenset({("trl/a.py", "f")})) == 2
+    assert reach.touches(UNITS, frozenset({("trl/a.py", "other")})) == 1
+    assert reach.touches(UNITS, frozenset({("trl/a.py", BODY), ("trl/b.py", BODY)})) == 0
+
+
+def test_the_answer_says_what_it_covers():
+    """Breaks when SAFE doesn't say of how much, or a function's name becomes HTML in a comment."""
+    covers = Reach(frozenset(UNITS), {CELLS[0]: frozenset(UNITS[:2]), CELLS[1]: frozenset()}, {}, ("numpy",))
+    lines = covers.lines()
+    assert lines[0] == "the cells execute 1 of 2 changed functions and 1 of 1 changed module body of trl"
+    assert "not reached: trl/b.py:g<h>" in lines and "numpy" in lines[-1]
+    given = is_safe_view.Answer("a", "b", [], compared(["trains"], ["trains"]), reach=covers, scope=lines)
+    assert "`not reached: trl/b.py:g<h>`" in is_safe_view.markdown(given)
+    assert is_safe_view.data(given)["reach"] == {
+        "trl": {"functions": [2, 1], "bodies": [1, 1], "missed": ["trl/b.py:g<h>"]}
+    }
+    assert covers.within(CELLS[1:]).lines()[0].startswith("the cells execute 0 of 2 "), "of cells that did not run"
+    assert Reach().lines() == []
+
+
+def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
+    """Breaks when somebody waits for all cells to learn of the first, or a cell that failed before ends it."""
+    before = {
+        cell: entry(cell, text) for cell, text in zip(CELLS, ["raises:other:E: x", "trains", "trains"], strict=False)
+    }
+    watch = is_safe.Watch(False, before)
+    for cell in before:
+        watch.see(entry(cell, "raises:other:E: x"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and all(text in lines[0] for text in (CELLS[1].id, "regressed", "E: x"))
+    assert not watch.enough
+    watch = is_safe.Watch(True, before)
+    watch.see(entry(CELLS[0], "raises:other:E: x"))
+    with pytest.raises(is_safe.Enough):
+        watch.see(entry(CELLS[1], "diverges:differs:w"))
+    assert watch.enough
+
+
+def test_what_affected_would_have_said_is_known_from_the_whole():
+    """Breaks when the replay calls a bump seen by --affected, though none of its regressed cells would run."""
+    whole = compared(["trains"] * 40, ["trains"] * 39 + ["raises:other:E: x"])
+    assert whole.verdict is Safety.NOT_SAFE
+    every = cells(40)
+    for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), {}, touched))
+        narrowed = is_safe.narrowed(given, every)
+        assert narrowed.verdict is verdict and narrowed.cells < 10

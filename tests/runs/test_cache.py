@@ -1,0 +1,275 @@
+"""Cache results: found again as long as nothing changes that they hang on, and never anything else."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.paths import PACKAGE, REPROS, ROOT
+from faultline.catalogue.loading import failures
+from faultline.cells.cell import Cell
+from faultline.runs import cache
+from faultline.runs.cache import Cache
+from faultline.stacks.environments import Environment
+from tests.support import entries
+
+CELL = Cell("zero3_dummy_loss", "broken", "zero3")
+ENTRY = entries.entry(CELL, "diverges", "unmoved", detail="w never moved")
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5)
+
+
+@given(TEXTS, TEXTS)
+def test_a_digest_is_that_of_its_texts_in_their_order(one, other):
+    """Breaks when two different lists of inputs share results, or one list has two places."""
+    assert (cache.digest(*one) == cache.digest(*other)) == (one == other)
+
+
+@given(st.permutations(range(4)), st.integers(0, 3), st.text("ab", min_size=1))
+def test_each_input_of_a_place_changes_it(order, which, more):
+    """Breaks when a result is taken for a cell although its stack, its cell or its number is another."""
+    cells = [
+        CELL,
+        replace(CELL, strategy="zero2"),
+        replace(CELL, precision="bf16"),
+        replace(CELL, failure="ddp_ga_loss"),
+    ]
+    known = [*failures()][order[which]]
+    cell = replace(cells[which], failure=known)
+    place = Cache("stack", 1).file(cell)
+    assert place == Cache("stack", 1).file(replace(cell))
+    others = [
+        Cache("stack" + more, 1).file(cell),
+        Cache("stack", 2).file(cell),
+        *(Cache("stack", 1).file(replace(cell, **{axis: "x"})) for axis in ("variant", "strategy", "checkpointing")),
+        *(Cache("stack", 1).file(replace(cell, **axis)) for axis in ({"device": "cuda"}, {"world_size": 4})),
+        Cache("stack", 1).file(replace(cell, failure=next(name for name in failures() if name != known))),
+    ]
+    assert len({place, *others}) == len(others) + 1
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """The folder of one failure, and a part of the machinery, that a test may change."""
+    import shutil
+
+    repros = tmp_path / "repros"
+    for name in ("zero3_dummy_loss", "ddp_unused_vision_tower"):
+        shutil.copytree(REPROS / name, repros / name)
+    (tmp_path / "faultline" / "ranks").mkdir(parents=True)
+    (tmp_path / "faultline" / "ranks" / "main.py").write_text("pass\n")
+    monkeypatch.setattr(cache, "REPROS", repros)
+    monkeypatch.setattr(cache, "ROOT", tmp_path)
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "faultline")
+    monkeypatch.setattr(cache, "MACHINERY", ["ranks"])
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    """As another process would be: nothing is known of any file."""
+    for remembered in (cache.machinery, cache.of_failure, cache._as_digested):
+        remembered.cache_clear()
+
+
+def test_a_change_in_a_failure_runs_that_failure_and_one_of_the_machinery_all(copied):
+    """Breaks when an edited failure or engine is answered with what the one before it did."""
+    other = replace(CELL, failure="ddp_unused_vision_tower")
+    before = [Cache("s").file(each) for each in (CELL, other)]
+    for name in ("README.md", "expected.toml"):
+        (copied / "repros" / CELL.failure / name).write_text("another")
+    forget()
+    assert [Cache("s").file(each) for each in (CELL, other)] == before, "neither is part of a run"
+    (copied / "repros" / CELL.failure / "failure.py").write_text("another")
+    forget()
+    after = [Cache("s").file(each) for each in (CELL, other)]
+    assert after[0] != before[0] and after[1] == before[1]
+    (copied / "faultline" / "ranks" / "main.py").write_text("raise\n")
+    forget()
+    assert not {Cache("s").file(each) for each in (CELL, other)} & {*before, *after}
+
+
+def test_what_is_edited_while_it_runs_is_not_kept(copied):
+    """Breaks when the result of code that was written during a run is found under the code before it."""
+    store = Cache("s")
+    assert store.take([CELL]) == []
+    (copied / "repros" / CELL.failure / "failure.py").write_text("another text, of another length")
+    store.add(ENTRY)
+    assert store.take([CELL]) == []
+
+
+def test_what_was_added_is_taken_and_held_against_the_expectations_of_now():
+    """Breaks when a kept result loses something, or keeps a verdict on rules that have changed."""
+    store = Cache("s")
+    store.add(replace(ENTRY, verdict="expected"))
+    [taken] = store.take([CELL, replace(CELL, strategy="zero2")])
+    assert replace(taken, expected=ENTRY.expected, verdict=ENTRY.verdict) == ENTRY
+    assert taken.verdict == "changed" and taken.expected.outcome != "trains"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lasts"),
+    [
+        ({}, True),
+        ({"outcome": "crashes", "signature": "SIGABRT"}, True),
+        ({"outcome": "crashes", "signature": "SIGKILL"}, False),
+        ({"outcome": "hangs", "detail": "rank 0 waits in all_reduce"}, True),
+        ({"outcome": "hangs", "detail": "still running after 120 s"}, False),
+        ({"outcome": "invalid", "signature": "evidence"}, False),
+    ],
+)
+def test_only_what_another_run_would_repeat_is_kept(changes, lasts):
+    """Breaks when a machine's lack of memory or time, or a cell without evidence, is taken for what cells do."""
+    store = Cache("s")
+    store.add(replace(ENTRY, **changes))
+    assert len(store.take([CELL])) == lasts
+    assert not Cache("").take([CELL])
+
+
+@given(data=st.data())
+def test_a_damaged_entry_is_none(data, tmp_path_factory):
+    """Breaks when a file cut short or with a flipped bit ends a run, or is taken for a result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.VARIABLE, str(tmp_path_factory.mktemp("damaged")))
+        store = Cache("s")
+        store.add(ENTRY)
+        file = store.file(CELL)
+        content = file.read_bytes()
+        cut = data.draw(st.integers(0, len(content) - 1))
+        bit = data.draw(st.integers(0, 7))
+        flipped = content[:cut] + bytes([content[cut] ^ 1 << bit]) + content[cut + 1 :]
+        for damaged in (content[:cut], flipped):
+            file.write_bytes(damaged)
+            assert all(entry.did == ENTRY.did and entry.detail == ENTRY.detail for entry in store.take([CELL]))
+        file.write_bytes(content[:cut])
+        assert store.take([CELL]) == []
+        store.add(ENTRY)
+        assert len(store.take([CELL])) == 1
+
+
+def test_an_entry_in_the_place_of_another_is_none():
+    """Breaks when a file that was copied to another cell's or stack's place is taken."""
+    store, other = Cache("s"), replace(CELL, strategy="zero2")
+    store.add(ENTRY)
+    for place in (store.file(other), Cache("t").file(CELL)):
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(store.file(CELL).read_bytes())
+    assert store.take([other]) == Cache("t").take([CELL]) == []
+    store.file(other).write_bytes(gzip.compress(f"{store.file(other).name}\n{json.dumps(ENTRY.as_json())}".encode()))
+    assert store.take([other]) == []
+
+
+def test_many_may_write_at_a_time(cached):
+    """Breaks when a reader sees half of an entry, or a writer leaves its draft behind."""
+    store = Cache("s")
+    store.add(ENTRY)
+    writers = [threading.Thread(target=lambda: [store.add(ENTRY) for _ in range(40)]) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert len(store.take([CELL])) == 1
+    for writer in writers:
+        writer.join()
+    assert len([*cached.rglob("*.*")]) == 0 and len([file for file in cached.rglob("*") if file.is_file()]) == 1
+
+
+def test_what_cannot_be_written_is_not_kept(cached, monkeypatch):
+    """Breaks when a full disk or a cache that can't be written ends a run."""
+    (cached / "file").write_text("")
+    monkeypatch.setenv("FAULTLINE_CACHE", str(cached / "file"))
+    Cache("s").add(ENTRY)
+    assert Cache("s").take([CELL]) == []
+
+
+def test_the_least_used_goes_first(cached):
+    """Breaks when the cache grows without end, or loses what is used."""
+    store, cells = Cache("s"), [replace(CELL, strategy=name) for name in ("zero1", "zero2", "zero3", "ddp")]
+    for age, cell in enumerate(cells):
+        store.add(replace(ENTRY, cell=cell))
+        os.utime(store.file(cell), (1000 - age, 1000 - age))
+    store.take(cells[3:])
+    cache.prune(sum(file.stat().st_size for file in cached.rglob("*") if file.is_file()) - 1)
+    assert {entry.cell for entry in store.take(cells)} == {cells[0], cells[1], cells[3]}
+
+
+def test_a_stack_is_its_versions_its_files_its_device_and_its_variables(monkeypatch):
+    """Breaks when an edited library, another version or a switch of a library is answered with results of before."""
+    looks = {"one": ("cpython 3.11", "files", False), "other": ("cpython 3.12", "files", False)}
+    looks |= {"edited": ("cpython 3.11", "others", False), "editable": ("cpython 3.11", "files", True)}
+    monkeypatch.setattr(cache, "_looked_at", looks.__getitem__)
+    monkeypatch.setattr(cache, "_gpus", lambda: "H100")
+    one = cache.of(Environment("one", "trl==1\n"), "cpu").stack
+    assert one and one == cache.of(Environment("one", "trl==1\n"), "cpu").stack
+    others = [
+        cache.of(Environment(name, lock), "cpu").stack for name, lock in (("other", "trl==1\n"), ("one", "trl==2\n"))
+    ]
+    others += [
+        cache.of(Environment("edited", "trl==1\n"), "cpu").stack,
+        cache.of(Environment("one", "trl==1\n"), "cuda").stack,
+    ]
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    others.append(cache.of(Environment("one", "trl==1\n"), "cpu").stack)
+    assert len({one, *others}) == 6
+    assert not cache.of(Environment("editable", "trl==1\n"), "cpu").stack
+    assert not cache.of(Environment("one", "trl @ file:///a.whl\n"), "cpu").stack
+
+
+def test_without_an_interpreter_nothing_is_kept():
+    """Breaks when an environment that can't be looked at has a place, which all of its kind would share."""
+    assert not cache.of(Environment("no such program", "trl==1\n"), "cpu").stack
+
+
+def test_a_changed_line_of_a_library_is_seen(tmp_path):
+    """Breaks when a library that somebody edits to try a repair is taken for the release."""
+    package = tmp_path / "site-packages" / "trl"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("a = 1\n")
+    words = [sys.executable, "-S", "-c", cache.LOOK]
+
+    def look(path):
+        done = subprocess.run(words, capture_output=True, text=True, env={"PYTHONPATH": str(path)}, check=True)
+        return json.loads(done.stdout)
+
+    before = look(package.parent)
+    (package / "__init__.py").write_text("a = 12\n")
+    after = look(package.parent)
+    assert before[0] == after[0] and before[1] != after[1] and before[2] == after[2] == []
+    package.parent.rename(tmp_path / "clone")
+    assert look(tmp_path / "clone")[2] == ["trl"]
+
+
+@pytest.mark.slow
+def test_the_machinery_is_what_ranks_and_judges_import():
+    """Breaks when a file takes part in a cell and a change of it leaves results as they are."""
+    ask = """
+import sys
+from faultline.ranks import preload
+preload.everything()
+import faultline.ranks.launched
+print(*(module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)), sep="\\n")
+"""
+    judge = """
+import sys
+import faultline.runs.runner
+print(*(module.__file__ for name, module in sys.modules.items() if name.startswith("faultline.")), sep="\\n")
+"""
+    digested = {str(file) for file in cache.machinery_files()}
+    for program in (ask, judge):
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True, env=dict(os.environ))
+        files = [line for line in done.stdout.splitlines() if Path(line).is_relative_to(ROOT) and ".venv" not in line]
+        files = [file for file in files if Path(file).is_relative_to(PACKAGE) or "tiny_models" in file]
+        assert len(files) > 10 and {file for file in files if file not in digested} <= allowed(), files
+
+
+def allowed():
+    """What is imported with it and runs nothing: the environments, and the rooms' own descriptions."""
+    return {str(PACKAGE / name) for name in ("runs/__init__.py",)}
