@@ -222,9 +222,11 @@ def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, wor
     results = set(selected(replace(asked, precision=tuple(precisions), world_size=tuple(worlds))))
     assert results <= POSSIBLE
     for cell in [cell for cell in POSSIBLE if named(asked, cell)]:
-        if cell.life != "straight":
-            assert cell not in results, f"{cell.id} was not asked for"
-        elif cell.precision not in (precisions or PRECISIONS) or cell.world_size not in (worlds or WORLD_SIZES):
+        if (
+            cell.life != "straight"
+            or cell.precision not in (precisions or PRECISIONS)
+            or cell.world_size not in (worlds or WORLD_SIZES)
+        ):
             assert cell not in results, f"{cell.id} was not asked for"
         elif not asked.checkpointing and cell not in DEFAULT_MODES:
             assert cell not in results, f"{cell.id} is of a mode that was not asked for"
