@@ -21,6 +21,7 @@ SELECTION = $(strip \
   $(call option,--checkpointing,CHECKPOINTING) \
   $(call option,--precision,PRECISION) \
   $(call option,--world,WORLD) \
+  $(call option,--life,LIFE) \
   $(DEVICE_OPTION) \
   $(call option,--cell,CELL))
 RUNNING = $(strip $(call option,--workers,WORKERS) $(call switch,--resume,RESUME))
@@ -37,8 +38,8 @@ NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo 'test-matrix and is-safe take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD and DEVICE, each one'
-	@echo 'value or several between commas; or CELL, whole ids. Both take WORKERS and RESUME=1; test-matrix also SHARD=1/4'
+	@echo 'test-matrix and is-safe take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD, LIFE and DEVICE, each'
+	@echo 'one value or several between commas; or CELL, whole ids. Both take WORKERS and RESUME=1; test-matrix also SHARD=1/4'
 	@echo 'and STACK (a name from stacks/, a date, or requirements such as trl==1.12.0); test takes DEVICE and WORKERS.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13. bin/faultline --help lists the commands.'
 

@@ -32,7 +32,8 @@ class Scenario:
     `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
     loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
     `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps; a
-    bare model that it gives back is wrapped again, with an optimizer of its own, and trains on.
+    bare model that it gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose
+    micro-batches are the `shares` of so many ranks gives each of them the same state of the model to begin with.
     """
 
     model: torch.nn.Module
@@ -46,6 +47,7 @@ class Scenario:
     observer: Any = None
     accelerate: bool = False
     micro_batches: int = 1
+    shares: int = 0
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
     before_step: Callable[[Any, int], torch.nn.Module | None] | None = None

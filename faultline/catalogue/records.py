@@ -18,7 +18,8 @@ class Variant:
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
     default: what checkpointing has nothing to do with is measured in one of them. With `bf16` all of it runs in that
-    as well, where else only broken variants do, under some strategies. `second` is the
+    as well, where else only broken variants do, under some strategies; with `resumed` it is also saved, loaded in fresh
+    ranks and trained on. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
     `needs`, `look_for` and `package` are what recognise.toml has (see `recognition.Project`).
     `text` says in a line what is run, where no claim does (see `Failure.described`).
@@ -29,6 +30,7 @@ class Variant:
     strategies: tuple[str, ...] = ("*",)
     _: KW_ONLY
     bf16: bool = False
+    resumed: bool = False
     second: str = ""
     needs: tuple[str, ...] = ()
     look_for: str = ""

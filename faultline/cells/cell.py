@@ -17,7 +17,11 @@ CHECKPOINTING = ("off", "reentrant", "non-reentrant")
 PRECISIONS = ("fp32", "bf16")
 WORLD_SIZES = (1, 2, 4)
 DEVICES = ("cpu", "cuda")
+LIVES = ("straight", "resumed")
 STEPS = 3
+# A resumed life trains so many steps, saves, and trains as many again in fresh ranks: the last one shows what momentum
+# and schedule were restored to.
+HALF = 2
 # The largest relative error that a healthy cell may show. docs/trust.md has what healthy cells do show, and the
 # least that sick ones do; losing one rank of four moves a gradient by tens of percent.
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
@@ -25,12 +29,12 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
 # cells show; in bf16 the noise of some models is so large that 20 times would hide a lost rank.
 MARGIN = {"fp32": 20.0, "bf16": 6.0}
 
-AXES = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "device")
+AXES = ("failure", "variant", "strategy", "checkpointing", "precision", "world_size", "life", "device")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run with one outcome; its id is the seven axes joined by slashes."""
+    """One run with one outcome; its id is the axes joined by slashes, without `life` where training runs through."""
 
     failure: str
     variant: str
@@ -39,6 +43,12 @@ class Cell:
     precision: str = "fp32"
     world_size: int = 2
     device: str = "cpu"
+    life: str = "straight"
+
+    @property
+    def steps(self) -> int:
+        """How many steps a whole life has."""
+        return STEPS if self.life == "straight" else 2 * HALF
 
     @property
     def id(self) -> str:
@@ -47,9 +57,9 @@ class Cell:
     @property
     def name(self) -> str:
         """The id without the failure: what pytest shows behind the file."""
-        return "/".join(
-            (self.variant, self.strategy, self.checkpointing, self.precision, f"w{self.world_size}", self.device)
-        )
+        life = () if self.life == "straight" else (self.life,)
+        place = (self.variant, self.strategy, self.checkpointing, self.precision, f"w{self.world_size}")
+        return "/".join((*place, *life, self.device))
 
     @property
     def broken(self) -> bool:
@@ -60,10 +70,14 @@ class Cell:
     def parse(text: str) -> Cell:
         """Read an id back; raises UsageError for anything else."""
         parts = text.split("/")
+        life = parts.pop(6) if len(parts) == 8 else "straight"
         if len(parts) != 7 or not re.fullmatch("w[1-9][0-9]*", parts[5]):
             raise UsageError(f"not a cell: {text!r} (expected {'/'.join(AXES[:5])}/wN/device)")
         failure, variant, strategy, checkpointing, precision, world, device = parts
-        return Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device)
+        cell = Cell(failure, variant, strategy, checkpointing, precision, int(world[1:]), device, life)
+        if cell.id != text:
+            raise UsageError(f"not a cell: {text!r} (training that runs through is not named in an id)")
+        return cell
 
 
 def within(cell: Cell, conditions: object, axes: Iterable[str]) -> bool:
@@ -93,12 +107,13 @@ def values(failures: Iterable[Failure]) -> dict[str, Sequence[Any]]:
         "precision": PRECISIONS,
         "device": DEVICES,
         "world_size": WORLD_SIZES,
+        "life": LIVES,
     }
 
 
 def every_cell(failures: Mapping[str, Failure], device: str) -> Iterable[tuple[Cell, Variant]]:
     """The whole product, sense or not, in a stable order."""
     for failure in failures.values():
-        axes = product(failure.variants, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES)
-        for variant, strategy, checkpointing, precision, world in axes:
-            yield Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device), variant
+        axes = product(failure.variants, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
+        for variant, strategy, checkpointing, precision, world, life in axes:
+            yield Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device, life), variant

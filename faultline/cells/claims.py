@@ -102,7 +102,7 @@ def _compared(claim: Claim, did: Did, other: Did) -> bool | None:
 
 def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
     """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32."""
-    where = {"variant": "*broken", "precision": "fp32", **claim.where}
+    where = {"variant": "*broken", "precision": "fp32", "life": "straight", **claim.where}
     return cell.failure == failure.name and all(
         matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items()
     )

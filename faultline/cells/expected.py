@@ -20,13 +20,13 @@ from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, every_cell, values,
 from faultline.cells.rules import possible
 
 # The axes that a rule may narrow, by patterns; world_size holds numbers.
-CONDITIONS = ("variant", "strategy", "checkpointing", "precision", "device", "world_size")
+CONDITIONS = ("variant", "strategy", "checkpointing", "precision", "life", "device", "world_size")
 # A cell without evidence is never a pass, so nobody can expect one.
 EXPECTABLE = tuple(outcome.value for outcome in Outcome if outcome != Outcome.INVALID)
 
 HEADER = """\
 # What doesn't simply train here: the first rule that matches a cell says what it does; without one, it trains.
-# Conditions: variant, strategy, checkpointing, precision, device (patterns), world_size, versions (PEP 440).
+# Conditions: variant, strategy, checkpointing, precision, life, device (patterns), world_size, versions (PEP 440).
 # Result: outcome, and any one signature; record and reason for readers.
 # `bless` rewrites this file and keeps record, reason and versions.
 """
@@ -44,6 +44,7 @@ class Rule:
     checkpointing: tuple[str, ...] = ()
     precision: tuple[str, ...] = ()
     world_size: tuple[int, ...] = ()
+    life: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     outcome: str

@@ -38,12 +38,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move."""
+    """What is wrong with a cell's numbers; `unmoved` has the first of `unmoved_count` parameters that never move.
+
+    `apart` has the first buffers of which ranks hold different values as a step begins.
+    """
 
     factor: Factor | None = None
     unmoved: tuple[str, ...] = ()
     unmoved_count: int = 0
     first: Difference | None = None
+    apart: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -77,6 +81,7 @@ def where(difference: Difference) -> str:
     what = {
         "forward": f"in the forward pass, the output of {module}",
         "backward": f"in the backward pass, {parameter}",
+        "buffers": f"in the forward pass, the buffer {parameter}",
         "update": f"in the optimizer's step, {parameter}",
         "step": f"in the weights after it, {parameter}",
     }[difference.phase]

@@ -50,10 +50,24 @@ def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
     return cell.world_size != default_world(cell) and cell.strategy not in usual
 
 
+def _resumed(cell: Cell, variant: Variant) -> bool:
+    return cell.life != "straight" and not variant.resumed
+
+
+def _resumed_elsewhere(cell: Cell, variant: Variant) -> bool:
+    usual = cell.world_size == default_world(cell) and cell.precision == "fp32"
+    return cell.life != "straight" and not usual
+
+
+def _trainer_resumed(cell: Cell, variant: Variant) -> bool:
+    return cell.life != "straight" and bool(variant.trainer)
+
+
 # These cells are never run, whatever is asked for.
 IMPOSSIBLE = (
     Rule("the single strategy is one process, so its world size is 1", _several_processes_in_one),
     Rule("the variant names the strategies that it is about", _other_strategy),
+    Rule("a trainer is not resumed yet", _trainer_resumed),
 )
 
 
@@ -80,6 +94,8 @@ def not_by_default() -> tuple[Rule, ...]:
             _other_world_elsewhere,
             ("world_size",),
         ),
+        Rule("training is resumed where a variant asks for it", _resumed, ("life",)),
+        Rule("training is resumed in fp32 at the default world size", _resumed_elsewhere, ("precision", "world_size")),
     )
 
 

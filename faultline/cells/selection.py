@@ -27,6 +27,7 @@ class Selection:
     checkpointing: tuple[str, ...] = ()
     precision: tuple[str, ...] = ()
     world_size: tuple[int, ...] = ()
+    life: tuple[str, ...] = ()
     device: str = "cpu"
     cells: tuple[str, ...] = ()
 
@@ -103,7 +104,7 @@ def _asked(cell: Cell, selection: Selection) -> bool:
 def check(failures: Mapping[str, Failure], selection: Selection) -> None:
     """Refuse names that match nothing, with the nearest ones."""
     known = {"failure": [*failures], **values(_chosen(failures, selection).values())}
-    for axis in ("failure", "variant", "strategy", "checkpointing", "precision"):
+    for axis in ("failure", "variant", "strategy", "checkpointing", "precision", "life"):
         for pattern in getattr(selection, axis):
             if not any(matches(name, (pattern,)) for name in known[axis]):
                 raise unknown(axis, pattern, known[axis], naming.aliases() if axis == "strategy" else {})

@@ -55,13 +55,14 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
     """
     variants, modes = ({getattr(cell, axis) for cell in among} for axis in ("variant", "checkpointing"))
     default = {_spot(cell) for cell in there if cell.world_size == default_world(cell)}
-    by_place: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
+    by_place: dict[tuple[str, ...], dict[str, dict[str, list[str]]]] = {}
     for cell in sorted(there, key=order):
         world = "" if cell.world_size == default_world(cell) else f"w{cell.world_size}"
         if world and _spot(cell) in default:
             continue
         precision = cell.precision if cell.precision != "fp32" else ""
-        by_mode = by_place.setdefault((precision, world), {}).setdefault(cell.variant, {})
+        life = cell.life if cell.life != "straight" else ""
+        by_mode = by_place.setdefault((precision, world, life), {}).setdefault(cell.variant, {})
         by_mode.setdefault(cell.checkpointing, []).append(cell.strategy)
     everywhere = {cell.strategy for cell in among}
     texts: dict[str, list[str]] = {}  # the variants of each text
@@ -77,7 +78,7 @@ def places(there: Collection[Cell], among: Collection[Cell]) -> list[str]:
 
 
 def _spot(cell: Cell) -> tuple[str, ...]:
-    return cell.variant, cell.strategy, cell.checkpointing, cell.precision
+    return cell.variant, cell.strategy, cell.checkpointing, cell.precision, cell.life
 
 
 def order(cell: Cell) -> tuple[object, ...]:
@@ -85,6 +86,7 @@ def order(cell: Cell) -> tuple[object, ...]:
     return (
         cell.world_size != default_world(cell),
         cell.precision != "fp32",
+        cell.life != "straight",
         cell.variant,
         CHECKPOINTING.index(cell.checkpointing) if cell.checkpointing in CHECKPOINTING else -1,
         names.index(cell.strategy) if cell.strategy in names else -1,

@@ -16,7 +16,7 @@ from faultline.cells.expected import Expectation
 from faultline.check.target import Target
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
-from faultline.runs import oracle, results, runner
+from faultline.runs import life, oracle, results, runner
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import Ended, RankServer
@@ -51,10 +51,17 @@ def run(target: Target, server: RankServer, references: References, cell: Cell) 
                 f"two runs in a single process differ by {facts.noise:.2g} of their gradients, so nothing can be"
                 " compared: the model draws random numbers (functional dropout?); switch that off"
             )
-        ended = server.run(Job(cell.id, cell.world_size, reference=str(reference.file), target=model))
+        job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model)
         # A model that checkpoints by itself does so where nothing was asked for, in one process too.
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
-        return ended, oracle.judge(as_is, CHECKED, ended, order=facts.order)
+
+        def judge(ended: Ended, half: int = 0) -> oracle.Judgement:
+            return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half)
+
+        if cell.life != "straight":
+            return life.in_two_halves(server, job, judge)
+        ended = server.run(job)
+        return ended, judge(ended)
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)

@@ -3,6 +3,7 @@
 import functools
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -24,6 +25,8 @@ from faultline.check import findings, tried
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
+from faultline.runs.results import Result
+from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
 
 
@@ -31,7 +34,7 @@ from faultline.stacks import environments
 class Request:
     """A model to check (``train.py:build``, a config.json or a model's folder), in which cells and environment.
 
-    `path` has folders in which its file looks for modules, beside its own.
+    `path` has folders in which its file looks for modules, beside its own. `resume` goes on with the newest check.
     """
 
     target: str
@@ -42,6 +45,7 @@ class Request:
     workers: int = 1
     json: bool = False
     path: tuple[str, ...] = ()
+    resume: bool = False
 
 
 def run(request: Request) -> int:
@@ -73,21 +77,45 @@ def answer(request: Request) -> CheckResult:
     cells = selected(request.selection)
     python = environments.chosen(request.stack, request.python).python
     devices.check_device(cells[0].device, python)
-    folder = storage.new_run(kind=checked_cell.NAME)
-    asked = {"target": request.target, "lora": request.lora, "python": python}
-    folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
-    run_cell = functools.partial(checked_cell.run, target)
-    folders.measure(cells, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)
-    by_cell = {entry.cell: entry for entry in folder.results()}
+    asked = {"target": request.target, "lora": request.lora, "python": python, "digest": target.digest}
+    folder, known = begun(request, asked, cells)
+
+    def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
+        have = {entry.cell for entry in known}
+        missing = [cell for cell in wanted if cell not in have]
+        run = functools.partial(checked_cell.run, target)
+        folders.measure(missing, request.workers, folder, known, python, run, wrong=progress.UNLIKE_ALONE)
+        return {entry.cell: entry for entry in folder.results()}
+
+    by_cell = measure(cells, known)
     more = tried.untried([by_cell[cell] for cell in cells])
     if more:
         print(f"{count(len(more), 'cell')} more, to try remedies on this model", file=sys.stderr)
-        folder.describe(cells=tuple(cell.id for cell in (*cells, *more)))
-        folders.measure(more, request.workers, folder, python=python, run=run_cell, wrong=progress.UNLIKE_ALONE)
-        by_cell = {entry.cell: entry for entry in folder.results()}
+        by_cell = measure(more, [by_cell[cell] for cell in more if cell in by_cell])
     folder.describe(finished=True)
     answers, remedies = ([by_cell[cell] for cell in each] for each in (cells, more))
     return CheckResult(request.target, options(request), tuple(answers), folder, tuple(remedies))
+
+
+def begun(request: Request, asked: Mapping[str, object], cells: Sequence[Cell]) -> tuple[RunFolder, list[Result]]:
+    """The folder of a check and the results that it already has: a new folder, or the newest one of the same.
+
+    Raises UsageError where the newest check was of another model, environment or selection, or its file changed since.
+    """
+    ids = tuple(cell.id for cell in cells)
+    if not request.resume:
+        folder = storage.new_run(kind=checked_cell.NAME)
+        folder.describe(request=asked, cells=ids)
+        return folder, []
+    folder = storage.latest_run(kind=checked_cell.NAME)
+    info = folder.info()
+    if {**info.request, "digest": ""} != {**asked, "digest": ""} or info.cells[: len(ids)] != ids:
+        raise UsageError(
+            f"{folder.shown} is a check of something else: give the same target and options, or start anew"
+        )
+    if info.request["digest"] != asked["digest"]:
+        raise UsageError(f"{request.target} changed since {folder.shown}: start anew, without --resume")
+    return folder, folders.entries(folder)
 
 
 def selected(selection: Selection) -> list[Cell]:

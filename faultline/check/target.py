@@ -1,6 +1,7 @@
 """What is checked: somebody's function or config, read from the words of the command line."""
 
 import ast
+import hashlib
 import inspect
 import json
 import os
@@ -28,6 +29,11 @@ class Target:
     function: str
     lora: Mapping[str, object]
     path: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of the file's content: a check is only resumed on the same."""
+        return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
     def for_ranks(self, world_size: int) -> job.Target:
         return job.Target(str(self.file), self.function, dict(self.lora), str(Path.cwd()), world_size, self.path)

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from faultline import strategies
 from faultline.base.console import write_line
 from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
 from faultline.cells.finding import where
-from faultline.cells.words import grouped, places
+from faultline.cells.words import places
 from faultline.check.findings import (
     COMPARED,
     CUT_OFF,
     Form,
     Group,
     agrees,
-    as_silent,
     cut_off,
     facts_of,
     fine,
@@ -29,6 +27,7 @@ from faultline.check.findings import (
     ran,
     worst,
 )
+from faultline.check.next_steps import named_few, next_steps
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
 from faultline.ranks.report import Facts
@@ -116,7 +115,7 @@ def verdict(results: Sequence[Result]) -> str:
     )
     answer = f"{who} like a single process: every gradient and weight agrees."
     if never := cut_off(facts_of(results)):
-        answer += f" But {_names(never)} never move, not even in a single process."
+        answer += f" But {named_few(never)} never move, not even in a single process."
     return answer
 
 
@@ -142,12 +141,17 @@ def remarks(facts: Facts) -> list[str]:
             facts.unfrozen,
             "require gradients only once training has begun: a wrapper made before that may not know of them",
         ),
+        (
+            facts.batch_statistics,
+            "normalise by the statistics of each rank's rows, not of the whole batch: that is no fault of an engine."
+            " `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none",
+        ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
     )
-    lines = [f"{_names(names)}: {text}" for names, text in follows if names]
+    lines = [f"{named_few(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
-        lines.insert(0, f"{_names(still)}: these adapters never move, not even in a single process")
+        lines.insert(0, f"{named_few(still)}: these adapters never move, not even in a single process")
     if facts.checkpointing != "off":
         lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
     if facts.cast:
@@ -157,11 +161,6 @@ def remarks(facts: Facts) -> list[str]:
     lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
     lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
     return lines
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(map(one_line, names[:SHOWN]))
-    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
 
 
 def _group(
@@ -196,40 +195,15 @@ def _group(
     write_line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
 
 
-def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
-    """Where to go from what is silent and has no name: strategies that agree, and failures that do the same there."""
-    if not all(form.results[0].outcome == "diverges" for form in group.forms):
-        return []
-    wrong = {result.cell.strategy for result in results if not fine(result)}
-    lines = same_start(group)
-    agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
-    ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
-    if agreeing:
-        lines.append(f"agree with a single process: {grouped(agreeing, ())}")
-    elif ran > 1:
-        lines.append(f"none of the {ran} strategies that ran agrees with a single process")
-    names = [failure.name for failure in as_silent(group.forms[0].results[0])]
-    if 0 < len(names) <= LINES:  # of more, nobody learns anything
-        lines.append(f"known to do the same there: {_names(names)}")
-        lines.append(f"details: {here(f'faultline show {names[0]}')}")
-    return lines
-
-
-def same_start(group: Group) -> list[str]:
-    """What gives all ranks the weights of one, where they start with different ones."""
-    there = [result for form in group.forms for result in form.results if result.signature == Signature.START_DIFFERS]
-    ways = {strategies.constant(result.cell.strategy, "SAME_START", "") for result in there}
-    every = "`torch.manual_seed(0)` before the model is built gives every rank the same weights"
-    return [every, *sorted(filter(None, ways))] if there else []
-
-
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     one = form.results[0]
     symbol, style = run.SYMBOLS[one.outcome], terminal.STYLES[one.outcome]
     head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
     write_line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
-        write_line(console, f"  as in a single process, where these never move: {_names(cut_off(one.checked.facts))}")
+        write_line(
+            console, f"  as in a single process, where these never move: {named_few(cut_off(one.checked.facts))}"
+        )
         return
     write_line(console, f"  {cut(one.detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):
@@ -252,8 +226,12 @@ def command(target: str, options: Sequence[str], result: Result) -> str:
     words = ["faultline", "check", plain(target), *map(plain, options)]
     cell = result.cell
     words += ["--strategy", cell.strategy, "--checkpointing", cell.checkpointing]
-    others = {"precision": (cell.precision, "fp32"), "world": (cell.world_size, default_world(cell))}
-    for axis, (value, usual) in {**others, "device": (cell.device, "cpu")}.items():
+    others: dict[str, tuple[object, object]] = {
+        "precision": (cell.precision, "fp32"),
+        "world": (cell.world_size, default_world(cell)),
+    }
+    others |= {"life": (cell.life, "straight"), "device": (cell.device, "cpu")}
+    for axis, (value, usual) in others.items():
         words += [f"--{axis}", str(value)] if value != usual else []
     return here(shlex.join(words))
 

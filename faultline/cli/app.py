@@ -36,7 +36,7 @@ from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.base.version import __version__
 from faultline.cli import completion as values
-from faultline.cli import lacking, maintain, measure, options, use
+from faultline.cli import lacking, maintain, measure, options, proofs, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -77,7 +77,7 @@ COMMANDS: dict[Group, tuple[Command, ...]] = {
 }
 MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),
-    *(maintain.repeat, maintain.chaos, maintain.bench, maintain.replay, maintain.chart, maintain.export_all),
+    *(proofs.repeat, proofs.chaos, proofs.bench, proofs.replay, proofs.models, maintain.chart, maintain.export_all),
     *(maintain.reports, maintain.advisories, maintain.is_safe_change, maintain.clean_stacks, maintain.clean_results),
     *(maintain.env, maintain.screenshots, maintain.site),
 )

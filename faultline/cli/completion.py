@@ -59,6 +59,12 @@ def precisions() -> Iterable[str]:
     return cell.PRECISIONS
 
 
+def lives() -> Iterable[str]:
+    from faultline.cells import cell
+
+    return cell.LIVES
+
+
 def devices() -> Iterable[str]:
     from faultline.cells import cell
 

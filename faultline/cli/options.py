@@ -88,6 +88,13 @@ class Places:
     world: Annotated[
         Names, Parameter(help="World sizes: 1, 2 or 4 ranks.", completer=several(completion.world_sizes))
     ] = ""
+    life: Annotated[
+        Names,
+        Parameter(
+            help="straight, or resumed: saved, loaded in fresh ranks and trained on.",
+            completer=several(completion.lives),
+        ),
+    ] = ""
     device: Device = ""
 
     def selection(self, **others: str) -> Selection:

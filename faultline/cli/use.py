@@ -65,6 +65,7 @@ def check(
     python: Python = "",
     places: options.Places = options.EVERYWHERE,
     workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest check, if it is of the same model.")] = False,
     json: Json = False,
 ) -> int:
     """Compare your model under each strategy with a single process.
@@ -78,7 +79,9 @@ def check(
     at_most_one(stack=stack, python=python)
     from faultline.check import command
 
-    request = command.Request(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json)
+    request = command.Request(
+        str(target), places.selection(), lora, stack or TODAY, str(python), workers, json, resume=resume
+    )
     return command.run(request)
 
 

@@ -124,7 +124,7 @@ class Warnings:
 
     def warned(self, hints: Hints) -> tuple[Warned, ...]:
         """The warnings of failures that may train wrongly without an error under the log's strategy and mode."""
-        wrongly = ("unmoved", "differs", "ranks-differ", "nan", "checkpoint-lacks")
+        wrongly = ("unmoved", "differs", "ranks-differ", "buffers-apart", "buffers-differ", "nan", "checkpoint-lacks")
         every = [
             replace(each, strategies=_silently(failures()[each.failure], wrongly, hints))
             for each in self._first.values()

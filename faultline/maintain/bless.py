@@ -105,7 +105,7 @@ def _result(rules: Iterable[Rule], cell: Cell) -> Rule:
 
 
 def _anywhere(rule: Rule) -> Rule:
-    return replace(rule, variant=(), strategy=(), checkpointing=(), precision=(), world_size=(), device=())
+    return replace(rule, variant=(), strategy=(), checkpointing=(), precision=(), world_size=(), life=(), device=())
 
 
 def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:

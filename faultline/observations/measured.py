@@ -231,7 +231,7 @@ def example(failure: Failure) -> Cell | None:
 
 def usual(cell: Cell) -> Cell:
     """The same cell in fp32 and at the default world size."""
-    return replace(cell, precision="fp32", world_size=default_world(cell))
+    return replace(cell, precision="fp32", world_size=default_world(cell), life="straight")
 
 
 def quick(cells: Collection[Cell]) -> list[Cell]:

@@ -22,18 +22,29 @@ EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8}
 class Trace:
     """One run: initial weights, then gradients and weights after each step, whole and by name, in fp32.
 
-    `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them.
+    `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them. `buffers`
+    are this rank's after each step, from `held` on, and `entered` as a step's first forward pass began. A reference has
+    in `shares`, for each step, those that the forward pass of each rank's rows leaves behind, where that was seen.
     """
 
     initial: Tensors = field(default_factory=dict)
     gradients: list[Tensors] = field(default_factory=list)
     weights: list[Tensors] = field(default_factory=list)
     outputs: list[Tensors] = field(default_factory=list)
+    held: Tensors = field(default_factory=dict)
+    buffers: list[Tensors] = field(default_factory=list)
+    entered: list[Tensors] = field(default_factory=list)
+    shares: list[list[Tensors]] = field(default_factory=list)
 
     def add(self, gradients: Tensors | None, weights: Tensors, outputs: Tensors | None = None) -> None:
         self.gradients.append(copy(gradients or {}))
         self.weights.append(copy(weights))
         self.outputs.append(copy(outputs or {}))
+
+    def keep(self, buffers: Tensors, entered: Tensors | None) -> None:
+        """The buffers after a step, and as it began where that was seen: else they are those of the step before."""
+        self.entered.append((self.buffers[-1] if self.buffers else self.held) if entered is None else entered)
+        self.buffers.append(copy(buffers))
 
 
 def copy(tensors: Mapping[str, torch.Tensor | None]) -> Tensors:
@@ -85,8 +96,17 @@ def digest(tensors: Tensors, before: str = "") -> str:
     return hashed.hexdigest()
 
 
-def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> list[Step]:
-    """The errors of each step.
+def compare(
+    trace: Trace,
+    reference: Trace,
+    noise: Trace,
+    precision: str,
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    before: int = 0,
+) -> list[Step]:
+    """The errors of each step, of a run that begins where the reference had `before` steps behind it.
 
     An error is relative, ``|x - r| / |r|`` in the Euclidean norm of one
     parameter, of its gradient or of its movement since the start. It is bad when
@@ -96,23 +116,26 @@ def compare(trace: Trace, reference: Trace, noise: Trace, precision: str) -> lis
     rounding whatever the noise is. Gradients that were not read are not compared.
     A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
     observed: those that are bad, in the order of their calls. `factors` are there where the first step is wrong.
+    `buffers` are those that are bad, held against what this rank's rows leave behind (see `truth`).
     """
-    runs = (trace, reference, noise)
+    runs = ((trace, 0), (reference, before), (noise, before))
     size = {name: initial.norm().item() for name, initial in reference.initial.items()}
     steps = []
     for index in range(len(trace.weights)):
         step = Step()
-        sides = {"weights": [movement(run, index) for run in runs]}
+        sides = {"weights": [movement(run, at + index) for run, at in runs]}
         if trace.gradients[index]:
-            sides["gradients"] = [run.gradients[index] for run in runs]
+            sides["gradients"] = [run.gradients[at + index] for run, at in runs]
             step.gradients = _errors(step, "gradients", sides["gradients"], precision, {})
         step.weights = _errors(step, "weights", sides["weights"], precision, size)
         bad = {name.partition(":")[0] for name in step.bad} if not index else set()
         factors = {kind: factor(sides[kind][0], sides[kind][1], TOLERANCE[precision]) for kind in sorted(bad)}
         step.factors = {kind: times for kind, times in factors.items() if times}
         if trace.outputs and trace.outputs[index]:
-            outputs = [run.outputs[index] for run in runs]
+            outputs = [run.outputs[at + index] for run, at in runs]
             step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
+        if trace.buffers and trace.buffers[index]:
+            step.buffers = _bad_buffers(trace, reference, noise, index, precision, rank, world_size, before)
         steps.append(step)
     return steps
 
@@ -161,6 +184,60 @@ def _bad_outputs(sides: Sequence[Tensors], tolerance: float, margin: float) -> d
         if not difference <= max(tolerance * want, margin * rounding):  # what is not a number is bad
             bad[name] = difference / want if want else float("inf")
     return {name: bad[name] for name in run if name in bad}
+
+
+def truth(reference: Trace, index: int, rank: int, world_size: int) -> Tensors:
+    """What a rank's buffers are to hold after a step: what the forward pass of its rows leaves behind.
+
+    It begins with rank 0's state, as under an engine that broadcasts it. Where a reference ran the global batch only,
+    what depends on rows is left out, which is all that moves and isn't a count, if nothing else is known.
+    """
+    whole = reference.buffers[index] if index < len(reference.buffers) else {}
+    shares = reference.shares[index] if index < len(reference.shares) else []
+    if len(shares) == world_size:
+        return shares[rank]
+    if world_size == 1:
+        return whole
+    if shares:
+        return {name: held for name, held in whole.items() if all(_apart(held, each.get(name)) == 0 for each in shares)}
+    first = reference.held
+    return {name: t for name, t in whole.items() if _apart(t, first.get(name)) == 0 or bool((t == t.round()).all())}
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor | None) -> float:
+    """How far two tensors are apart, where they aren't equal: infinities are equal to themselves, as is NaN."""
+    if other is None or one.shape != other.shape:
+        return math.inf
+    off = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, one - other).norm().item()
+    return off if math.isfinite(off) else math.inf
+
+
+def _bad_buffers(
+    trace: Trace, reference: Trace, noise: Trace, index: int, precision: str, rank: int, world_size: int, before: int
+) -> dict[str, float]:
+    """Buffers that are not the reference's, with their errors relative to how far the reference's have moved.
+
+    One whose shape is another is a cache of rows, and is left out. Engines may hold them in the cell's precision.
+    """
+    run, wrong = trace.buffers[index], {}
+    rounded = truth(noise, before + index, rank, world_size)
+    for name, want in truth(reference, before + index, rank, world_size).items():
+        first, have, start = reference.held.get(name), run.get(name), trace.held.get(name)
+        if have is None or have.shape != want.shape or first is None or start is None or first.shape != want.shape:
+            continue
+        moved, off = _apart(want, first), _apart(have, want)
+        # An engine that casts buffers changes them before training: what it makes of them counts from there.
+        if _apart(start, first) <= TOLERANCE[precision] * first.norm():
+            off = min(off, _apart(have - start, want - first))
+        size = max(_size(first), _size(want))
+        rounding = max(_apart(rounded.get(name, want), want), EPSILON[precision] * size)
+        if off > TOLERANCE[precision] * moved and off > MARGIN[precision] * rounding:
+            wrong[name] = off / moved if moved else math.inf
+    return wrong
+
+
+def _size(tensor: torch.Tensor) -> float:
+    return torch.where(tensor.isfinite(), tensor, 0.0).norm().item()
 
 
 def distance(one: Tensors, other: Tensors) -> float:

@@ -30,6 +30,7 @@ class Job:
     - `folder`: what they write goes there
     - `reference`: the file to compare with; with `record`, to write
     - `checkpoint`: the folder that a failure with a `save` saves to; with `load`, it is loaded and nothing else is done
+    - `half`: of an interrupted life, the first or the second; `state` is the folder of what is saved between them
     - `target`: trained in place of the catalogue's failure
     - `inject`: names a change to what is run (see `injection`)
     - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
@@ -43,6 +44,8 @@ class Job:
     record: bool = False
     checkpoint: str = ""
     load: bool = False
+    half: int = 0
+    state: str = ""
     target: Target | None = None
     inject: str = ""
     times: int = 1

@@ -5,6 +5,7 @@ import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,8 +13,8 @@ import torch
 from faultline import scenario, strategies
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading, records
-from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import accelerate, checkpointing, compare, observer, saved, trainers
+from faultline.cells.cell import HALF, Cell
+from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state, trainers
 from faultline.ranks.job import Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
@@ -46,10 +47,12 @@ def _run(job: Job, report: Report) -> None:
     if job.target:
         os.chdir(job.target.cwd)  # a batch may be read from a file, later than the model is built
         run = Run(target.Module(job.target), records.Variant(cell.variant), cell, setup, report)
+        run = replace(run, half=job.half, state=job.state)
     else:
         module = loading.load_module(REPROS / cell.failure)
         checkpoint = job.checkpoint if hasattr(module, "save") else ""
         run = Run(module, module.FAILURE.variant(cell.variant), cell, setup, report, checkpoint=checkpoint)
+        run = replace(run, half=job.half, state=job.state)
     if job.record:
         return record(run, Path(job.reference))
     reference, noise = compare.read(Path(job.reference))
@@ -59,11 +62,18 @@ def _run(job: Job, report: Report) -> None:
     finally:
         if run.trace.weights:
             report.started = compare.started(run.trace, reference, cell.precision)
-            report.steps = compare.compare(run.trace, reference, noise, cell.precision)
+            report.before = HALF if job.half == life.SECOND else 0
+            report.steps = compare.compare(
+                *(run.trace, reference, noise, cell.precision, report.rank, cell.world_size), before=report.before
+            )
             report.compared = tuple(
                 kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
             report.digests = tuple(compare.digest(weights) for weights in run.trace.weights)
+            report.entered = tuple(
+                {name: compare.digest({name: tensor}) for name, tensor in entered.items()}
+                for entered in run.trace.entered
+            )
     return None
 
 
@@ -89,7 +99,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
             "backend": torch.distributed.get_backend(),
             "world_size": torch.distributed.get_world_size(),
         }
-    return Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {})
+    scheduled = cell.life != "straight"
+    return Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {}, scheduled=scheduled)
 
 
 def _meet(rank: int, world: int, device: torch.device, backend: str, job: Job) -> None:
@@ -134,29 +145,48 @@ def train_scenario(run: Run) -> None:
     if built.second:
         report.evidence["second"] = accelerate.placement(built.second(wrapped.accelerator))
     trace.initial.update(compare.copy(strategy.parameters(wrapped.model)))
+    trace.held.update(compare.copy(state.buffers(wrapped.model)))
+    if statistics := state.batch_statistics(built.model):
+        report.evidence["batch_statistics"] = statistics
+    entry = state.Entry(built.model, compare.copy)
+    shares = state.Shares(built, compare.copy) if run.setup.reference else None
     watch = checkpointing.Watch(built.model)
     try:
-        if built.check:
+        if run.half == life.SECOND:
+            life.load(run, wrapped)
+        elif built.check:
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, run.setup.rank, run.setup.world_size), run.setup.device))
-        for step in range(STEPS):
+        for step in life.span(run):
             replaced = built.before_step and built.before_step(wrapped.model, step)
             if replaced is not None:
                 wrapped = _wrap(run, replace(built, model=replaced))
+                entry = state.Entry(replaced, compare.copy)
+            entry.expect()
+            if shares:
+                shares.begin()
             with built.observer.step() if built.observer else nullcontext():
                 for number in range(step * built.micro_batches, (step + 1) * built.micro_batches):
                     _micro_batch(run, built, wrapped, number, watch)
+                    if shares:
+                        shares.ran()
+            if shares:
+                trace.shares.append(shares.end(partial(_passes, run, built, wrapped, step)))
             # A step may change them, such as one that clips.
             gradients = compare.copy(strategy.gradients(wrapped.model)) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
+            trace.keep(state.buffers(wrapped.model), entry.held)
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:
                 saved.save(run, wrapped, tied)
+        if run.half == life.FIRST:
+            life.save(run, wrapped)
     finally:
         watch.close()
         report.evidence |= watch.evidence()
         if built.observer:
-            report.facts = built.observer.facts()
+            normalising = tuple(report.evidence.get("batch_statistics", ()))
+            report.facts = replace(built.observer.facts(), batch_statistics=normalising)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:
@@ -181,12 +211,23 @@ def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch
         accumulating = built.by_hand(wrapped.model, last)
     else:
         accumulating = wrapped.accumulate(last)
-    autocast = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)  # or the engine does it
     with accumulating, (built.around or nullcontext)():
-        with watch.training(), torch.autocast(setup.device.type, torch.bfloat16, enabled=autocast):
+        with watch.training(), _autocast(run):
             loss = built.loss(wrapped.model, batch)
         report.losses.append(loss.item())
         wrapped.backward(loss / built.micro_batches if built.by_hand else loss)
+
+
+def _autocast(run: Run) -> torch.autocast:
+    casts = run.cell.precision == "bf16" and not strategies.casts(run.cell.strategy)  # or the engine does it
+    return torch.autocast(run.setup.device.type, torch.bfloat16, enabled=casts)
+
+
+def _passes(run: Run, built: Scenario, wrapped: Wrapped, step: int, rank: int, world: int) -> None:
+    """The forward passes of one rank's rows in a step, for what they leave behind in the model."""
+    for number in range(step * built.micro_batches, (step + 1) * built.micro_batches):
+        with (built.around or nullcontext)(), _autocast(run):
+            built.loss(wrapped.model, to(built.batch(number, rank, world), run.setup.device))
 
 
 def record(run: Run, file: Path) -> None:

@@ -71,7 +71,7 @@ class Step:
 
     Names in `bad`, `nan` and `rounding` have the kind before them, as ``gradients:embed.weight``; `rounding` has how
     many times the noise an error is that rounding explains, `factors` by kind how many times the reference's all of the
-    step is, and `outputs` the errors of modules where those were observed.
+    step is, `outputs` the errors of modules where those were observed, and `buffers` those of buffers that are bad.
     """
 
     gradients: Mapping[str, float] | None = None
@@ -82,6 +82,7 @@ class Step:
     rounding: dict[str, float] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, float] = field(default_factory=dict)
+    buffers: Mapping[str, float] = field(default_factory=dict)
 
     def errors(self, kind: str) -> Mapping[str, float]:
         return (self.gradients if kind == "gradients" else self.weights) or {}
@@ -116,6 +117,7 @@ class Facts:
     - `unfrozen`: parameters that require gradients only since a step
     - `entered`: the classes of the model and of what is around it whose forward passes ran
     - `unequal`: modules that run for some ranks' rows only
+    - `batch_statistics`: modules that normalise by the statistics of a rank's rows
     - `tied`: the names of one parameter; `apart`: those of them that aren't one any more
     - `order`: all modules as they run; `inside`: the innermost module whose forward pass did not end
     - `not_fed`: what a made-up batch leaves out, and why; `cast`: the types of weights that were made fp32
@@ -132,6 +134,7 @@ class Facts:
     unfrozen: Names = ()
     entered: Names = ()
     unequal: Names = ()
+    batch_statistics: Names = ()
     tied: tuple[Names, ...] = ()
     apart: tuple[Names, ...] = ()
     order: Names = ()
@@ -165,10 +168,13 @@ class Report:
     """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
 
     `started` has the relative errors of the weights that training began with, of those that are not the reference's.
+    `entered` has a digest of each buffer as each step's first forward pass began.
+    `before` are the steps that earlier ranks had trained, of which `steps` has none.
     """
 
     rank: int = 0
     started: Mapping[str, float] = field(default_factory=dict)
+    before: int = 0
     steps: list[Step] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -176,12 +182,17 @@ class Report:
     facts: Facts | None = None
     compared: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
+    entered: tuple[Mapping[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
     seconds: float = 0.0
 
+    def numbered(self) -> Iterator[tuple[int, Step]]:
+        """Each step with its number in the whole life, from 1."""
+        return iter(enumerate(self.steps, self.before + 1))
+
     def deviations(self) -> Iterator[tuple[Deviation, float | None]]:
         """Each error, with how many times the noise it is, if that excuses it."""
-        for number, step in enumerate(self.steps, 1):
+        for number, step in self.numbered():
             for kind in KINDS:
                 for name, error in step.errors(kind).items():
                     yield Deviation(name, kind, number, self.rank, error), step.rounding.get(f"{kind}:{name}")

@@ -20,13 +20,15 @@ class Injection:
 
     `model` alters a bare model in place; `scenario` and `wrapped` give back what
     to use instead of the Scenario and the Wrapped that they are handed. `save` is
-    given what writes a rank's part of a checkpoint, and the folder that it writes to.
+    given what writes a rank's part of a checkpoint, and the folder that it writes to. `resumed` may spoil what a rank
+    has just loaded.
     """
 
     model: Callable[[Any], None] = lambda model: None
     scenario: Callable[[Any, Setup], Any] = lambda built, setup: built
     wrapped: Callable[[Any, Setup], Any] = lambda wrapped, setup: wrapped
     save: Callable[[Callable[[], None], Path, Setup], None] = lambda write, folder, setup: write()
+    resumed: Callable[[Any, Setup], None] = lambda wrapped, setup: None
 
 
 def injection(name: str) -> Injection:
@@ -41,7 +43,8 @@ def injection(name: str) -> Injection:
 class Run:
     """A variant of a failure's module, or of what stands for it, as this rank runs it.
 
-    What comes of it is in `trace` and `report`; `checkpoint` is the folder that it saves to, where it does.
+    What comes of it is in `trace` and `report`; `checkpoint` is the folder that it saves to, where it does. `half` and
+    `state` are those of the job.
     """
 
     module: Any  # has `scenario` or `trainer`, as a failure's file
@@ -51,6 +54,8 @@ class Run:
     report: Report = field(default_factory=Report)
     inject: Injection = field(default_factory=Injection)
     checkpoint: str = ""
+    half: int = 0
+    state: str = ""
     trace: Trace = field(default_factory=Trace)
 
 

@@ -11,7 +11,7 @@ import torch
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading
 from faultline.cells.cell import STEPS, Cell
-from faultline.ranks import compare, observer
+from faultline.ranks import compare, observer, state
 from faultline.ranks.report import Checkpoint, Report
 from faultline.ranks.run import Run
 from faultline.strategies.shared import clean
@@ -24,7 +24,8 @@ def save(run: Run, trained: Any, tied: list[list[str]]) -> None:
     """On every rank: have the failure's `save` write what it writes, and rank 0 the live weights beside it."""
     folder = Path(run.checkpoint)
     if run.setup.rank == 0:
-        compare.write((run.trace.weights[-1], tied), folder / LIVE)
+        kept = run.trace.buffers[-1] if run.trace.buffers else {}
+        compare.write((run.trace.weights[-1] | kept, tied), folder / LIVE)
     run.inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)
     run.report.evidence["saved"] = True
 
@@ -42,7 +43,7 @@ def load(cell: Cell, folder: Path, report: Report) -> None:
         known = held_against(live, contents(folder / SAVED), [], cell.precision)
         report.checkpoint = replace(known, error=f"{type(error).__name__}: {first}")
         return
-    weights = loaded if isinstance(loaded, Mapping) else dict(loaded.named_parameters(remove_duplicate=False))
+    weights = loaded if isinstance(loaded, Mapping) else _parts(loaded)
     checkpoint = held_against(live, weights, tied, cell.precision)
     written = {clean(name) for name in contents(folder / SAVED)}
     if written & live.keys():  # a model makes up what its files lack
@@ -50,6 +51,10 @@ def load(cell: Cell, folder: Path, report: Report) -> None:
         differs = {name: error for name, error in checkpoint.differs.items() if name not in made_up}
         checkpoint = replace(checkpoint, missing=(*checkpoint.missing, *made_up), differs=differs)
     report.checkpoint = checkpoint
+
+
+def _parts(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters(remove_duplicate=False)), **state.buffers(model)}
 
 
 def held_against(

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from faultline import scenario, strategies
 from faultline.base.errors import Impossible
 from faultline.cells.cell import STEPS
-from faultline.ranks import accelerate, checkpointing, compare, observer, saved
+from faultline.ranks import accelerate, checkpointing, compare, observer, saved, state
 from faultline.ranks.run import Run, show
 from faultline.strategies import ROWS
 
@@ -64,6 +64,7 @@ class Reader(TrainerCallback):
 
     def __init__(self, run: Run, trainer: Any) -> None:
         self.run, self.trainer, self.strategy = run, trainer, strategies.family(run.cell.strategy)
+        self.entry = state.Entry(trainer.model, compare.copy)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         run, trainer, evidence = self.run, self.trainer, self.run.report.evidence
@@ -74,9 +75,16 @@ class Reader(TrainerCallback):
             evidence["second"] = accelerate.placement(second_model(trainer, run.variant.second))
         show(run)
         run.trace.initial.update(compare.copy(self.strategy.parameters(trainer.model_wrapped)))
+        run.trace.held.update(compare.copy(state.buffers(trainer.model_wrapped)))
+        if statistics := state.batch_statistics(trainer.model):
+            evidence["batch_statistics"] = statistics
+        self.entry.expect()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.run.trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
+        trace = self.run.trace
+        trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
+        trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held)
+        self.entry.expect()
 
 
 def arguments(run: Run) -> dict[str, object]:

@@ -65,6 +65,7 @@ def _deviations(cell: Cell, several_devices: bool) -> str:
     parts = [
         cell.precision if cell.precision != "fp32" else "",
         f"w{cell.world_size}" if cell.world_size != default_world(cell) else "",
+        cell.life if cell.life != "straight" else "",
         cell.device if several_devices and cell.device != "cpu" else "",
     ]
     return " ".join(filter(None, parts))

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from faultline.base.text import percent
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import TOLERANCE, Cell
-from faultline.cells.finding import Difference, Factor, Finding
+from faultline.cells.finding import Difference, Factor, Finding, some
 from faultline.ranks.report import KINDS, Report
 
 NAMES = 10  # of unmoved parameters that are remembered
@@ -14,7 +16,18 @@ CLOSE = 0.01  # how far a factor may be from the number that it is taken for
 def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) -> Finding:
     """What is wrong with the numbers of a cell; `order` are the modules in the order of their calls, if it is known."""
     unmoved = sorted({name for report in reports for step in report.steps for name in step.unmoved})
-    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order))
+    apart = tuple(buffers_apart(reports))[:NAMES]
+    return Finding(factor(cell, reports), tuple(unmoved[:NAMES]), len(unmoved), first(reports, order), apart)
+
+
+def buffers_apart(reports: Sequence[Report]) -> dict[str, int]:
+    """The buffers of which ranks hold different values as a step's forward pass begins, with the first such step."""
+    found: dict[str, int] = {}
+    for number, entered in enumerate(zip(*(report.entered for report in reports), strict=False), 1):
+        for name in dict.fromkeys(name for rank in entered for name in rank):
+            if len({rank.get(name) for rank in entered}) > 1:
+                found.setdefault(name, number)
+    return found
 
 
 def factor(cell: Cell, reports: Sequence[Report]) -> Factor | None:
@@ -52,12 +65,16 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
         for parameter, error in report.started.items():
             difference = Difference(0, report.rank, "start", parameter.rpartition(".")[0], error, parameter)
             places.append(((-1, 0, 0), difference))
-        for number, step in enumerate(report.steps):
+        for number, step in enumerate(report.steps, report.before):
             parameters = (name.rpartition(".")[0] for name in step.weights or step.gradients or ())
             at = {name: index for index, name in enumerate(order or dict.fromkeys(parameters))}
             for name, error in step.outputs.items():
                 module = name.partition(" ")[2].rpartition("#")[0]
                 difference = Difference(number + 1, report.rank, "forward", module, error)
+                places.append(((number, 0, at.get(module, -1)), difference))
+            for name, error in step.buffers.items():
+                module = name.rpartition(".")[0]
+                difference = Difference(number + 1, report.rank, "buffers", module, error, name)
                 places.append(((number, 0, at.get(module, -1)), difference))
             for name in (*step.bad, *step.nan):
                 kind, _, parameter = name.partition(":")
@@ -68,3 +85,29 @@ def first(reports: Sequence[Report], order: Sequence[str] = ()) -> Difference | 
                 difference = Difference(number + 1, report.rank, phase, module, off, parameter)
                 places.append(((number, moment, -at.get(module, -1)), difference))
     return min(places, key=lambda place: place[0])[1] if places else None
+
+
+def of_buffers(reports: Sequence[Report]) -> tuple[float, Signature, str] | None:
+    """What is wrong with the buffers, as a signature and in words, and the step since which it may be a cause."""
+    if apart := buffers_apart(reports):
+        words = f"buffers differ between ranks: {some((*apart,), len(apart))}; a checkpoint keeps rank 0's"
+        return min(apart.values()), Signature.BUFFERS_APART, words
+    off = [
+        (number, name, error, report.rank)
+        for report in reports
+        for number, step in report.numbered()
+        for name, error in step.buffers.items()
+    ]
+    if not off:
+        return None
+    number, name, error, rank = off[0]
+    words = f"buffer {name} differs by {percent(error)} (step {number}, rank {rank})"
+    more = len({each[1] for each in off}) - 1
+    # What a step leaves in a buffer can only be the cause of what goes wrong after it.
+    return number + 0.5, Signature.BUFFERS_DIFFER, words + (f", and {more} more" if more else "")
+
+
+def of_batches(reports: Sequence[Report]) -> list[str]:
+    """What normalises by the statistics of a rank's rows, which one process doesn't."""
+    names = reports[0].evidence.get("batch_statistics", ()) if len(reports) > 1 else ()
+    return [f"{some(names, len(names))}: statistics of each rank's rows, not of the whole batch"] if names else []

@@ -57,7 +57,7 @@ def _goes_on(folder: RunFolder) -> bool:
     kind = folder.info().kind
     if kind == "part":
         kind = RunFolder(folder.path.parent).info().kind
-    return kind in ("run", "stack", "is-safe", "bisect", "timeline", "replay")
+    return kind in ("run", "stack", "check", "models", "is-safe", "bisect", "timeline", "replay")
 
 
 def chosen(name: str) -> RunFolder:

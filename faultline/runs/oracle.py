@@ -1,5 +1,6 @@
 """The oracle's judgement: from what each rank reported to the one outcome of a cell."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,7 @@ from faultline.base.text import percent
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import STEPS, Cell
+from faultline.cells.cell import HALF, Cell
 from faultline.cells.finding import Finding, described
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs import differences
@@ -30,10 +31,16 @@ class Judgement:
 
 
 def judge(
-    cell: Cell, failure: Failure, ended: Ended, loaded: Ended | None = None, order: Sequence[str] = ()
+    cell: Cell,
+    failure: Failure,
+    ended: Ended,
+    loaded: Ended | None = None,
+    order: Sequence[str] = (),
+    half: int = 0,
 ) -> Judgement:
     """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
-    `loaded` has; none of it without evidence. `order` are the modules in the order of their calls, where it is known.
+    `loaded` has; none of it without evidence. `order` are the modules in the order of their calls, where it is known,
+    and `half` which half of an interrupted life it is.
     """
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
@@ -49,7 +56,7 @@ def judge(
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank))
     if error:
         return _judge_error(cell, failure, *error, ended)
-    doubts = evidence_doubts(cell, reports)
+    doubts = evidence_doubts(cell, reports, half)
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
     misplaced = placement_faults(reports)
@@ -177,9 +184,10 @@ def _doubts(cell: Cell, shown: Evidence) -> list[str]:
     return doubts
 
 
-def evidence_doubts(cell: Cell, reports: Sequence[Report]) -> list[str]:
+def evidence_doubts(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
     """What the ranks could not prove of their cell's strategy, checkpointing, steps, processes and data."""
     doubts = []
+    steps = HALF if half else cell.steps
     if len(reports) != cell.world_size:
         doubts.append(f"{len(reports)} of {cell.world_size} ranks reported")
     for report in reports:
@@ -190,11 +198,13 @@ def evidence_doubts(cell: Cell, reports: Sequence[Report]) -> list[str]:
         doubts += [who + doubt for doubt in _doubts(cell, shown)]
         if shown["checkpointing_seen"] != cell.checkpointing:
             doubts.append(who + f"checkpointing was {shown['checkpointing_seen']}, not {cell.checkpointing}")
-        if len(report.steps) != STEPS:
-            doubts.append(who + f"{len(report.steps)} of {STEPS} steps")
+        if len(report.steps) != steps:
+            doubts.append(who + f"{len(report.steps)} of {steps} steps")
+        if half and HALF not in (shown.get("saved_after"), shown.get("resumed_after")):
+            doubts.append(who + ("nothing was saved" if half == 1 else "it did not resume"))
         micro_batches = shown.get("micro_batches", 0)
-        if micro_batches and len(report.losses) != STEPS * micro_batches:
-            doubts.append(who + f"{len(report.losses)} losses of {STEPS} steps of {micro_batches} micro-batches")
+        if micro_batches and len(report.losses) != steps * micro_batches:
+            doubts.append(who + f"{len(report.losses)} losses of {steps} steps of {micro_batches} micro-batches")
         wanted = ["gradients", "weights"] if shown.get("gradients_remain") else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
     # Where a trainer made the rows, losses show them, if they are numbers; else one may be the mean over the ranks.
@@ -247,19 +257,30 @@ def _judge_numbers(cell: Cell, reports: Sequence[Report], order: Sequence[str]) 
         error = float(largest.error)
     wrong = differences.finding(cell, reports, order)
     for report in reports:
-        for number, step in enumerate(report.steps, 1):
+        for number, step in report.numbered():
             if step.nan:
                 place = f"{step.nan[0]} at step {number} on rank {report.rank}"
                 detail = f"not a number: {place}"
                 return Judgement(Outcome.DIVERGES, Signature.NAN, detail, None, place, finding=wrong)
     if any(report.started for report in reports):
         return Judgement(Outcome.DIVERGES, Signature.START_DIFFERS, start(reports), None, worst, error, wrong)
+    buffers = differences.of_buffers(reports)
+    if buffers and buffers[0] <= _first_bad(reports):
+        return Judgement(Outcome.DIVERGES, *buffers[1:], None, worst, error, wrong)
     if any(step.bad for report in reports for step in report.steps):
         signature = Signature.UNMOVED if wrong.unmoved else Signature.DIFFERS
         parts = [described(wrong.factor)] if wrong.factor else []
         parts += [differing(largest)] if largest else []
         parts += [f"never moved: {wrong.names}"] if wrong.unmoved else []
+        parts += [buffers[2]] if buffers else []
+        parts += differences.of_batches(reports)
         return Judgement(Outcome.DIVERGES, signature, "; ".join(parts), None, worst, error, wrong)
     if len({report.digests for report in reports}) > 1:
         return Judgement(Outcome.DIVERGES, Signature.RANKS_DIFFER, "ranks hold different weights", None, worst, error)
     return Judgement(Outcome.TRAINS, "", "", None, worst, error)
+
+
+def _first_bad(reports: Sequence[Report]) -> float:
+    """The first step in which a gradient or a weight is wrong; infinity without one."""
+    bad = (number for report in reports for number, step in report.numbered() if step.bad)
+    return min(bad, default=math.inf)

@@ -109,7 +109,7 @@ def read(line: str) -> Result | None:
     try:
         entry = json.loads(line)
         cell = Cell.parse(entry["id"])
-        if {axis: entry[axis] for axis in AXES} != vars(cell):
+        if {axis: entry.get(axis, getattr(cell, axis)) for axis in AXES} != vars(cell):
             return None
         more = {each.name: entry[each.name] for each in dataclasses.fields(Checked) if each.name in entry}
         if facts := more.get("facts"):

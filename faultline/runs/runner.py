@@ -21,7 +21,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
 from faultline.ranks.job import Job, Target
 from faultline.ranks.report import ErrorReport, Facts, Report
-from faultline.runs import oracle, results
+from faultline.runs import life, oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
 
@@ -105,6 +105,10 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
             return Ended([]), without_reference(reference.problem)
         with tempfile.TemporaryDirectory(dir=server.folder, prefix="checkpoint-") as folder:
             job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject)
+            if cell.life != "straight":
+                return life.in_two_halves(
+                    server, job, lambda ended, half: oracle.judge(cell, failure, ended, half=half)
+                )
             ended = server.run(job)
             loaded = server.run(Job(cell.id, checkpoint=folder, load=True)) if os.listdir(folder) else None
         return ended, oracle.judge(cell, failure, ended, loaded)

@@ -36,7 +36,8 @@ class Wrapped:
 
     `accumulate(last)` is held open around each micro-batch's forward and backward pass and says whether it is the
     step's last: the engine's own gradient accumulation. `accelerator` is there when accelerate prepared the model. An
-    engine whose `backward` steps as well leaves no gradients to read.
+    engine whose `backward` steps as well leaves no gradients to read. `optimizer` and `scheduler` are those that `step`
+    steps, where the loop has to save them itself.
     """
 
     model: Any
@@ -45,6 +46,8 @@ class Wrapped:
     accelerator: Any = None
     gradients_remain: bool = True
     accumulate: Callable[[bool], AbstractContextManager[Any]] = lambda last: nullcontext()
+    optimizer: Any = None
+    scheduler: Any = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Setup:
 
     `deepspeed` changes the config that a ZeRO strategy takes from its file (None takes a key out). `micro_batches`
     are what the engine itself accumulates for a step; it divides their losses by their number. `reference` says that
-    this is the run that the others are held against: what goes wrong in one process too, it is built without.
+    this is the run that the others are held against: what goes wrong in one process too, it is built without. If it is
+    `scheduled`, each step has a smaller learning rate (see `shared.schedule`).
     """
 
     rank: int
@@ -65,6 +69,7 @@ class Setup:
     deepspeed: Config
     micro_batches: int = 1
     reference: bool = False
+    scheduled: bool = False
 
 
 def merged(content: Config, changes: Config) -> Config:

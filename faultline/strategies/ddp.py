@@ -5,7 +5,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from faultline.strategies import Evidence, Setup, Wrapped
-from faultline.strategies.shared import nbytes, no_sync, plain_backward, plain_step, whole_gradients, whole_parameters
+from faultline.strategies.shared import (
+    load_whole,
+    nbytes,
+    no_sync,
+    plain_backward,
+    save_whole,
+    stepped,
+    whole_gradients,
+    whole_parameters,
+)
 
 ORDER = 1
 USUAL = ONE_RANK = ("ddp",)
@@ -15,6 +24,7 @@ SETTINGS = (
 )
 ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
 PRESETS = {"multi_gpu": ("ddp*",)}
+BUFFERS = "DDP broadcasts rank 0's buffers as each forward pass begins (`broadcast_buffers=True`)"
 SWITCHES = {"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"}
 MESSAGES = (
     (re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),
@@ -46,7 +56,8 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
 
     devices = [setup.device] if setup.device.type == "cuda" else None
     model = DistributedDataParallel(model, device_ids=devices, **asdict(options))
-    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
+    stepping = stepped(optimizer(model), setup)
+    return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
@@ -66,6 +77,7 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {"kwargs_handlers": [DistributedDataParallelKwargs(**asdict(options))]}
 
 
+save, load = save_whole, load_whole
 parameters = whole_parameters
 gradients = whole_gradients
 

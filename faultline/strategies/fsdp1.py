@@ -8,7 +8,18 @@ from typing import Any
 
 from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import all_gather, clean, named, nbytes, no_sync, plain_backward, plain_step, units
+from faultline.strategies.shared import (
+    all_gather,
+    clean,
+    load_shards,
+    named,
+    nbytes,
+    no_sync,
+    plain_backward,
+    save_shards,
+    stepped,
+    units,
+)
 
 ORDER = 3
 CASTS = True
@@ -21,6 +32,7 @@ FRAMES = (
     (re.compile(r"fsdp/(?:fully_sharded_data_parallel|_runtime_utils|_flat_param|_unshard_param_utils)"), ("fsdp1*",)),
 )
 
+BUFFERS = "FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps the model, and never again"
 SAME_START = (
     "`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights (accelerate: `fsdp_sync_module_states`)"
 )
@@ -61,7 +73,11 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         device_id=setup.device,
         use_orig_params=True,
     )
-    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=no_sync(model))
+    stepping = stepped(optimizer(model), setup)
+    return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
+
+
+save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:

@@ -9,7 +9,16 @@ from typing import Any
 
 from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
 from faultline.strategies.releases import fsdp_plugin
-from faultline.strategies.shared import all_gather, named, nbytes, plain_backward, plain_step, units
+from faultline.strategies.shared import (
+    all_gather,
+    load_shards,
+    named,
+    nbytes,
+    plain_backward,
+    save_shards,
+    stepped,
+    units,
+)
 
 ORDER = 4
 CASTS = True
@@ -17,6 +26,7 @@ ARGUMENTS = ("fsdp", "fsdp_config")
 USUAL = ONE_RANK = ("fsdp2",)
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
 PRESETS = {"fsdp2": ("fsdp2",)}
+BUFFERS = "FSDP2 never synchronises buffers: each rank keeps its own"
 SAME_START = (
     "`set_model_state_dict` with `StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)` gives all ranks"
     " rank 0's weights"
@@ -62,7 +72,11 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         model.set_requires_gradient_sync(last)
         return nullcontext()
 
-    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)), accumulate=accumulate)
+    stepping = stepped(optimizer(model), setup)
+    return Wrapped(model, plain_backward(setup.micro_batches), accumulate=accumulate, **stepping)
+
+
+save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import Impossible
-from faultline.strategies import Gradients, Tensors
+from faultline.strategies import Gradients, Setup, Tensors, Wrapped
 
 SHARES = "_shares_parameters"  # a module with a parameter that something outside of it has as well
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
@@ -84,11 +85,65 @@ def no_sync(model: Any) -> Callable[[bool], AbstractContextManager[Any]]:
     return lambda last: nullcontext() if last else model.no_sync()
 
 
-def plain_step(optimizer: Any) -> Callable[[], None]:
+def plain_step(optimizer: Any, scheduler: Any = None) -> Callable[[], None]:
     """Step and clear, as a training loop without an engine does."""
 
     def step() -> None:
         optimizer.step()
+        if scheduler:
+            scheduler.step()
         optimizer.zero_grad()
 
     return step
+
+
+def stepped(optimizer: Any, setup: Setup) -> dict[str, Any]:
+    """The fields of `Wrapped` for a loop that steps its optimizer itself, with its schedule if it has one."""
+    scheduler = schedule(optimizer) if setup.scheduled else None
+    return {"step": plain_step(optimizer, scheduler), "optimizer": optimizer, "scheduler": scheduler}
+
+
+def schedule(optimizer: Any) -> Any:
+    """A learning rate that falls by a fifth of the first with each step, so that one that starts again is seen."""
+    from torch.optim.lr_scheduler import LambdaLR
+
+    return LambdaLR(optimizer, lambda step: 1 - step / 5)
+
+
+def save_whole(wrapped: Wrapped, folder: Path) -> None:
+    """Rank 0 saves model and optimizer, of which every rank holds all."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        state = {"model": wrapped.model.state_dict(), "optimizer": wrapped.optimizer.state_dict()}
+        torch.save(state, folder / "whole.pt")
+
+
+def load_whole(wrapped: Wrapped, folder: Path) -> None:
+    import torch
+
+    state = torch.load(folder / "whole.pt")
+    wrapped.model.load_state_dict(state["model"])
+    wrapped.optimizer.load_state_dict(state["optimizer"])
+
+
+def save_shards(wrapped: Wrapped, folder: Path) -> None:
+    """Every rank saves its shards of model and optimizer, by torch's distributed checkpoints (DCP)."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    model, optimizer = get_state_dict(wrapped.model, wrapped.optimizer)
+    checkpoint.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder / "shards")
+
+
+def load_shards(wrapped: Wrapped, folder: Path) -> None:
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model, optimizer = get_state_dict(wrapped.model, wrapped.optimizer)
+    state = {"model": model, "optimizer": optimizer}
+    checkpoint.load(state, checkpoint_id=folder / "shards")
+    set_state_dict(
+        wrapped.model, wrapped.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )

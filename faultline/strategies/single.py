@@ -3,7 +3,15 @@
 from typing import Any
 
 from faultline.strategies import Evidence, Setup, Wrapped
-from faultline.strategies.shared import nbytes, plain_backward, plain_step, whole_gradients, whole_parameters
+from faultline.strategies.shared import (
+    load_whole,
+    nbytes,
+    plain_backward,
+    save_whole,
+    stepped,
+    whole_gradients,
+    whole_parameters,
+)
 
 ORDER = 0
 DISTRIBUTED = False
@@ -13,7 +21,7 @@ STRATEGIES = {"single": None}
 
 
 def wrap(model: Any, optimizer: Any, options: None, setup: Setup) -> Wrapped:
-    return Wrapped(model, plain_backward(setup.micro_batches), plain_step(optimizer(model)))
+    return Wrapped(model, plain_backward(setup.micro_batches), **stepped(optimizer(model), setup))
 
 
 def arguments(options: None, setup: Setup) -> dict[str, object]:
@@ -24,6 +32,7 @@ def accelerate(options: None, setup: Setup) -> dict[str, object]:
     return {}
 
 
+save, load = save_whole, load_whole
 parameters = whole_parameters
 gradients = whole_gradients
 

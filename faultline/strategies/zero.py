@@ -13,7 +13,7 @@ from typing import Any
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged
-from faultline.strategies.shared import all_gather, clean, nbytes
+from faultline.strategies.shared import all_gather, clean, nbytes, schedule
 
 ORDER = 2
 PACKAGE = "deepspeed"
@@ -37,6 +37,7 @@ FRAMES = (
     (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
 )
 ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*"}
+BUFFERS = "DeepSpeed never synchronises buffers: each rank keeps its own"
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
 
@@ -109,7 +110,10 @@ def exported(options: Options, setup: Setup, changes: Config) -> Config:
 def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     import deepspeed
 
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer(model), config=config(options, setup))
+    scheduled = {"lr_scheduler": schedule} if setup.scheduled else {}
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer(model), config=config(options, setup), **scheduled
+    )
 
     @contextmanager
     def accumulate(last: bool) -> Iterator[None]:
@@ -118,6 +122,18 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
             engine.step()  # is called for every micro-batch, and steps with the last
 
     return Wrapped(engine, engine.backward, engine.step, accumulate=accumulate)
+
+
+def save(wrapped: Wrapped, folder: Path) -> None:
+    """DeepSpeed's own checkpoint, which has the schedule too."""
+    wrapped.model.save_checkpoint(str(folder), tag="half")
+
+
+def load(wrapped: Wrapped, folder: Path) -> None:
+    """Raises RuntimeError where DeepSpeed itself only warns that there is nothing to load."""
+    path, _ = wrapped.model.load_checkpoint(str(folder), tag="half")
+    if path is None:
+        raise RuntimeError("DeepSpeed loaded no checkpoint")
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:

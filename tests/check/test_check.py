@@ -589,3 +589,32 @@ def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(folders.runner, "run_all", run_all)
     code, _, [*_, line] = asked("check", f"{tmp_path}/train.py:build")
     assert code == 2 and "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100
+
+
+def test_an_interrupted_check_goes_on_with_the_same_model_alone(asked, tmp_path, monkeypatch):
+    """Breaks when cells of another model, or of the file before it was changed, are taken for this model's."""
+    file = tmp_path / "train.py"
+    file.write_text("def build(): ...")
+    monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
+    monkeypatch.setattr(command.storage, "latest_run", lambda kind: RunFolder(tmp_path))
+    ran = []
+
+    def run_all(cells, workers, done, python, run):
+        for cell in cells:
+            if len(ran) == 1 and cell != ran[0]:
+                ran.append(cell)
+                raise KeyboardInterrupt
+            ran.append(cell)
+            done(entry(cell=cell.id))
+
+    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    words = ("check", f"{file}:build", "--strategy", "ddp")
+    code, _, errors = asked(*words)
+    assert code == 130 and errors[-1].endswith("the same command with --resume goes on")
+    code, answer, _ = asked(*words, "--resume")
+    assert code == 0 and "All 3 configurations" in answer
+    assert len(ran) == 4, "the first cell ran once, the second was interrupted and ran again"
+    assert asked(*words[:-1], "zero2", "--resume")[0] == 2, "other cells"
+    file.write_text("def build(): return 1")
+    code, _, [line] = asked(*words, "--resume")
+    assert code == 2 and "changed since" in line

@@ -17,7 +17,7 @@ from transformers import BatchEncoding
 from faultline.base.errors import Impossible
 from faultline.ranks import compare, observer
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import shrink, target
+from faultline.ranks.own_model import rows, shrink, target
 from faultline.strategies.shared import units
 from tests.support import own_models
 
@@ -189,7 +189,7 @@ def test_a_config_without_a_class_of_transformers_is_refused(tmp_path):
 def test_shares_are_the_whole_batch(times, world):
     """A row that no rank gets, or two get, makes every comparison wrong."""
     batch = {"x": torch.arange(4 * times), "rest": [torch.arange(4), "text"], "n": 3}
-    parts = [target.share(batch, rank, world) for rank in range(world)]
+    parts = [rows.share(batch, rank, world) for rank in range(world)]
     assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
     assert torch.equal(torch.cat([part["rest"][0] for part in parts]), batch["rest"][0])
     assert all(part["n"] == 3 and part["rest"][1] == "text" for part in parts)
@@ -209,13 +209,13 @@ class Record:
 @pytest.mark.parametrize("kind", [Named, Record, lambda x, kind: BatchEncoding({"x": x})])
 def test_a_share_is_of_the_batch_own_kind(kind):
     """A loss asks its batch for what it gave it."""
-    part = target.share(kind(torch.arange(4), "text"), 1, 2)
+    part = rows.share(kind(torch.arange(4), "text"), 1, 2)
     assert type(part) is type(kind(torch.arange(4), "text")) and torch.equal(part.x, torch.tensor([2, 3]))
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(target.Refused, match=r"\[3, 8\], which 2 ranks can't share"):
-        target.share({"x": torch.zeros(3, 8)}, 0, 2)
+        rows.share({"x": torch.zeros(3, 8)}, 0, 2)
 
 
 def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
@@ -270,7 +270,7 @@ def test_processes_that_a_script_starts_are_refused():
 @pytest.mark.parametrize("loss", [torch.zeros(2), None, 0.5])
 def test_a_loss_is_one_number_with_a_graph(loss):
     with pytest.raises(target.Refused, match="not a tensor with one number"):
-        target.scalar(loss)
+        rows.scalar(loss)
 
 
 class Twice(nn.Module):

@@ -4,6 +4,7 @@ import pytest
 
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Factor, Finding
+from faultline.ranks.report import Report
 from faultline.runs import differences
 from tests.support import reports
 
@@ -82,3 +83,11 @@ def test_a_finding_is_said_with_what_it_means():
         "first differs: step 1, in the backward pass, head (head.w), by 50 %, on rank 0",
     ]
     assert Finding().words == []
+
+
+def test_buffers_that_ranks_hold_differently_are_named_with_their_first_step():
+    """Breaks when one rank's buffers stand for all, or when a buffer that only some ranks have is left out."""
+    one = Report(0, entered=({"a": "1", "b": "1"}, {"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "1"}))
+    other = Report(1, entered=({"a": "1", "b": "1"}, {"a": "1", "b": "9"}, {"a": "1", "b": "3"}))
+    assert differences.buffers_apart([one, other]) == {"b": 2, "c": 3}
+    assert differences.buffers_apart([one]) == {}

@@ -9,7 +9,7 @@ from unittest import mock
 import safetensors.torch
 import torch
 
-from faultline.cells.cell import STEPS
+from faultline.cells.cell import HALF, STEPS
 from faultline.ranks.run import Injection
 from faultline.scenario import LR, MOMENTUM
 
@@ -338,3 +338,30 @@ def _dead_shards(wrapped, setup):
 
 DEAD_PARAMETERS = Injection(scenario=_dead_parameters)
 DEAD_SHARDS = Injection(wrapped=_dead_shards)
+
+
+def on_resuming(spoil):
+    """Spoil what a rank has just loaded, with ``spoil(optimizer, scheduler, setup)``."""
+
+    def resumed(wrapped, setup):
+        engine = wrapped.model  # which has them where the loop doesn't
+        spoil(wrapped.optimizer or engine.optimizer, wrapped.scheduler or getattr(engine, "lr_scheduler", None), setup)
+
+    return Injection(resumed=resumed)
+
+
+def _no_momentum(optimizer, scheduler, setup):
+    for state in optimizer.state.values():
+        state["momentum_buffer"].zero_()
+
+
+def _first_rate(optimizer, scheduler, setup):
+    scheduler.last_epoch = 0
+    for group, rate in zip(optimizer.param_groups, scheduler.base_lrs, strict=True):
+        group["lr"] = rate
+
+
+MOMENTUM_LOST = on_resuming(_no_momentum)
+SCHEDULE_RESTARTED = on_resuming(_first_rate)
+RANDOM_STATE_OF_ONE_RANK = on_resuming(lambda optimizer, scheduler, setup: torch.manual_seed(1000))
+DATA_FROM_THE_START = on_batch(lambda built, setup, step: built.batch(step % HALF, setup.rank, setup.world_size))

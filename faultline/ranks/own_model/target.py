@@ -19,11 +19,12 @@ import torch
 from faultline.base.errors import Impossible, Refused
 from faultline.ranks import checkpointing
 from faultline.ranks.job import Target
-from faultline.ranks.observer import Observer, tensors, tied
+from faultline.ranks.observer import Observer, tied
 from faultline.ranks.own_model import batch as own_model_batch
-from faultline.ranks.own_model import shrink
-from faultline.scenario import LR, MOMENTUM, Scenario, mapped, to
-from faultline.strategies import ROWS, Setup
+from faultline.ranks.own_model import rows, shrink
+from faultline.ranks.own_model.rows import kind
+from faultline.scenario import LR, MOMENTUM, Scenario
+from faultline.strategies import Setup
 from faultline.strategies.shared import SHARES, blocks
 
 HALF = (torch.bfloat16, torch.float16)
@@ -48,46 +49,22 @@ class Module:
         if loss is None:
             loss = own_model_batch.loss
             batch, observer.not_fed = own_model_batch.of(model)
+        shares = self.target.world_size if setup.reference else 0
         return Scenario(
             model,
-            partial(mean, loss, observer, setup),
-            partial(shares, batch, self.target.world_size),
+            partial(rows.loss_of, loss, observer, setup, [] if shares else None),
+            partial(rows.of, batch, self.target.world_size),
             checkpoint=checkpoint,
             observer=observer,
             optimizer=of_all,
+            micro_batches=shares or 1,
+            shares=shares,
         )
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A weight or buffer in fp32, if it has half of that; a type that a model has for reasons of its own stays."""
     return tensor.float() if tensor.dtype in HALF else tensor
-
-
-def shares(batch: Any, world: int, step: int, rank: int, world_size: int) -> list[tuple[int, Any]]:
-    """A rank's rows, with its number; in one process those of each rank."""
-    give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
-    return [(number, give(step, number, world)) for number in (range(world) if world_size == 1 else [rank])]
-
-
-def mean(loss: Callable[..., Any], observer: Observer, setup: Setup, model: Any, batch: Any) -> torch.Tensor:
-    """The mean over the shares: what training on as many ranks does, however a loss is scaled."""
-    losses = []
-    # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
-    dtype = next(model.parameters()).dtype
-    cast = dtype if dtype == torch.bfloat16 or observer.cast else None
-    for number, rows in batch:
-        observer.share = number
-        losses.append(scalar(loss(model, to(rows, setup.device, cast))))
-    whole = torch.stack(losses).mean()
-    if setup.world_size > 1 or setup.checkpointing != "off":
-        return whole
-    if not any(part.requires_grad for part in losses):
-        raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
-    if not whole.isfinite():
-        raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
-    if len(losses) > 1 and len({part.item() for part in losses}) == 1:
-        raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
-    return whole
 
 
 def ready(model: Any, lora: Mapping[str, object]) -> Any:
@@ -101,12 +78,6 @@ def ready(model: Any, lora: Mapping[str, object]) -> Any:
     keep_together(model)
     name_blocks(model)
     return model
-
-
-def kind(value: Any) -> str:
-    """What a value is, in words: an int, a float."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def of_all(model: Any) -> torch.optim.Optimizer:
@@ -255,29 +226,3 @@ def checkpoint(model: Any, mode: str) -> None:
     if not getattr(model, "supports_gradient_checkpointing", True):
         raise Impossible("the model does not support gradient checkpointing")
     checkpointing.enable(model, mode)
-
-
-def share(batch: Any, rank: int, world_size: int) -> Any:
-    """A rank's rows of a batch, nested or not: of every tensor its part along dimension 0."""
-
-    def part(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.ndim:
-            return tensor
-        if len(tensor) % world_size:
-            raise Refused(
-                f"the batch has a tensor {list(tensor.shape)}, which {world_size} ranks can't share by its rows;"
-                f" give {ROWS} rows, or a function batch(step, rank, world_size)"
-            )
-        return tensor.chunk(world_size)[rank]
-
-    if not any(True for _ in tensors(batch)):
-        raise Refused(f"the batch is {kind(batch)} without a tensor: give tensors, in dictionaries or lists")
-    return mapped(batch, part)
-
-
-def scalar(loss: Any) -> torch.Tensor:
-    """A loss, or the one of a model's output; raises Refused for what can't be trained on."""
-    number = loss if isinstance(loss, torch.Tensor) else getattr(loss, "loss", None)
-    if not isinstance(number, torch.Tensor) or number.numel() != 1:
-        raise Refused(f"the loss is {kind(loss)}, not a tensor with one number")
-    return number.reshape(())

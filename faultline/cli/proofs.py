@@ -1,0 +1,90 @@
+"""The commands of `maintain` that put Faultline itself to the test, and measure it."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from faultline.base.errors import UsageError
+from faultline.cli.options import CORES, EVERYWHERE, WHOLE, Axes, Places, Stack, Workers
+
+
+def repeat(*, axes: Axes = WHOLE, workers: Workers = CORES) -> int:
+    """Run cells twice, and compare every outcome.
+
+    Examples:
+      faultline maintain repeat --failure zero3_dummy_loss
+    """
+    from faultline.maintain import reliability
+    from faultline.runs.devices import runnable
+
+    return reliability.repeat(runnable(axes.selection()), workers)
+
+
+def chaos(
+    *,
+    cells: Annotated[int, Parameter(help="How many cells to run (default: 200).")] = 200,
+    rate: Annotated[float, Parameter(help="The share of the ranks to kill (default: 0.05).")] = 0.05,
+    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
+    workers: Workers = CORES,
+) -> int:
+    """Run cells while ranks are killed at random.
+
+    Examples:
+      faultline maintain chaos --cells 50 --rate 0.1
+    """
+    if cells < 1 or not 0 <= rate <= 1:
+        raise UsageError("--cells must be at least 1, and --rate a share between 0 and 1")
+    from faultline.maintain import reliability
+
+    return reliability.chaos(cells, rate, seed, workers)
+
+
+def bench() -> int:
+    """Measure what cells cost.
+
+    It also writes the table of bench/README.md.
+
+    Examples:
+      faultline maintain bench
+    """
+    from faultline.maintain import bench
+
+    return bench.bench()
+
+
+def replay(
+    names: Annotated[tuple[str, ...], Parameter(help="Upgrades of stacks/bumps.toml (default: all).")] = (),
+    /,
+    *,
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest replay.")] = False,
+) -> int:
+    """Run is-safe over past upgrades whose answer is known.
+
+    Examples:
+      faultline maintain replay --resume
+    """
+    from faultline.maintain import bumps
+
+    return bumps.replay(names, workers, resume)
+
+
+def models(
+    names: Annotated[tuple[str, ...], Parameter(help="Model types of fixtures/models.toml (default: all).")] = (),
+    /,
+    *,
+    places: Places = EVERYWHERE,
+    stack: Annotated[Stack, Parameter(help="A stack of stacks/, or requirements.")] = "today",
+    workers: Workers = CORES,
+    resume: Annotated[bool, Parameter(help="Go on with the newest run of this kind.")] = False,
+) -> int:
+    """Check the tiny form of many model types of transformers.
+
+    It also writes docs/models.md. By default, under one strategy of each kind.
+
+    Examples:
+      faultline maintain models qwen3 llava
+    """
+    from faultline.maintain import models
+
+    return models.run(models.Request(names, places.selection(), stack, workers, resume))

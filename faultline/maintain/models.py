@@ -1,0 +1,166 @@
+"""`maintain models`: `check` for the tiny form of many model types of transformers, with and without an adapter."""
+
+import functools
+import json
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import tomlkit
+
+from faultline import strategies
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, TargetFailed, UsageError, unknown
+from faultline.base.packages import TODAY, stack_name
+from faultline.base.paths import ROOT
+from faultline.base.text import count
+from faultline.catalogue import Failure, Variant
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import Cell
+from faultline.cells.expected import Expectation
+from faultline.cells.selection import Selection, select
+from faultline.check import cell as checked_cell
+from faultline.check.target import Target
+from faultline.maintain import models_page
+from faultline.runs import folders, oracle, progress, results, storage
+from faultline.runs.results import Result
+from faultline.runs.runner import References
+from faultline.runs.storage import RunFolder
+from faultline.runs.supervisor import Ended, RankServer
+from faultline.stacks import environments
+
+NAME = "models"  # where a cell's id has its failure
+LISTED = ROOT / "fixtures" / "models.toml"
+LORA = {"r": 8, "lora_alpha": 16.0, "lora_dropout": 0.0, "target_modules": "all-linear"}
+ADAPTED = "+lora"  # behind a model type, in the place of a variant
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model type of transformers (``qwen3``), the class that is trained, and the heading that it stands below."""
+
+    model_type: str
+    model_class: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which model types (patterns; all of fixtures/models.toml if empty), where, and on which stack."""
+
+    models: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    stack: str = TODAY
+    workers: int = 1
+    resume: bool = False
+
+
+def architectures() -> dict[str, Architecture]:
+    """The model types of fixtures/models.toml, in its order."""
+    kinds = tomlkit.parse(LISTED.read_text(encoding="utf-8")).unwrap()
+    return {name: Architecture(name, cls, kind) for kind, entries in kinds.items() for name, cls in entries.items()}
+
+
+def run(request: Request) -> int:
+    """Check every model type, print what differs, and write it down; exit code 1 if a difference has no known failure.
+
+    A model type that no batch can be made for, or that one process can't train, is listed with the reason.
+    """
+    cells = chosen(request)
+    environment = environments.chosen(request.stack, "")
+    folder, known = begun(request, cells, environment.versions)
+    have = {entry.cell for entry in known}
+    missing = [cell for cell in cells if cell not in have]
+    with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
+        checking = functools.partial(run_cell, targets(Path(configs)))
+        folders.measure(
+            missing, request.workers, folder, known, environment.python, checking, wrong=progress.UNLIKE_ALONE
+        )
+    folder.describe(finished=True)
+    return finish(folder)
+
+
+def finish(folder: RunFolder) -> int:
+    """Record a run and print its answer."""
+    entries = folder.results()
+    rows = [models_page.summary(architecture, lora, cells) for architecture, lora, cells in by_model(entries)]
+    models_page.record(rows, folder.info().asked or TODAY, [*architectures()])
+    print(models_page.rewrite())
+    trained = [row for row in rows if not row.refused]
+    new = [row for row in trained if any(not each.failure for each in row.differences)]
+    print(
+        f"{count(len(trained), 'model')} trained in {count(sum(len(row.outcomes) for row in trained), 'cell')},"
+        f" {len(rows) - len(trained)} refused; {len(new)} with a difference that is no known failure"
+    )
+    for row in new:
+        print(f"  {row.name}")
+    print(f"results: {folder.shown}/cells.jsonl")
+    return EXIT_UNEXPECTED if new else EXIT_AS_EXPECTED
+
+
+def by_model(entries: Collection[Result]) -> list[tuple[Architecture, bool, list[Result]]]:
+    """Results by model type and adapter, in the order of the list."""
+    every = architectures()
+    cells: dict[tuple[str, bool], list[Result]] = {}
+    for entry in entries:
+        name = entry.cell.variant.removesuffix(ADAPTED)
+        cells.setdefault((name, entry.cell.variant.endswith(ADAPTED)), []).append(entry)
+    return [(every[name], lora, cells[name, lora]) for name in every for lora in (False, True) if (name, lora) in cells]
+
+
+def chosen(request: Request) -> list[Cell]:
+    """The cells of a request; raises UsageError for a model type that the list doesn't have."""
+    every = architectures()
+    for name in request.models:
+        if name not in every:
+            raise unknown("model", name, [*every])
+    names = request.models or tuple(every)
+    usual = tuple(name for name in strategies.listed_as("USUAL") if strategies.distributed(name))
+    selection = replace(request.selection, strategy=request.selection.strategy or usual)
+    variants = tuple(Variant(f"{name}{adapter}") for name in names for adapter in ("", ADAPTED))
+    cells = select({NAME: Failure("", "", "", {}, variants, {}, name=NAME)}, selection)
+    if not cells:
+        raise UsageError("no cell matches all of these options")
+    return cells
+
+
+def begun(request: Request, cells: Sequence[Cell], versions: Mapping[str, str]) -> tuple[RunFolder, list[Result]]:
+    """The folder of a run and the results that it already has."""
+    if request.resume:
+        folder = storage.latest_run(kind=NAME)
+        return folder, folders.resumable(folder, cells, versions)
+    folder = storage.new_run(kind=NAME)
+    folder.describe(
+        request={"models": request.models},
+        cells=tuple(cell.id for cell in cells),
+        asked="" if request.stack == TODAY else request.stack,
+        stack=stack_name(versions),
+    )
+    return folder, []
+
+
+def targets(folder: Path) -> dict[str, Target]:
+    """What `check` is given for each model type, with and without an adapter: a config that names type and class.
+
+    The rest of it is what the type's config has by default.
+    """
+    made = {}
+    for each in architectures().values():
+        file = folder / each.model_type / "config.json"
+        file.parent.mkdir()
+        file.write_text(json.dumps({"model_type": each.model_type, "architectures": [each.model_class]}))
+        made[each.model_type] = Target(file, "", {})
+        made[each.model_type + ADAPTED] = Target(file, "", LORA)
+    return made
+
+
+def run_cell(models: Mapping[str, Target], server: RankServer, references: References, cell: Cell) -> Result:
+    """One cell of one model type; what one process can't build or train is `impossible`, with the reason."""
+    try:
+        return checked_cell.run(models[cell.variant], server, references, cell)
+    except TargetFailed as failed:
+        judged = oracle.Judgement(Outcome.IMPOSSIBLE, "", str(failed))
+        result = results.result(
+            cell, judged, Ended([]), server.versions, Expectation(Outcome.TRAINS), verdict="expected"
+        )
+        return replace(result, signature=models_page.REFUSED)

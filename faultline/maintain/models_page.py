@@ -1,0 +1,197 @@
+"""What `maintain models` measured: its record in observations/, and docs/models.md, which is made from that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from faultline import strategies
+from faultline.base.markdown import headed, put, row
+from faultline.base.packages import TODAY
+from faultline.base.paths import OBSERVATIONS, ROOT
+from faultline.base.text import count, cut, listing
+from faultline.catalogue.outcomes import Did
+from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.words import ordered, places
+from faultline.check import findings
+from faultline.report.run import ABSENT, SYMBOLS
+from faultline.runs.results import Result
+
+if TYPE_CHECKING:
+    from faultline.maintain.models import Architecture
+
+RECORD, PAGE = OBSERVATIONS / "models.jsonl", ROOT / "docs" / "models.md"
+REFUSED = "refused"  # the signature of what one process can't build or train
+LONGEST = 160  # characters of a reason
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What a model does otherwise than a single process, and in which cells; `failure` is the known failure, if any.
+
+    `text` is the error, or what is wrong with the numbers, and `example` the cell that it is from.
+    """
+
+    failure: str
+    did: str
+    where: str
+    text: str
+    example: str
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cells of a model type did on a stack; `outcomes` has them by ``strategy/checkpointing``.
+
+    `refused` is why one process can't train it. `not_fed` are the parts that the batch can't feed.
+    """
+
+    model: str
+    model_class: str
+    kind: str
+    lora: bool
+    stack: str = TODAY
+    transformers: str = ""
+    refused: str = ""
+    outcomes: dict[str, str] = {}
+    differences: tuple[Difference, ...] = ()
+    not_fed: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} with LoRA" if self.lora else self.model
+
+
+def summary(architecture: Architecture, lora: bool, entries: Sequence[Result]) -> Summary:
+    """The record of one model type from its results."""
+    refusal = next((result.detail for result in entries if result.signature == REFUSED), "")
+    ran = [] if refusal else entries
+    return Summary(
+        model=architecture.model_type,
+        model_class=architecture.model_class,
+        kind=architecture.kind,
+        lora=lora,
+        transformers=entries[0].stack.get("transformers", ""),
+        refused=refusal,
+        outcomes={f"{each.cell.strategy}/{each.cell.checkpointing}": each.outcome for each in ran},
+        differences=tuple(_differences(ran)),
+        not_fed=tuple(findings.facts_of(entries).not_fed),
+    )
+
+
+def _differences(entries: Sequence[Result]) -> Iterable[Difference]:
+    among = [result.cell for result in entries]
+    for group in findings.groups(entries):
+        failure = group.failure.name if group.failure else ""
+        for form in group.forms:
+            wrong = [result for result in form.results if not findings.fine(result)]
+            if wrong:
+                did = Did(wrong[0].outcome, form.signature or wrong[0].signature)
+                where = "; ".join(places([result.cell for result in wrong], among))
+                yield Difference(failure, str(did), where, cut(wrong[0].detail, LONGEST), wrong[0].cell.id)
+
+
+def read() -> list[Summary]:
+    """All records, those of today's stack first."""
+    lines = RECORD.read_bytes().splitlines() if RECORD.exists() else []
+    return [msgspec.json.decode(line, type=Summary) for line in lines]
+
+
+def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> None:
+    """Write what was measured on a stack, in the order of `models`; it replaces older records of the same there."""
+    fresh = {(each.model, each.lora): msgspec.structs.replace(each, stack=stack) for each in rows}
+    earlier = [each for each in read() if each.stack != stack or (each.model, each.lora) not in fresh]
+    earlier = [each for each in earlier if each.model in models]
+    order = {name: number for number, name in enumerate(models)}
+    every = sorted(
+        [*earlier, *fresh.values()], key=lambda each: (each.stack != TODAY, each.stack, order[each.model], each.lora)
+    )
+    RECORD.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in every))
+
+
+def rewrite() -> str:
+    """Rewrite the measured part of docs/models.md from the record, and report whether it changed."""
+    return put(PAGE, lambda: page(read()))
+
+
+def page(every: Sequence[Summary]) -> str:
+    """The measured part of docs/models.md."""
+    today = [each for each in every if each.stack == TODAY]
+    columns = ordered((key.partition("/")[0] for each in today for key in each.outcomes), strategies.names())
+    kinds = dict.fromkeys(each.kind for each in today)
+    types = {each.model for each in today}
+    fed = {each.model for each in today if not each.refused}
+    version = next((each.transformers for each in today), "")
+    parts = [
+        f"With transformers {version}: {len(fed)} of {count(len(types), 'model type')} trained, in"
+        f" {count(sum(len(each.outcomes) for each in today), 'cell')}."
+    ]
+    for kind in kinds:
+        rows = [_row(each, columns) for each in today if each.kind == kind and not each.refused]
+        if rows:
+            parts += [f"### {kind[0].upper()}{kind[1:]}", "\n".join(headed(("model", *columns), rows))]
+    parts += ["## What differs", *_listed_differences(today)]
+    if refused := [each for each in today if each.refused]:
+        lines = [f"- `{each.model}`{' with LoRA' if each.lora else ''}: {_shown(each.refused)}" for each in refused]
+        parts += ["## What could not be trained", "\n".join(lines)]
+    if unfed := [each for each in today if each.not_fed and not each.lora]:
+        lines = [f"- `{each.model}`: {_shown('; '.join(each.not_fed))}" for each in unfed]
+        parts += ["## Parts that the batch doesn't feed", "\n".join(lines)]
+    return "\n\n".join([*parts, *_since(every)])
+
+
+def _row(each: Summary, columns: Sequence[str]) -> str:
+    """A model's line: for each strategy a symbol for each checkpointing mode, in their order."""
+    symbols = ["".join(_symbol(each, strategy, mode) for mode in CHECKPOINTING) for strategy in columns]
+    return row(f"`{each.model}`{' + LoRA' if each.lora else ''}", *symbols)
+
+
+def _symbol(each: Summary, strategy: str, mode: str) -> str:
+    outcome = each.outcomes.get(f"{strategy}/{mode}")
+    return SYMBOLS[outcome] if outcome else ABSENT
+
+
+def _listed_differences(rows: Sequence[Summary]) -> list[str]:
+    """Each known failure with the models that show it, then what is in no catalogue."""
+    by_failure: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for each in rows:
+        for difference in each.differences:
+            key = (difference.failure, difference.did if difference.failure else _shown(difference.text))
+            by_failure.setdefault(key, {}).setdefault(difference.where, []).append(each.name)
+    if not by_failure:
+        return ["Nothing: every cell trains as a single process does."]
+    known, new = [], []
+    for (failure, did), by_place in sorted(by_failure.items()):
+        where = "; ".join(f"{place}: {listing(names)}" for place, names in by_place.items())
+        if failure:
+            known.append(f"- [{failure}](../repros/{failure}/README.md), {did}. {_shown(where, whole=True)}.")
+        else:
+            new.append(f"- {did} {_shown(where, whole=True)}.")
+    parts = ["### Known failures", "\n".join(known)] if known else []
+    return [*parts, *(["### Not in the catalogue", "\n".join(new)] if new else [])]
+
+
+def _since(every: Sequence[Summary]) -> list[str]:
+    """How older releases differ: what each model did there and does otherwise today."""
+    today = {(each.model, each.lora): each for each in every if each.stack == TODAY}
+    stacks = sorted({each.stack for each in every} - {TODAY})
+    parts = ["## On older releases"] if stacks else []
+    for stack in stacks:
+        rows = [each for each in every if each.stack == stack]
+        lines = []
+        for each in rows:
+            now = today.get((each.model, each.lora))
+            if now and each.refused and not now.refused:
+                lines.append(f"- `{each.model}`{' with LoRA' if each.lora else ''}: {_shown(each.refused)}")
+            elif now and (others := {key for key in each.outcomes if each.outcomes[key] != now.outcomes.get(key)}):
+                changes = [f"{key} {each.outcomes[key]}, today {now.outcomes.get(key, 'not run')}" for key in others]
+                lines.append(f"- `{each.model}`{' with LoRA' if each.lora else ''}: {'; '.join(sorted(changes))}")
+        version = next((each.transformers for each in rows), "")
+        parts += [f"### transformers {version}", "\n".join(lines) or f"The same for all {len(rows)} that were run."]
+    return parts
+
+
+def _shown(text: str, whole: bool = False) -> str:
+    """Text from a run as Markdown that nothing of it can break."""
+    words = text if whole else cut(text, LONGEST)
+    return words.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("`", "'")

@@ -1,0 +1,95 @@
+"""The rows of each rank of somebody's own batch, and the loss of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from faultline.base.errors import Refused
+from faultline.ranks.observer import Observer, tensors
+from faultline.scenario import mapped, to
+from faultline.strategies import ROWS, Setup
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A rank's rows of a step's batch; with `last`, no share of the same step comes behind it."""
+
+    rank: int
+    batch: Any
+    last: bool = True
+
+
+def of(batch: Any, world: int, number: int, rank: int, world_size: int) -> Rows:
+    """A rank's rows; in the reference, those of one rank after the other, as micro-batches."""
+    give = batch if callable(batch) else lambda step, rank, world: share(batch, rank, world)
+    step, rank = (number, rank) if world_size > 1 or world == 1 else divmod(number, world)
+    return Rows(rank, give(step, rank, world), rank == world - 1)
+
+
+def loss_of(
+    loss: Callable[..., Any],
+    observer: Observer,
+    setup: Setup,
+    shares: list[torch.Tensor] | None,
+    model: Any,
+    rows: Rows,
+) -> torch.Tensor:
+    """The loss of a rank's rows. Training on as many ranks takes the mean over `shares`, which a reference has."""
+    # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
+    dtype = next(model.parameters()).dtype
+    cast = dtype if dtype == torch.bfloat16 or observer.cast else None
+    observer.share = rows.rank
+    number = scalar(loss(model, to(rows.batch, setup.device, cast)))
+    if shares is None:
+        return number
+    shares.append(number)
+    if rows.last:
+        trainable(shares)
+        shares.clear()
+    # A rank whose rows reach nothing that is trained has no part in the step, and is no error of one process.
+    return number if number.requires_grad else number + torch.zeros((), requires_grad=True, device=number.device)
+
+
+def trainable(shares: Sequence[torch.Tensor]) -> None:
+    """Refuse a step of one process that nothing can be held against, by the losses of its shares."""
+    whole = torch.stack([part.detach() for part in shares]).mean()
+    if not any(part.requires_grad for part in shares):
+        raise Refused("the loss has no graph: no trainable parameter takes part in it, or it was detached")
+    if not whole.isfinite():
+        raise Refused(f"the loss is {whole.item()} in one process already, so there is nothing to compare")
+    if len(shares) > 1 and len({part.item() for part in shares}) == 1:
+        raise Refused("every rank's rows give the same loss: give rows that differ, or a mix-up can't be seen")
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words: an int, a float."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def share(batch: Any, rank: int, world_size: int) -> Any:
+    """A rank's rows of a batch, nested or not: of every tensor its part along dimension 0."""
+
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.ndim:
+            return tensor
+        if len(tensor) % world_size:
+            raise Refused(
+                f"the batch has a tensor {list(tensor.shape)}, which {world_size} ranks can't share by its rows;"
+                f" give {ROWS} rows, or a function batch(step, rank, world_size)"
+            )
+        return tensor.chunk(world_size)[rank]
+
+    if not any(True for _ in tensors(batch)):
+        raise Refused(f"the batch is {kind(batch)} without a tensor: give tensors, in dictionaries or lists")
+    return mapped(batch, part)
+
+
+def scalar(loss: Any) -> torch.Tensor:
+    """A loss, or the one of a model's output; raises Refused for what can't be trained on."""
+    number = loss if isinstance(loss, torch.Tensor) else getattr(loss, "loss", None)
+    if not isinstance(number, torch.Tensor) or number.numel() != 1:
+        raise Refused(f"the loss is {kind(loss)}, not a tensor with one number")
+    return number.reshape(())

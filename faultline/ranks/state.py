@@ -1,0 +1,176 @@
+"""What a model keeps beside what it trains: its buffers, and whatever its forward pass changes of itself."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from faultline.ranks.observer import local
+from faultline.scenario import Scenario
+from faultline.strategies import Tensors
+from faultline.strategies.shared import clean
+
+OF_TORCH = frozenset(vars(torch.nn.Module()))
+RANKS = 2  # by whose rows a scenario's buffers are told apart: the usual world size
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that a checkpoint has, each once, by the names that the bare model has for them."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for prefix, module in model.named_modules():
+        for name, tensor in module._buffers.items():
+            if tensor is not None and name not in module._non_persistent_buffers_set:
+                found.setdefault(id(tensor), (clean(f"{prefix}.{name}" if prefix else name), local(tensor.detach())))
+    return dict(found.values())
+
+
+def batch_statistics(model: torch.nn.Module) -> list[str]:
+    """The modules that normalise by the statistics of the rows that they are given, which are a rank's."""
+    return [
+        clean(name)
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm) and module.training
+    ]
+
+
+class Entry:
+    """What the buffers of a model held as its first forward pass since `expect` began, once they were broadcast."""
+
+    def __init__(self, model: torch.nn.Module, read: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+        self.held: Any = None
+        self._model, self._read, self._expected = model, read, False
+        if buffers(model):
+            model.register_forward_pre_hook(self._enter)
+
+    def expect(self) -> None:
+        self.held, self._expected = None, True
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        if self._expected:
+            self.held, self._expected = self._read(buffers(self._model)), False
+
+
+class Shares:
+    """What the ranks' shares of a step's rows leave behind in a model's buffers, in one process.
+
+    Each share begins with the state that rank 0's left in the step before. Where the shares are the reference's own
+    micro-batches they move that state once, not once each; else they are passed through beside the global batch.
+    """
+
+    def __init__(self, built: Scenario, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
+        self._model, self._count = built.model, built.shares
+        self._read = lambda: read(buffers(built.model))
+        self._before: Tensors = {}
+        self._start: Kept | None = None
+        self._first: Kept | None = None
+        self._left: list[Tensors] = []
+
+    def begin(self) -> None:
+        self._before, self._left = self._read(), []
+        self._start = Kept(self._model) if self._count or self._before else None
+
+    def ran(self) -> None:
+        """After a micro-batch's backward pass."""
+        if not self._count or not self._start:
+            return
+        self._left.append(self._read())
+        if len(self._left) == 1:
+            self._first = Kept(self._model)
+        if len(self._left) < self._count:
+            self._start.restore()
+        elif self._first:
+            self._first.restore()
+
+    def end(self, passes: Callable[[int, int], None]) -> list[Tensors]:
+        """The buffers that each rank's share leaves behind, if any moves; `passes(rank, world_size)` runs one's."""
+        after = self._read()
+        same = after.keys() == self._before.keys() and all(map(torch.equal, after.values(), self._before.values()))
+        if self._count or not self._start or same:
+            return self._left
+        now, first = Kept(self._model), self._first
+        for rank in range(RANKS):
+            self._start.restore()
+            if first:
+                first.restore()
+            passes(rank, RANKS)
+            self._left.append(self._read())
+            if not rank:
+                self._first = Kept(self._model, parameters=False)
+        now.restore()
+        return self._left
+
+
+class Kept:
+    """The state of a model at this moment, which `restore` puts back in place.
+
+    That is every parameter and buffer, and of a module's attributes numbers, texts, tensors, and containers of them.
+    """
+
+    def __init__(self, model: torch.nn.Module, parameters: bool = True) -> None:
+        every = model.parameters() if parameters else ()
+        self._parameters = [(p, local(p.data).clone()) for p in every if _there(p)]
+        self._modules = [
+            (module, {name: _copied(b) for name, b in module._buffers.items()}, dict(_attributes(module)))
+            for module in model.modules()
+        ]
+
+    def restore(self) -> None:
+        for parameter, value in self._parameters:
+            local(parameter.data).copy_(value)
+        for module, known, attributes in self._modules:
+            for name in [name for name in module._buffers if name not in known]:
+                del module._buffers[name]
+            module._buffers.update({name: _restored(value) for name, value in known.items()})
+            for name in [name for name, _ in _attributes(module) if name not in attributes]:
+                delattr(module, name)
+            for name, value in attributes.items():
+                vars(module)[name] = _restored(value)
+
+
+def _there(parameter: torch.nn.Parameter) -> bool:
+    return not torch.nn.parameter.is_lazy(parameter)
+
+
+def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if name not in OF_TORCH and isinstance(value, (*PLAIN, torch.Tensor, list, tuple, dict, set, deque)):
+            yield name, _copied(value)
+
+
+def _copied(value: Any) -> tuple[Any, Any]:
+    """An object and a copy of what it holds, as deep as containers go."""
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta:
+        return value, value.detach().clone()
+    if isinstance(value, dict):
+        return value, {key: _copied(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return value, [_copied(each) for each in value]
+    return value, set(value) if isinstance(value, set) else None
+
+
+def _restored(copied: tuple[Any, Any]) -> Any:
+    """The object, with what it held."""
+    value, held = copied
+    if isinstance(held, torch.Tensor):
+        if value.shape != held.shape:
+            value.data = held.clone()
+        elif not torch.equal(value, held):
+            value.data.copy_(held)
+    elif isinstance(value, dict):
+        entries = {key: _restored(each) for key, each in held.items()}
+        value.clear()
+        value.update(entries)
+    elif isinstance(value, list | deque):
+        parts = [_restored(each) for each in held]
+        value.clear()
+        value.extend(parts)
+    elif isinstance(value, tuple):
+        for each in held:
+            _restored(each)
+    elif isinstance(value, set):
+        value.clear()
+        value.update(held)
+    return value

@@ -1,0 +1,36 @@
+"""A life in two halves: trained and saved, then loaded by fresh ranks and trained on."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.ranks.job import Job
+from faultline.runs.oracle import Judgement
+from faultline.runs.supervisor import Ended, RankServer
+
+
+def in_two_halves(server: RankServer, job: Job, judge: Callable[[Ended, int], Judgement]) -> tuple[Ended, Judgement]:
+    """Train half of a life and save; if that trains, have fresh ranks load and train on."""
+    with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
+        first = server.run(replace(job, checkpoint="", half=1, state=folder))
+        judged = judge(first, 1)
+        if judged.outcome is not Outcome.TRAINS:
+            return first, judged
+        second = server.run(replace(job, checkpoint="", half=2, state=folder))
+    return second, resumed(judge(second, 2), first, second)
+
+
+def resumed(after: Judgement, first: Ended, second: Ended) -> Judgement:
+    """What a second half shows of the checkpoint that it began with, where the first half trained."""
+    if after.outcome is Outcome.DIVERGES:
+        return replace(after, signature=Signature.RESUMED_DIFFERS, detail=f"after resuming: {after.detail}")
+    lost = [
+        number
+        for number, (one, other) in enumerate(zip(first.ranks, second.ranks, strict=False))
+        if one.evidence.get("random_state") != other.evidence.get("random_state")
+    ]
+    if after.outcome is Outcome.TRAINS and lost:
+        detail = f"after resuming: the random state of rank {' and '.join(map(str, lost))} is another one"
+        return replace(after, outcome=Outcome.DIVERGES, signature=Signature.RESUMED_DIFFERS, detail=detail)
+    return after

@@ -1,0 +1,130 @@
+"""`maintain models`: what a run of many model types records, and the page that is made from it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from faultline.base.errors import TargetFailed, UsageError
+from faultline.base.markdown import row
+from faultline.catalogue.outcomes import Did
+from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection
+from faultline.maintain import models, models_page
+from faultline.maintain.models_page import Difference, Summary
+from tests.support import entries
+
+QWEN = models.Architecture("qwen2", "Qwen2ForCausalLM", "causal language models")
+
+
+def cell(variant="qwen2", strategy="ddp", mode="off"):
+    return Cell.parse(f"models/{variant}/{strategy}/{mode}/fp32/w2/cpu")
+
+
+def summary(model="qwen2", **changes):
+    return Summary(
+        **{"model": model, "model_class": "Model", "kind": "causal language models", "lora": False} | changes
+    )
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The record and the page in a folder of the test's own."""
+    monkeypatch.setattr(models_page, "RECORD", tmp_path / "models.jsonl")
+    monkeypatch.setattr(models_page, "PAGE", tmp_path / "models.md")
+    return tmp_path
+
+
+def test_a_model_that_cannot_be_trained_is_listed_with_the_reason():
+    """Breaks when a model without a batch counts as one that trains everywhere."""
+
+    def refuse(*_):
+        raise TargetFailed("no batch could be made", "")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models.checked_cell, "run", refuse)
+        result = models.run_cell({"qwen2": None}, SimpleNamespace(versions={}), None, cell())
+    made = models_page.summary(QWEN, lora=False, entries=[result])
+    assert (result.outcome, made.refused, made.outcomes) == ("impossible", "no batch could be made", {})
+    assert "0 of 1 model type trained" in models_page.page([made])
+    assert "- `qwen2`: no batch could be made" in models_page.page([made])
+
+
+def test_a_difference_has_its_known_failure_and_its_place():
+    """Breaks when a known failure is listed as a new one, or as one of all strategies."""
+    wrong = entries.entry(cell(strategy="fsdp2", mode="reentrant"), "diverges", signature="unmoved", detail="moves not")
+    cells = [entries.entry(cell(), "trains"), wrong]
+    made = models_page.summary(QWEN, lora=False, entries=cells)
+    [difference] = made.differences
+    assert (difference.failure, difference.did, difference.text) == ("", str(Did("diverges", "unmoved")), "moves not")
+    assert difference.where == "fsdp2 (reentrant)" and difference.example == wrong.cell.id
+    assert made.outcomes == {"ddp/off": "trains", "fsdp2/reentrant": "diverges"}
+
+
+def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
+    """Breaks when a symbol stands in another mode's place, or a cell that was not run looks like one that trains."""
+    known = Difference("zero_double_reduction", "raises (reduced-twice)", "zero2, reentrant", "reduced", "an id")
+    new = Difference("", "diverges (differs)", "fsdp2", "gradient of a_b*c differs <b>", "an id")
+    outcomes = {
+        "ddp/off": "trains",
+        "zero2/off": "trains",
+        "zero2/reentrant": "raises",
+        "zero2/non-reentrant": "trains",
+    }
+    text = models_page.page([summary(outcomes=outcomes, differences=(known, new), transformers="5.23.0")])
+    assert row("`qwen2`", "✓··", "✓✗✓") in text.splitlines()
+    assert "[zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice)." in text
+    assert "### Not in the catalogue\n\n- gradient of a\\_b\\*c differs &lt;b> fsdp2: qwen2." in text
+
+
+def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
+    """Breaks when a run of one model loses what was measured of the others, or on another stack."""
+    order = ["qwen2", "llama"]
+    models_page.record([summary("llama", outcomes={"ddp/off": "raises"}), summary()], "today", order)
+    models_page.record([summary("llama", outcomes={"ddp/off": "trains"})], "transformers==4.57.1", order)
+    models_page.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", order)
+    records = [(each.stack, each.model, each.outcomes) for each in models_page.read()]
+    assert records == [
+        ("today", "qwen2", {}),
+        ("today", "llama", {"ddp/off": "hangs"}),
+        ("transformers==4.57.1", "llama", {"ddp/off": "trains"}),
+    ]
+
+
+def test_an_older_release_is_held_against_today():
+    """Breaks when the page doesn't say since when a model trains."""
+    old = summary(
+        stack="transformers==4.57.1", transformers="4.57.1", outcomes={"ddp/off": "trains", "zero3/off": "raises"}
+    )
+    text = models_page.page([summary(outcomes={"ddp/off": "trains", "zero3/off": "trains"}), old])
+    assert "### transformers 4.57.1\n\n- `qwen2`: zero3/off raises, today trains" in text
+
+
+def test_an_unknown_model_type_is_answered_with_the_nearest():
+    with pytest.raises(UsageError, match="qwen2"):
+        models.chosen(models.Request(models=("qwen_2",)))
+
+
+def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_adapter():
+    """Breaks when a model type is listed and not run."""
+    cells = models.chosen(models.Request())
+    assert {each.variant for each in cells} == {
+        f"{name}{adapter}" for name in models.architectures() for adapter in ("", models.ADAPTED)
+    }
+    assert {each.strategy for each in cells} == {"ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"}
+    narrowed = models.chosen(models.Request(models=("qwen2",), selection=Selection(strategy=("ddp",))))
+    assert {each.strategy for each in narrowed} == {"ddp"}
+
+
+def test_the_committed_page_says_what_the_record_says():
+    page = models_page.PAGE.read_text(encoding="utf-8")
+    assert models_page.page(models_page.read()) in page, "faultline maintain models"
+    assert {each.model for each in models_page.read()} <= {*models.architectures()}
+
+
+@pytest.mark.slow
+def test_a_model_type_is_run_for_real(files, asked):
+    """Breaks when the tiny form of a config, or its batch, no longer trains."""
+    models_page.PAGE.write_text("# Models\n\n<!-- measured: begin -->\n\n<!-- measured: end -->\n")
+    code, out, _ = asked("maintain", "models", "qwen2", "--strategy", "ddp", "--checkpointing", "off")
+    assert code == 0 and "2 models trained in 2 cells, 0 refused; 0 with a difference" in out
+    assert [each.outcomes for each in models_page.read()] == [{"ddp/off": "trains"}] * 2
