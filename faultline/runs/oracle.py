@@ -205,8 +205,9 @@ def evidence_doubts(cell: Cell, reports: Sequence[Report], half: int = 0) -> lis
         micro_batches = shown.get("micro_batches", 0)
         if micro_batches and len(report.losses) != steps * micro_batches:
             doubts.append(who + f"{len(report.losses)} losses of {steps} steps of {micro_batches} micro-batches")
-        # Where no weight moved there may have been no gradient to read.
-        moved = any(float(error) != 1 for step in report.steps for error in (step.weights or {}).values())
+        # Until a weight moves there may have been no gradient to read.
+        unread = [step for step in report.steps if step.gradients is None]
+        moved = any(float(error) != 1 for step in unread for error in (step.weights or {}).values())
         wanted = ["gradients", "weights"] if shown.get("gradients_remain") and moved else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
     # Where a trainer made the rows, losses show them, if they are numbers; else one may be the mean over the ranks.
