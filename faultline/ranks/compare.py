@@ -31,7 +31,7 @@ class Trace:
     """
 
     initial: Tensors = field(default_factory=dict)
-    gradients: list[Tensors] = field(default_factory=list)
+    gradients: list[Tensors | None] = field(default_factory=list)
     weights: list[Tensors] = field(default_factory=list)
     outputs: list[Tensors] = field(default_factory=list)
     held: Tensors = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Trace:
     shares: list[list[Tensors]] = field(default_factory=list)
 
     def add(self, gradients: Tensors | None, weights: Tensors, outputs: Tensors | None = None) -> None:
-        self.gradients.append(copy(gradients or {}))
+        self.gradients.append(None if gradients is None else copy(gradients))
         self.weights.append(copy(weights))
         self.outputs.append(copy(outputs or {}))
 
@@ -132,7 +132,7 @@ def compare(
     it is above the tolerance and the difference is more than rounding explains;
     what rounding does explain is in `rounding`, with how many times the noise it
     is. A weight can't show a movement below its own last place, so that much is
-    rounding whatever the noise is. Gradients that were not read are not compared.
+    rounding whatever the noise is. Gradients that were not read (None) are not compared.
     A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
     observed: those that are bad, in the order of their calls. `factors` are there where the first step is wrong.
     `buffers` are those that are bad, held against what this rank's rows leave behind (see `truth`).
@@ -143,8 +143,8 @@ def compare(
     for index in range(len(trace.weights)):
         step = Step()
         sides = {"weights": [movement(run, at + index) for run, at in runs]}
-        if trace.gradients[index]:
-            sides["gradients"] = [run.gradients[at + index] for run, at in runs]
+        if trace.gradients[index] is not None:
+            sides["gradients"] = [run.gradients[at + index] or {} for run, at in runs]
             step.gradients = _errors(step, "gradients", sides["gradients"], precision, {})
         step.weights = _errors(step, "weights", sides["weights"], precision, size)
         bad = {name.partition(":")[0] for name in step.bad} if not index else set()

@@ -239,7 +239,7 @@ def record(run: Run, file: Path) -> None:
         traces.append(compare.Trace())
         _train(replace(run, setup=setup, inject=change, trace=traces[-1]))
     if report.facts:
-        noise = compare.distance(*(trace.gradients[0] for trace in traces))
+        noise = compare.distance(*(trace.gradients[0] or {} for trace in traces))
         report.facts = replace(report.facts, checkpointing=report.evidence["checkpointing_seen"], noise=noise)
     if doubts := strategies.family("single").doubts({}, report.evidence):
         raise RuntimeError(f"not a run in one process: {'; '.join(doubts)}")
