@@ -30,7 +30,7 @@ def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> 
         within = [each for each in known if len(plainly[each]) > 2 and plainly[each] in wanted]
         if some := begins or has or within:
             return some[:MOST]
-    if slips := [each for each in known if slip(name, [each])]:
+    if len(wanted) >= SHORTEST and (slips := [each for each in known if slip(name, [each])]):
         return slips[:MOST]
     return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF)
 

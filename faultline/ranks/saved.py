@@ -24,8 +24,8 @@ def save(run: Run, trained: Any, tied: list[list[str]]) -> None:
     """On every rank: have the failure's `save` write what it writes, and rank 0 the live weights beside it."""
     folder = Path(run.checkpoint)
     if run.setup.rank == 0:
-        kept = run.trace.buffers[-1] if run.trace.buffers else {}
-        compare.write((run.trace.weights[-1] | kept, tied), folder / LIVE)
+        buffers = run.trace.buffers[-1] if run.trace.buffers else {}
+        compare.write((run.trace.weights[-1] | buffers, tied), folder / LIVE)
     run.inject.save(lambda: run.module.save(run.variant, trained, folder / SAVED), folder / SAVED, run.setup)
     run.report.evidence["saved"] = True
 

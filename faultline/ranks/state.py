@@ -19,12 +19,12 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 def buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that a checkpoint has, each once, by the names that the bare model has for them."""
-    found: dict[int, tuple[str, torch.Tensor]] = {}
+    by_place: dict[int, tuple[str, torch.Tensor]] = {}
     for prefix, module in model.named_modules():
         for name, tensor in module._buffers.items():
             if tensor is not None and name not in module._non_persistent_buffers_set:
-                found.setdefault(id(tensor), (clean(f"{prefix}.{name}" if prefix else name), local(tensor.detach())))
-    return dict(found.values())
+                by_place.setdefault(id(tensor), (clean(f"{prefix}.{name}" if prefix else name), local(tensor.detach())))
+    return dict(by_place.values())
 
 
 def batch_statistics(model: torch.nn.Module) -> list[str]:

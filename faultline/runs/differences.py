@@ -22,12 +22,12 @@ def finding(cell: Cell, reports: Sequence[Report], order: Sequence[str] = ()) ->
 
 def buffers_apart(reports: Sequence[Report]) -> dict[str, int]:
     """The buffers of which ranks hold different values as a step's forward pass begins, with the first such step."""
-    found: dict[str, int] = {}
+    since: dict[str, int] = {}
     for number, entered in enumerate(zip(*(report.entered for report in reports), strict=False), 1):
         for name in dict.fromkeys(name for rank in entered for name in rank):
             if len({rank.get(name) for rank in entered}) > 1:
-                found.setdefault(name, number)
-    return found
+                since.setdefault(name, number)
+    return since
 
 
 def never_moved(report: Report) -> set[str]:

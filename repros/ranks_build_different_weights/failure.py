@@ -71,11 +71,11 @@ def scenario(remedy, setup):
         return sgd(wrapped)
 
     def same_everywhere(wrapped, batch):
-        mine = torch.stack([tensor.double().sum() for tensor in whole.values()])
-        sums = [torch.empty_like(mine) for _ in range(setup.world_size)]
+        local = torch.stack([tensor.double().sum() for tensor in whole.values()])
+        sums = [torch.empty_like(local) for _ in range(setup.world_size)]
         if several:
-            distributed.all_gather(sums, mine)
-        if several and any(not torch.equal(each, mine) for each in sums):
+            distributed.all_gather(sums, local)
+        if several and any(not torch.equal(each, local) for each in sums):
             raise CheckFailed("the ranks start with different weights")
 
     optimizer = from_rank_0 if remedy == "from_rank_0" else None

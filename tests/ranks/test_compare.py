@@ -283,7 +283,7 @@ def test_a_run_that_is_a_multiple_of_its_reference_says_of_what():
     assert of(a=[0.0, 0.0], b=[[0.0]]) is None
 
 
-def kept(*values, shares=()):
+def with_buffers(*values, shares=()):
     """A run whose buffer starts at zero and infinity, and holds these after each step; of shares, those of each."""
     start = torch.tensor([0.0, float("-inf")])
     run = a_run(0)
@@ -299,18 +299,18 @@ def kept(*values, shares=()):
 )
 def test_a_buffer_is_held_against_what_a_ranks_own_rows_leave(rank, right, twice):
     """Breaks when a rank's buffers are held against another's rows, or when infinities count as a difference."""
-    reference = kept(3.0, 4.0, 5.0, shares=((1.0, 2.0, 3.0), (5.0, 6.0, 7.0)))
+    reference = with_buffers(3.0, 4.0, 5.0, shares=((1.0, 2.0, 3.0), (5.0, 6.0, 7.0)))
     for values, bad in ((right, False), (twice, True)):
-        steps = compare.compare(kept(*values), reference, reference, "fp32", rank, 2)
+        steps = compare.compare(with_buffers(*values), reference, reference, "fp32", rank, 2)
         assert [bool(step.buffers) for step in steps] == [bad] * STEPS
-    other = compare.compare(kept(*right), reference, reference, "fp32", rank, 4)
+    other = compare.compare(with_buffers(*right), reference, reference, "fp32", rank, 4)
     assert not any(step.buffers for step in other), "what depends on rows has no truth at another world size"
 
 
 def test_a_count_is_known_without_shares():
     """Breaks when trainers' counters are left out with what depends on rows."""
-    reference = kept(1.0, 2.0, 3.0)
-    steps = compare.compare(kept(2.0, 4.0, 6.0), reference, reference, "fp32", 0, 2)
+    reference = with_buffers(1.0, 2.0, 3.0)
+    steps = compare.compare(with_buffers(2.0, 4.0, 6.0), reference, reference, "fp32", 0, 2)
     assert all(step.buffers for step in steps)
-    moving = kept(0.5, 0.7, 0.9)
-    assert not any(step.buffers for step in compare.compare(kept(0.1, 0.2, 0.3), moving, moving, "fp32", 0, 2))
+    moving = with_buffers(0.5, 0.7, 0.9)
+    assert not any(step.buffers for step in compare.compare(with_buffers(0.1, 0.2, 0.3), moving, moving, "fp32", 0, 2))
