@@ -37,10 +37,12 @@ def write_line(console: Console, text: str | Text = "", style: str = "") -> None
 
 
 def write_beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:
-    """A name of so many characters, and a text wrapped beside it, in no word."""
-    wrapped = textwrap.wrap(
-        one_line(text), max(console.width - width - 2, 20), break_on_hyphens=False, break_long_words=False
-    )
+    """A name of so many characters, and a text beside it, which only a terminal has wrapped, and in no word."""
+    room = max(console.width - width - 2, 20)
+    line = one_line(text)
+    wrapped = [line] if line else []
+    if console.is_terminal:
+        wrapped = textwrap.wrap(line, room, break_on_hyphens=False, break_long_words=False)
     for number, line in enumerate(wrapped):
         write_line(console, Text("  ").append(f"{'' if number else name:<{width}}", style).append(line))
 

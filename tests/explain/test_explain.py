@@ -87,8 +87,10 @@ def test_a_failure_is_answered_with_its_cause_and_the_next_command(asked):
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_word_is_broken_at_any_width(asked, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
+    for name, value in {"COLUMNS": str(width), "TTY_COMPATIBLE": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
     code, out, _ = asked("explain")
+    out = re.sub(r"\x1b\[[0-9;]*m", "", out)
     listed = {word for line in out.splitlines() for word in re.split(r", ?| {2,}", line)}
     assert code == 0 and {*strategies.names(), *Outcome, *Signature} <= listed
     assert max(map(len, out.splitlines())) <= width

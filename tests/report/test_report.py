@@ -333,6 +333,12 @@ def test_a_failure_is_shown_with_its_cause_first_and_patterns_only_if_asked():
     assert "torn: torn [a-z]+" in shown(report_failure.show, FAILURE, STORY, fates, "", True)
 
 
+def test_a_failure_in_a_file_is_not_broken_at_a_width():
+    """Breaks when what is piped has a remedy's count on two lines, which no program and no search finds."""
+    remedy = fate("a", "verified", 12, 12, "trains under ddp, ddp-find-unused, zero2-small and fsdp1-no-shard, " * 2)
+    assert "[12 of 12 cells" in shown(report_failure.show, FAILURE, STORY, [remedy], "with torch 2")
+
+
 def test_what_no_cell_could_tell_is_no_verdict_and_what_was_refuted_is_no_help():
     fates = [fate("a", "refuted", 0, 2), fate("b", "untested", 0, 0)]
     text = shown(report_failure.show, FAILURE, {}, fates, "")
