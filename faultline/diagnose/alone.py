@@ -10,6 +10,7 @@ from faultline.diagnose.lines import Line
 from faultline.observations import several, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
+LONGEST = 4_000  # characters of a line: what somebody pastes of a message is shorter
 WRAPPED = 3  # lines into which a terminal or a mail may have broken the words
 
 
@@ -31,8 +32,8 @@ class Alone:
         if not self.open:
             return
         self._count += 1
-        self._last.append(line.text.strip())
-        for text in (line.text, " ".join(self._last)):
+        self._last.append(line.text[:LONGEST].strip())
+        for text in (line.text[:LONGEST], " ".join(self._last)):
             if typed(text) is not None and not is_victim(text):
                 self._first, self._text = line, text.strip()
                 return
