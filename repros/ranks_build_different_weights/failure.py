@@ -20,16 +20,12 @@ FAILURE = Failure(
         *variants("seeded_late checked", strategies=("fsdp1-full", "fsdp2")),
         *variants("from_rank_0", strategies=("fsdp2*",)),
         *variants("seeded", trainer="sft", strategies=SOME),
-        *variants("synced", trainer="sft", strategies=("fsdp1-full",)),
     ),
     claims={
         "https://github.com/pytorch/torchtitan/issues/166": helps(
             "seed torch before the model is built", remedy="seeded"
         ),
         OPEN_LM: helps("seed torch right before the model is wrapped", "broken/fsdp*", remedy="seeded_late"),
-        "https://github.com/mosaicml/llm-foundry/pull/830": helps(
-            "`sync_module_states=True`", "sft-broken/fsdp1*", remedy="synced"
-        ),
         ACCELERATE: trains("`sync_module_states` is redundant with FSDP2", "sft-broken/fsdp2"),
         "https://github.com/hiyouga/LlamaFactory/pull/10264": helps(
             "`set_model_state_dict` with `broadcast_from_rank0=True`", "broken/fsdp2*", remedy="from_rank_0"
@@ -84,11 +80,7 @@ def scenario(remedy, setup):
 
 
 def trainer(variant, arguments, setup):
-    from tiny_models.kit import Impossible, add_lora, qwen2, sft_trainer
+    from tiny_models.kit import add_lora, qwen2, sft_trainer
 
     seed = 1 if variant.remedy == "seeded" else 1 + setup.rank
-    if variant.remedy == "synced":
-        if setup.device.type == "cpu":
-            raise Impossible("FSDP1 broadcasts only what is on a GPU")
-        arguments = {**arguments, "fsdp_config": {**arguments["fsdp_config"], "sync_module_states": True}}
     return sft_trainer(add_lora(qwen2(), seed=seed), arguments)
