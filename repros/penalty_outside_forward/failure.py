@@ -21,7 +21,6 @@ FAILURE = Failure(
         "sharded-again": r"gradient at index \d+ - got \[[1-9][\d, ]*\] but expected shape compatible with \[\d"
         r"|size of tensor a \([1-9]\d*\) must match the size of tensor b \(0\)",
     },
-    also_raises=("freed-before-backward",),  # as LOMO's report has it
     variants=(
         Variant("early_broken", "", SOME, text="a penalty that is computed before the forward pass"),
         Variant("orthogonal_broken", "", SOME, text="the penalty is how far W W^T is from the identity"),
