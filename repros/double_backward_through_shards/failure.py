@@ -8,7 +8,7 @@ APPROXIMATED = "https://arxiv.org/abs/2501.08316"
 
 FAILURE = Failure(
     title="A gradient penalty needs weights that were put away after the first backward",
-    first_seen="plain torch with `fully_shard` and `torch.autograd.grad(..., create_graph=True)`",
+    first_seen="plain torch with `fully_shard` and `create_graph=True`",
     since="ZeRO-3 (2021), FSDP1 (2022) and fully_shard (2024)",
     until="not fixed: engines release weights and reduce gradients once in a backward pass, and count on only one",
     upstream="pytorch/pytorch",
