@@ -13,6 +13,7 @@ FAILURE = Failure(
     since="torch's first releases with FSDP1 (2022) and fully_shard (2024)",
     until="not fixed: FSDP1 gives all ranks the same weights if it is asked to, and `fully_shard` can't be asked",
     checkpointing=("off",),  # which has no part in how training starts
+    errors={"check": r"the ranks start with different weights"},
     variants=(
         Variant("head_broken", "", FSDP, text="only the head is drawn by each rank, as a new one is"),
         Variant("broken", "sft", SOME, text="a new adapter is drawn by each rank"),
