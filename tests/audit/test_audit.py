@@ -73,7 +73,11 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
     """Breaks when the record's own setting, in files as people have them, isn't the surest answer."""
     code, out, errors = asked("audit", project(tmp_path))
     assert code == 1 and not errors
-    assert out.index("1 certain match") < out.index("grpo_lora_no_grad") < out.index(f"1 of {len(FAILURES)} failures certain")
+    assert (
+        out.index("1 certain match")
+        < out.index("grpo_lora_no_grad")
+        < out.index(f"1 of {len(FAILURES)} failures certain")
+    )
     holds = ("adapter: yes (grpo.yaml:4)", "trl: ==0.15.2 (requirements.txt:3)")
     measured_on = (
         "measured not on today's releases; raises (no-grad-fn) on 1 of 21 monthly stacks (last 2025-03-01), and on"
