@@ -132,6 +132,7 @@ def page(every: Sequence[Summary]) -> str:
         f"With transformers {version}: {len(fed)} of {count(len(types), 'model type')} trained, in"
         f" {count(sum(len(each.outcomes) for each in today), 'cell')}."
     ]
+    parts += ["## By kind"] if fed else []
     for kind in kinds:
         rows = [_row(each, columns) for each in today if each.kind == kind and not each.refused]
         if rows:
