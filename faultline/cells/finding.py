@@ -97,7 +97,8 @@ def where(difference: Difference) -> str:
     return f"step {difference.step}, {what}, {off}, on rank {difference.rank}"
 
 
-def some(names: Sequence[str], count: int) -> str:
-    """The first names, and how many more there are."""
+def some(names: Sequence[str], count: int = 0) -> str:
+    """The first names, and how many more there are of `count`, or of the names."""
+    count = count or len(names)
     shown = ", ".join(map(one_line, names[:SHOWN]))
     return f"{shown} and {count - SHOWN} more" if count > SHOWN else shown

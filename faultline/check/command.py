@@ -81,8 +81,7 @@ def answer(request: Request) -> CheckResult:
     folder, known = begun(request, asked, cells)
 
     def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
-        have = {entry.cell for entry in known}
-        missing = [cell for cell in wanted if cell not in have]
+        missing = folders.without(wanted, known)
         run = functools.partial(checked_cell.run, target)
         folders.measure(missing, request.workers, folder, known, python, run, wrong=progress.UNLIKE_ALONE)
         return {entry.cell: entry for entry in folder.results()}

@@ -3,19 +3,14 @@
 from collections.abc import Sequence
 
 from faultline import strategies
-from faultline.base.text import here, one_line
+from faultline.base.text import here
 from faultline.catalogue.outcomes import Signature
+from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group, as_silent, fine
 from faultline.runs.results import Result
 
-SHOWN = 3  # names of each kind
 FEW = 5  # failures that do the same: of more, nobody learns anything
-
-
-def named_few(names: Sequence[str]) -> str:
-    shown = ", ".join(map(one_line, names[:SHOWN]))
-    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
 
 
 def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
@@ -33,7 +28,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     lines += involved(group)
     names = [failure.name for failure in as_silent(group.forms[0].results[0])]
     if 0 < len(names) <= FEW:
-        lines.append(f"known to do the same there: {named_few(names)}")
+        lines.append(f"known to do the same there: {some(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
     for signature in dict.fromkeys(form.results[0].signature for form in group.forms):
         lines.append(f"what {signature} means: {here(f'faultline explain {signature}')}")
@@ -49,7 +44,7 @@ def involved(group: Group) -> list[str]:
             if result.finding.first:
                 modules.setdefault(result.finding.first.module)
     named = [name for name in modules if name]
-    return [f"a smaller model shows it if it keeps {named_few(named)}"] if named else []
+    return [f"a smaller model shows it if it keeps {some(named)}"] if named else []
 
 
 def same_start(group: Group) -> list[str]:

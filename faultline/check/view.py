@@ -11,7 +11,7 @@ from faultline.base.packages import stack_name
 from faultline.base.text import cut, here, one_line, plain
 from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
-from faultline.cells.finding import where
+from faultline.cells.finding import some, where
 from faultline.cells.words import places
 from faultline.check.findings import (
     COMPARED,
@@ -27,7 +27,7 @@ from faultline.check.findings import (
     ran,
     worst,
 )
-from faultline.check.next_steps import named_few, next_steps
+from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
 from faultline.ranks.report import Facts
@@ -115,7 +115,7 @@ def verdict(results: Sequence[Result]) -> str:
     )
     answer = f"{who} like a single process: every gradient and weight agrees."
     if never := cut_off(facts_of(results)):
-        answer += f" But {named_few(never)} never move, not even in a single process."
+        answer += f" But {some(never)} never move, not even in a single process."
     return answer
 
 
@@ -148,10 +148,10 @@ def remarks(facts: Facts) -> list[str]:
         ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
     )
-    lines = [f"{named_few(names)}: {text}" for names, text in follows if names]
+    lines = [f"{some(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
-        lines.insert(0, f"{named_few(still)}: these adapters never move, not even in a single process")
+        lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
     if facts.checkpointing != "off":
         lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
     if facts.cast:
@@ -201,9 +201,7 @@ def _form(console: Console, form: Form, results: Sequence[Result]) -> None:
     head = Text(f"{symbol} {named(one.outcome, form.signature or one.signature)}", style=style)
     write_line(console, head.append(f"  {_where(form.results, results)}", "default"))
     if fine(one):
-        write_line(
-            console, f"  as in a single process, where these never move: {named_few(cut_off(one.checked.facts))}"
-        )
+        write_line(console, f"  as in a single process, where these never move: {some(cut_off(one.checked.facts))}")
         return
     write_line(console, f"  {cut(one.detail, DETAIL)}")
     if one.outcome == "raises" and (ranks := raising(one)):

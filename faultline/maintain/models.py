@@ -3,7 +3,7 @@
 import functools
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import tomlkit
 
 from faultline import strategies
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, TargetFailed, UsageError, unknown
-from faultline.base.packages import TODAY, stack_name
+from faultline.base.packages import TODAY
 from faultline.base.paths import ROOT
 from faultline.base.text import count
 from faultline.catalogue import Failure, Variant
@@ -23,7 +23,7 @@ from faultline.check import cell as checked_cell
 from faultline.check.target import Target
 from faultline.maintain import models_page
 from faultline.maintain.models_page import Architecture
-from faultline.runs import folders, oracle, progress, results, storage
+from faultline.runs import folders, oracle, progress, results
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
@@ -38,7 +38,7 @@ ADAPTED = "+lora"  # behind a model type, in the place of a variant
 
 @dataclass(frozen=True)
 class Request:
-    """Which model types (patterns; all of fixtures/models.toml if empty), where, and on which stack."""
+    """Which model types (all of fixtures/models.toml if empty), where, and on which stack."""
 
     models: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
@@ -60,9 +60,10 @@ def run(request: Request) -> int:
     """
     cells = chosen(request)
     environment = environments.chosen(request.stack, "")
-    folder, known = begun(request, cells, environment.versions)
-    have = {entry.cell for entry in known}
-    missing = [cell for cell in cells if cell not in have]
+    asked = "" if request.stack == TODAY else request.stack
+    models = {"models": request.models}
+    folder, known = folders.begun(NAME, cells, environment.versions, models, asked, request.resume)
+    missing = folders.without(cells, known)
     with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
         checking = functools.partial(run_cell, targets(Path(configs)))
         folders.measure(
@@ -116,21 +117,6 @@ def chosen(request: Request) -> list[Cell]:
     return cells
 
 
-def begun(request: Request, cells: Sequence[Cell], versions: Mapping[str, str]) -> tuple[RunFolder, list[Result]]:
-    """The folder of a run and the results that it already has."""
-    if request.resume:
-        folder = storage.latest_run(kind=NAME)
-        return folder, folders.resumable(folder, cells, versions)
-    folder = storage.new_run(kind=NAME)
-    folder.describe(
-        request={"models": request.models},
-        cells=tuple(cell.id for cell in cells),
-        asked="" if request.stack == TODAY else request.stack,
-        stack=stack_name(versions),
-    )
-    return folder, []
-
-
 def targets(folder: Path) -> dict[str, Target]:
     """What `check` is given for each model type, with and without an adapter: a config that names type and class.
 
@@ -151,8 +137,5 @@ def run_cell(models: Mapping[str, Target], server: RankServer, references: Refer
     try:
         return checked_cell.run(models[cell.variant], server, references, cell)
     except TargetFailed as failed:
-        judged = oracle.Judgement(Outcome.IMPOSSIBLE, "", str(failed))
-        result = results.result(
-            cell, judged, Ended([]), server.versions, Expectation(Outcome.TRAINS), verdict="expected"
-        )
-        return replace(result, signature=models_page.REFUSED)
+        judged = oracle.Judgement(Outcome.IMPOSSIBLE, models_page.REFUSED, str(failed))
+        return results.result(cell, judged, Ended([]), server.versions, Expectation(Outcome.TRAINS), "expected")

@@ -100,8 +100,7 @@ def run(request: Request) -> int:
         folder, had = storage.new_run(kind=KIND), []
         asked = {"healthy": request.healthy, "faulty": request.faulty, "seed": request.seed}
         folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
-    done = {entry.cell for entry in had}
-    left = [cell for cell in cells if cell not in done]
+    left = folders.without(cells, had)
     try:
         with tempfile.TemporaryDirectory(prefix="faultline-") as programs:
             go = runs(cases, Path(programs))

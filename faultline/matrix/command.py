@@ -20,7 +20,6 @@ from faultline.runs.devices import runnable
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
-from faultline.stacks.environments import Environment
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,17 @@ def run(request: RunRequest) -> int:
     whole = chosen(request)
     cells = shards.part(whole, request.shard) if request.shard else whole
     environment = environments.chosen(request.stack, request.python)
-    folder, known = begun(request, cells, environment)
+    kind = "run" if request.stack == TODAY and not request.python else "stack"
+    asked = "" if request.stack == TODAY else request.stack
+    selection = vars(request.selection)
+    folder, known = folders.begun(kind, cells, environment.versions, selection, asked, request.resume)
     if request.shard:
         folder.describe(whole=tuple(cell.id for cell in whole))
-    have = {entry.cell.id for entry in known}
-    missing = [cell for cell in cells if cell.id not in have]
+    missing = folders.without(cells, known)
     keep = cache.of(environment, cells[0].device)
     if not request.fresh:
         known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
-        have = {entry.cell.id for entry in known}
-        missing = [cell for cell in missing if cell.id not in have]
+        missing = folders.without(missing, known)
     folders.measure(missing, request.workers, folder, known, environment.python, keep=keep)  # which judges each cell
     folder.describe(finished=True)
     return finish(folder, folder.results())
@@ -67,21 +67,6 @@ def chosen(request: RunRequest) -> list[Cell]:
     for failure in failures().values():
         expected.rules(failure)
     return measured.quick(cells) if request.quick else cells
-
-
-def begun(request: RunRequest, cells: Sequence[Cell], environment: Environment) -> tuple[RunFolder, list[Result]]:
-    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells."""
-    here = request.stack == TODAY and not request.python
-    kind = "run" if here else "stack"
-    if request.resume:
-        folder = storage.latest_run(kind=kind)
-        return folder, folders.resumable(folder, cells, environment.versions)
-    folder = storage.new_run(kind=kind)
-    ids, stack = tuple(cell.id for cell in cells), stack_name(environment.versions)
-    folder.describe(
-        request=vars(request.selection), cells=ids, asked="" if request.stack == TODAY else request.stack, stack=stack
-    )
-    return folder, []
 
 
 def finish(folder: RunFolder, judged: Sequence[Result]) -> int:

@@ -124,14 +124,14 @@ def measure(
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells))
     wanted = set(cells)
     known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
-    missing = _without(cells, known)
+    missing = folders.without(cells, known)
     try:
         if missing:
             note(f"{name}: {line}")
             keep = cache.of(environment, cells[0].device, again)
             if not campaign.fresh:
                 known += folders.taken(missing, folder, keep)
-                missing = _without(missing, known)
+                missing = folders.without(missing, known)
         for entry in known:
             seen(entry)
         if missing:
@@ -151,13 +151,8 @@ def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) 
     """How many cells a measurement under this name would have to run."""
     folder = part(campaign, name)
     keep = cache.of(ready(stack, folder.info().lock), cells[0].device)
-    missing = _without(cells, folder.results())
-    return len(missing if campaign.fresh else _without(missing, keep.take(missing)))
-
-
-def _without(cells: Sequence[Cell], known: Sequence[Result]) -> list[Cell]:
-    there = {entry.cell for entry in known}
-    return [cell for cell in cells if cell not in there]
+    missing = folders.without(cells, folder.results())
+    return len(missing if campaign.fresh else folders.without(missing, keep.take(missing)))
 
 
 def locked(stack: Stack) -> str:

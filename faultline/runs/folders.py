@@ -73,6 +73,30 @@ def taken(cells: Sequence[Cell], folder: RunFolder, keep: Cache, only_expected: 
     return entries
 
 
+def without(cells: Iterable[Cell], known: Iterable[Result]) -> list[Cell]:
+    """The cells of which there is no result yet."""
+    there = {entry.cell for entry in known}
+    return [cell for cell in cells if cell not in there]
+
+
+def begun(
+    kind: str,
+    cells: Sequence[Cell],
+    versions: Mapping[str, str],
+    request: Mapping[str, object],
+    asked: str = "",
+    resume: bool = False,
+) -> tuple[RunFolder, list[Result]]:
+    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells."""
+    if resume:
+        folder = storage.latest_run(kind=kind)
+        return folder, resumable(folder, cells, versions)
+    folder = storage.new_run(kind=kind)
+    ids, stack = tuple(cell.id for cell in cells), packages.stack_name(versions)
+    folder.describe(request=request, cells=ids, asked=asked, stack=stack)
+    return folder, []
+
+
 def _goes_on(folder: RunFolder) -> bool:
     """Whether the command that measures into a folder has `--resume`."""
     kind = folder.info().kind

@@ -12,7 +12,7 @@ from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import HALF, Cell
-from faultline.cells.finding import Finding, described
+from faultline.cells.finding import Finding, described, some
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs import differences
 from faultline.runs.supervisor import Ended
@@ -88,7 +88,7 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
         "of another shape": checkpoint.misshapen,
     }
     faults = [
-        f"{len(names)} of {checkpoint.names} tensors are {words} in the checkpoint: {_some(names)}"
+        f"{len(names)} of {checkpoint.names} tensors are {words} in the checkpoint: {some(names)}"
         for words, names in kinds.items()
         if names
     ]
@@ -105,13 +105,9 @@ def _checkpoint_faults(checkpoint: Checkpoint) -> tuple[str, str]:
     if checkpoint.untied:
         return (
             Signature.CHECKPOINT_UNTIED,
-            f"tied in the model and apart in the checkpoint: {_some(checkpoint.untied[0])}",
+            f"tied in the model and apart in the checkpoint: {some(checkpoint.untied[0])}",
         )
     return "", ""
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def first_cause(reports: Sequence[Report]) -> tuple[int, ErrorReport] | None:
