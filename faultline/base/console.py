@@ -38,11 +38,11 @@ def write_line(console: Console, text: str | Text = "", style: str = "") -> None
 
 def write_beside(console: Console, name: str, text: str, width: int, style: str = "dim") -> None:
     """A name of so many characters, and a text beside it, which only a terminal has wrapped, and in no word."""
-    room = max(console.width - width - 2, 20)
-    line = one_line(text)
-    wrapped = [line] if line else []
+    line, room = one_line(text), max(console.width - width - 2, 20)
     if console.is_terminal:
         wrapped = textwrap.wrap(line, room, break_on_hyphens=False, break_long_words=False)
+    else:
+        wrapped = [line] if line else []
     for number, line in enumerate(wrapped):
         write_line(console, Text("  ").append(f"{'' if number else name:<{width}}", style).append(line))
 

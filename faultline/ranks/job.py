@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+FIRST, SECOND = 1, 2
+"""The halves of an interrupted life: one is trained and saved, the other loaded and trained on."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -30,7 +33,7 @@ class Job:
     - `folder`: what they write goes there
     - `reference`: the file to compare with; with `record`, to write
     - `checkpoint`: the folder that a failure with a `save` saves to; with `load`, it is loaded and nothing else is done
-    - `half`: of an interrupted life, the first or the second; `state` is the folder of what is saved between them
+    - `half`: of an interrupted life, FIRST or SECOND; `state` is the folder of what is saved between them
     - `target`: trained in place of the catalogue's failure
     - `inject`: names a change to what is run (see `injection`)
     - `executed`: report which functions run, which makes it slower

@@ -8,10 +8,9 @@ from faultline import strategies
 from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.ranks import compare
+from faultline.ranks.job import FIRST, SECOND
 from faultline.ranks.run import Run
 from faultline.strategies import Wrapped
-
-FIRST, SECOND = 1, 2
 
 
 def span(run: Run) -> range:

@@ -15,7 +15,7 @@ from faultline.base.paths import REPROS
 from faultline.catalogue import loading, records
 from faultline.cells.cell import HALF, Cell
 from faultline.ranks import accelerate, checkpointing, compare, executed, life, observer, saved, state, trainers
-from faultline.ranks.job import Job
+from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
 from faultline.ranks.run import Injection, Run, injection, show
@@ -48,12 +48,11 @@ def _run(job: Job, report: Report) -> None:
     if job.target:
         os.chdir(job.target.cwd)  # a batch may be read from a file, later than the model is built
         run = Run(target.Module(job.target), records.Variant(cell.variant), cell, setup, report)
-        run = replace(run, half=job.half, state=job.state)
     else:
         module = loading.load_module(REPROS / cell.failure)
         checkpoint = job.checkpoint if hasattr(module, "save") else ""
         run = Run(module, module.FAILURE.variant(cell.variant), cell, setup, report, checkpoint=checkpoint)
-        run = replace(run, half=job.half, state=job.state)
+    run = replace(run, half=job.half, state=job.state)
     if job.record:
         return record(run, Path(job.reference))
     reference, noise = compare.read(Path(job.reference))
@@ -63,7 +62,7 @@ def _run(job: Job, report: Report) -> None:
     finally:
         if run.trace.weights:
             report.started = compare.started(run.trace, reference, cell.precision)
-            report.before = HALF if job.half == life.SECOND else 0
+            report.before = HALF if job.half == SECOND else 0
             report.steps = compare.compare(
                 *(run.trace, reference, noise, cell.precision, report.rank, cell.world_size), before=report.before
             )
@@ -153,7 +152,7 @@ def train_scenario(run: Run) -> None:
     shares = state.Shares(built, compare.copy) if run.setup.reference else None
     watch = checkpointing.Watch(built.model)
     try:
-        if run.half == life.SECOND:
+        if run.half == SECOND:
             life.load(run, wrapped)
         elif built.check:
             with watch.training():
@@ -180,7 +179,7 @@ def train_scenario(run: Run) -> None:
             trace.keep(state.buffers(wrapped.model), entry.held)
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:
                 saved.save(run, wrapped, tied)
-        if run.half == life.FIRST:
+        if run.half == FIRST:
             life.save(run, wrapped)
     finally:
         watch.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.ranks.job import Job
+from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
 
@@ -13,12 +13,12 @@ from faultline.runs.supervisor import Ended, RankServer
 def in_two_halves(server: RankServer, job: Job, judge: Callable[[Ended, int], Judgement]) -> tuple[Ended, Judgement]:
     """Train half of a life and save; if that trains, have fresh ranks load and train on."""
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
-        first = server.run(replace(job, checkpoint="", half=1, state=folder))
-        judged = judge(first, 1)
+        first = server.run(replace(job, checkpoint="", half=FIRST, state=folder))
+        judged = judge(first, FIRST)
         if judged.outcome is not Outcome.TRAINS:
             return first, judged
-        second = server.run(replace(job, checkpoint="", half=2, state=folder))
-    return second, resumed(judge(second, 2), first, second)
+        second = server.run(replace(job, checkpoint="", half=SECOND, state=folder))
+    return second, resumed(judge(second, SECOND), first, second)
 
 
 def resumed(after: Judgement, first: Ended, second: Ended) -> Judgement:

@@ -13,6 +13,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import HALF, Cell
 from faultline.cells.finding import Finding, described, some
+from faultline.ranks.job import FIRST
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs import differences
 from faultline.runs.supervisor import Ended
@@ -197,7 +198,7 @@ def evidence_doubts(cell: Cell, reports: Sequence[Report], half: int = 0) -> lis
         if len(report.steps) != steps:
             doubts.append(who + f"{len(report.steps)} of {steps} steps")
         if half and HALF not in (shown.get("saved_after"), shown.get("resumed_after")):
-            doubts.append(who + ("nothing was saved" if half == 1 else "it did not resume"))
+            doubts.append(who + ("nothing was saved" if half == FIRST else "it did not resume"))
         micro_batches = shown.get("micro_batches", 0)
         if micro_batches and len(report.losses) != steps * micro_batches:
             doubts.append(who + f"{len(report.losses)} losses of {steps} steps of {micro_batches} micro-batches")

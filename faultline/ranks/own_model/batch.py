@@ -65,10 +65,15 @@ def _pairs(model: Any) -> Batch:
     if not {"return_loss", "pixel_values", "input_ids"} <= takes.keys():
         raise NotTaken
     vision = model.config.vision_config
-    size, highest = _number(vision, "image_size", GRID), model.config.get_text_config().vocab_size
-    ids = torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
+    size, ids = _number(vision, "image_size", GRID), _tokens(model)
     pixels = torch.randn(ROWS, _number(vision, "num_channels", 3), size, size)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels, "return_loss": True}
+
+
+def _tokens(model: Any) -> torch.Tensor:
+    """Rows of ordinary tokens [ROWS, WIDTH], drawn at random."""
+    highest = getattr(model.config.get_text_config(), "vocab_size", VOCABULARY)
+    return torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
 
 
 def _text(model: Any, *media: Callable[[Any], tuple[Batch, list[int]]]) -> Batch:
@@ -79,8 +84,7 @@ def _text(model: Any, *media: Callable[[Any], tuple[Batch, list[int]]]) -> Batch
         features, places = make(model)
         batch |= features
         marks += places
-    highest = getattr(model.config.get_text_config(), "vocab_size", VOCABULARY)
-    text = torch.randint(min(32, highest // 2), min(VOCABULARY, highest), (ROWS, WIDTH))
+    text = _tokens(model)
     ids = torch.cat([torch.tensor([marks] * ROWS, dtype=torch.long).reshape(ROWS, -1), text], dim=1)
     special = torch.isin(ids, torch.tensor(sorted(set(marks)), dtype=torch.long))
     takes = inspect.signature(model.forward).parameters if media else ()
