@@ -1,6 +1,6 @@
 """Claims put to the test: which cells support a remedy and which contradict it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,8 +46,14 @@ def showing(failure: Failure, outcomes: Outcomes) -> list[Cell]:
     ]
 
 
-def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes | None = None) -> Verdict:
-    """Hold a claim against outcomes, as its kind says (see `Claim`).
+def verdict(
+    failure: Failure,
+    claim: Claim,
+    outcomes: Outcomes,
+    others: Outcomes | None = None,
+    cells: Collection[Cell] | None = None,
+) -> Verdict:
+    """Hold a claim against outcomes, as its kind says (see `Claim`); against these cells alone, if they are given.
 
     `others` has the swapped cells of a claim that swaps the stack; without them no cell can tell.
     """
@@ -57,11 +63,11 @@ def verdict(failure: Failure, claim: Claim, outcomes: Outcomes, others: Outcomes
     vacuous = claim.kind == "trains" and not showing(failure, outcomes)
     supporting: list[Cell] = []
     against: list[Cell] = []
-    for cell, did in outcomes.items():
+    for cell, did in outcomes.items() if cells is None else ((cell, outcomes[cell]) for cell in cells):
         if did.outcome in NOT_RUN or did.signature in failure.also_raises or not chosen(failure, claim, cell):
             continue
         if claim.kind in COMPARING:
-            proposed = swapped(failure, claim, cell)
+            proposed = swapped(failure, claim.swap, cell)
             other = others.get(proposed) if others else None
             same = proposed == cell and others is outcomes
             holds = None if other is None or same or other.outcome in NOT_RUN else _compared(claim, did, other)
@@ -108,9 +114,9 @@ def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
     )
 
 
-def swapped(failure: Failure, claim: Claim, cell: Cell) -> Cell:
-    """The cell that the claim proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
-    changes: dict[str, Any] = {axis: value for axis, value in claim.swap.items() if axis in AXES}
-    if remedy := claim.swap.get("remedy"):
+def swapped(failure: Failure, swap: Mapping[str, str], cell: Cell) -> Cell:
+    """The cell that a claim with this swap proposes instead; the swap ``remedy`` keeps the trainer of the variant."""
+    changes: dict[str, Any] = {axis: value for axis, value in swap.items() if axis in AXES}
+    if remedy := swap.get("remedy"):
         changes["variant"] = replace(failure.variant(cell.variant), remedy=remedy).name
     return replace(cell, **changes)

@@ -7,6 +7,7 @@ from faultline.base.traces import is_victim
 from faultline.catalogue.loading import failures
 from faultline.diagnose.events import Event
 from faultline.diagnose.lines import Line
+from faultline.diagnose.words import needed
 from faultline.observations import several, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
@@ -47,7 +48,16 @@ class Alone:
 
 def typed(message: str) -> str | None:
     """The type of the error of a failure whose words a message has, as it was recorded; None if it has none."""
+    if not _words().search(message.lower()):  # which is much faster than any search that knows both cases
+        return None
     return next((kind for pattern, kind in _kinds() if pattern.search(message)), None)
+
+
+@store.view
+def _words() -> re.Pattern[str]:
+    """The pattern of the words of which a message has one in lower case, if it has those of an error."""
+    words = needed(pattern.pattern for pattern, _ in _kinds())
+    return re.compile(re.sub(r"(?<!\\)[A-Z]", lambda letter: letter[0].lower(), words))
 
 
 @store.view

@@ -167,6 +167,7 @@ def shown_by_itself(failure: Failure, signature: str) -> bool:
     return any(did[1] == signature and cell.broken for cell, did in outcomes(failure).items())
 
 
+@functools.lru_cache(maxsize=4096)
 def beginning(error: str) -> str:
     """The beginning of an error, its type without the module: what comes later differs from case to case."""
     kind, colon, message = one_line(error)[:BEGINNING].partition(": ")
@@ -191,7 +192,8 @@ def named_stacks() -> dict[str, Stack]:
 
 def seen(text: str) -> list[tuple[Cell, Row]]:
     """The recorded runs that ended with an error in any wording; the newest stack last, today's behind all."""
-    alike = [each for each in store.errors().values() if same_error(beginning(each.text), beginning(text))]
+    begins = beginning(text)
+    alike = [each for each in store.errors().values() if same_error(beginning(each.text), begins)]
     every = [run for error in alike for run in runs(error)]
     ages = {name: _age(store.stacks()[name]) for name in {row.stack for _, row in every}}
     return sorted(every, key=lambda run: ages[run[1].stack])

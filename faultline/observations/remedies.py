@@ -7,7 +7,7 @@ from faultline.catalogue import REMEDIES, Claim, Failure
 from faultline.catalogue.outcomes import SILENT
 from faultline.cells import claims
 from faultline.cells.cell import Cell
-from faultline.cells.claims import Outcomes, Verdict
+from faultline.cells.claims import Outcomes
 from faultline.observations import measured
 from faultline.observations.measured import Place, place
 from faultline.observations.verdicts import where
@@ -87,14 +87,13 @@ def remedies(failure: Failure, chosen: Collection[Cell], known: Outcomes | None 
         for key, claim in failure.claims.items()
         if claim.kind in (*REMEDIES, "detects")
         and "stack" not in claim.swap
-        and (fate := _fate(failure, key, claim, known, set(chosen)))
+        and (fate := _fate(failure, key, claim, known, chosen))
     ]
 
 
 def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Collection[Cell]) -> Fate | None:
-    verdict = claims.verdict(failure, claim, known)
-    pro, contra = ([c for c in cells if c in chosen] for cells in (verdict.supporting, verdict.against))
+    held = claims.verdict(failure, claim, known, cells=chosen)
+    pro, contra = len(held.supporting), len(held.against)
     if not pro and not contra:
         return None
-    held = Verdict(claim, tuple(pro), tuple(contra))
-    return Fate(key, claim, held.word, len(pro), len(pro) + len(contra), tuple(where(failure, held, known)))
+    return Fate(key, claim, held.word, pro, pro + contra, tuple(where(failure, held, known)))

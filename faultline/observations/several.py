@@ -138,23 +138,31 @@ def _tally(match: Match, claim: Claim) -> _Tally:
     cell if it does so on every stack. A swapped cell that ends with another error, which is no failure's, says
     nothing."""
     helps: dict[bool, dict[Cell, bool]] = {True: {}, False: {}}
-    for known, cell in _ended(match.failure, match.signature):
-        if match.where and place(cell) not in match.where:
-            continue
-        other = known.get(claims.swapped(match.failure, claim, cell))
-        if other and other.outcome not in NOT_RUN and other.signature != Signature.OTHER:
+    for cell, trains in _swapped(match.failure, match.signature, frozenset(claim.swap.items())):
+        if not match.where or place(cell) in match.where:
             there = helps[cell.broken]
-            there[cell] = there.get(cell, True) and other.outcome == "trains"
+            there[cell] = there.get(cell, True) and trains
     chosen = helps[True] or helps[False]
     return _Tally(sum(chosen.values()), len(chosen))
 
 
 @store.view
-def _ended(failure: Failure, signature: str) -> list[tuple[Outcomes, Cell]]:
-    """The cells of a failure that ended with a signature, each with what all cells did on that stack."""
-    return [(known, cell) for known in _known(failure) for cell, did in known.items() if did.signature == signature]
+def _swapped(failure: Failure, signature: str, swap: frozenset[tuple[str, str]]) -> list[tuple[Cell, bool]]:
+    """The cells of a failure that ended with a signature, and whether what a remedy changes made them train; for each
+    stack again."""
+    changes = dict(swap)
+    return [
+        (cell, other.outcome == "trains")
+        for known in _known(failure)
+        for cell, did in known.items()
+        if did.signature == signature
+        and (other := known.get(claims.swapped(failure, changes, cell)))
+        and other.outcome not in NOT_RUN
+        and other.signature != Signature.OTHER
+    ]
 
 
+@store.view
 def _known(failure: Failure) -> list[Outcomes]:
     """What the cells of a failure did: by the rules of today's stack, then as recorded on each other one."""
     by_stack: dict[str, dict[Cell, Did]] = {}

@@ -68,7 +68,7 @@ def where(failure: Failure, verdict: Verdict, observed: claims.Outcomes) -> list
     cells_shown = verdict.supporting if verdict.claim.kind == "changes" else verdict.against
     # A claim that proposes a cell is contradicted by what that cell does.
     judged = {
-        cell: claims.swapped(failure, verdict.claim, cell) if verdict.claim.swap else cell for cell in cells_shown
+        cell: claims.swapped(failure, verdict.claim.swap, cell) if verdict.claim.swap else cell for cell in cells_shown
     }
     by_outcome: dict[str, list[Cell]] = {}
     for cell in sorted(judged, key=order):

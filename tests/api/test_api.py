@@ -90,6 +90,7 @@ def test_a_log_that_is_not_there_is_no_text(log, reason):
         faultline.diagnose(log)
 
 
+@pytest.mark.slow
 def test_an_audit_prints_as_the_command_does(asked, tmp_path):
     (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
     result = faultline.audit(tmp_path)

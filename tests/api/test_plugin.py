@@ -81,6 +81,7 @@ def project(tmp_path):
     return Project(tmp_path)
 
 
+@pytest.mark.slow
 def test_each_cell_is_an_item_and_collecting_imports_no_torch(project):
     project.write(
         "test_it.py",
@@ -117,6 +118,7 @@ def test_another():
     assert [line for line in answer.splitlines() if "::" in line] == ["test_it.py::test_model[zero3-off-fp32-4]"]
 
 
+@pytest.mark.slow
 def test_a_project_that_marks_nothing_pays_nothing(project):
     project.write("test_it.py", "def test_it(tmp_path): ...")
     answer, code = project.run("-q", "-W", "error")
@@ -154,12 +156,14 @@ def refusals(tmp_path_factory):
     return {part.split(".py ")[0]: part for part in answer.split("ERROR collecting test_")[1:]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
 def test_a_mistake_in_the_mark_is_an_error_of_collecting(refusals, number):
     """Breaks when a typo leaves a model untested, and the suite is green."""
     assert f"test_model: {[*MISTAKES.values()][number]}" in refusals[str(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "reason"),
     [

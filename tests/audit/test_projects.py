@@ -394,6 +394,7 @@ def test_texts_of_files_reach_the_terminal_tamed(tmp_path, asked):
         assert out and not any(mark in out for mark in ("\x1b", "\x07", "\u202e"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["merges.yaml", "bomb.yaml", "nested.yaml", "long.txt", "line.txt", "nested.toml"])
 def test_a_hostile_file_needs_little_memory(tmp_path, name):
     """Breaks when a small file can take the machine: within 2 GB of address space it ends as it should."""

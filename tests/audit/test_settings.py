@@ -326,6 +326,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=300)
 @given(st.dictionaries(st.one_of(st.sampled_from(KEYS), PLAIN), VALUES, max_size=6))
 def test_any_values_are_taken_or_passed_over(data):

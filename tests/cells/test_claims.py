@@ -88,7 +88,7 @@ CELL = Cell("example", "broken", "zero2")
     ],
 )
 def test_one_pair_of_cells_decides_as_the_kind_says(claim, broken, other, word):
-    outcomes = {CELL: broken} | ({swapped(FAILURE, claim, CELL): other} if other else {})
+    outcomes = {CELL: broken} | ({swapped(FAILURE, claim.swap, CELL): other} if other else {})
     assert verdict(FAILURE, claim, outcomes).word == word
 
 
@@ -132,8 +132,8 @@ def test_one_stack_alone_tells_nothing_of_an_upgrade():
 
 
 def test_a_trainer_is_compared_with_the_remedy_in_the_same_trainer():
-    assert swapped(FAILURE, HELPS, replace(CELL, variant="sft-broken")).variant == "sft-mended"
-    assert swapped(FAILURE, HELPS, CELL).variant == "mended"
+    assert swapped(FAILURE, HELPS.swap, replace(CELL, variant="sft-broken")).variant == "sft-mended"
+    assert swapped(FAILURE, HELPS.swap, CELL).variant == "mended"
     outcomes = {replace(CELL, variant="sft-broken"): TORN, replace(CELL, variant="mended"): OK}
     assert verdict(FAILURE, HELPS, outcomes).word == "untested", "another level's remedy was taken for the trainer's"
 
@@ -205,7 +205,7 @@ def test_law_a_cell_counts_once_and_only_with_proof(claim, outcomes):
         assert cell.failure == FAILURE.name and cell.precision == "fp32" and cell.variant.endswith("broken")
         assert outcomes[cell][0] not in ("invalid", "impossible"), "a cell without evidence spoke"
         if claim.swap:
-            other = outcomes[swapped(FAILURE, claim, cell)]
+            other = outcomes[swapped(FAILURE, claim.swap, cell)]
             assert other[0] not in ("invalid", "impossible"), "a cell was compared with one without evidence"
 
 
@@ -240,7 +240,7 @@ def test_the_default_matrix_puts_each_claim_to_the_test(name, key):
     cells = set(select(failures(), Selection(failure=(name,))))
     where = {"variant": "*broken", "precision": "fp32", **claim.where}
     chosen = [c for c in cells if all(matches(str(getattr(c, axis)), (p,)) for axis, p in where.items())]
-    assert any(swapped(failure, claim, cell) in cells for cell in chosen), "no cell of the matrix can tell"
+    assert any(swapped(failure, claim.swap, cell) in cells for cell in chosen), "no cell of the matrix can tell"
 
 
 @pytest.mark.parametrize(

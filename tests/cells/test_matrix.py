@@ -146,6 +146,7 @@ def test_beside_fp32_on_two_ranks_only_broken_variants_run_by_default():
             assert cell.checkpointing in ("off", "reentrant"), f"{cell.id} is too much"
 
 
+@pytest.mark.slow
 def test_what_is_left_out_and_what_is_selected_are_the_whole():
     """Breaks when a combination is in no list, or in both, or is said to be left out by another rule."""
     reasons = dict(left_out(FAILURES, Selection()))
@@ -163,6 +164,7 @@ def test_what_is_left_out_and_what_is_selected_are_the_whole():
     assert len(WHOLE) == combinations * sum(len(failure.variants) for failure in FAILURES.values())
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_told_of_what_was_named():
     """Breaks when `list --left-out` narrows otherwise than `run`, or takes what is asked for as no longer left out."""
     asked = Selection(failure=("zero3_dummy_loss",), precision=("bf16",), world_size=(4,))
@@ -234,6 +236,7 @@ def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, wor
             assert cell in results, f"{cell.id} was asked for and is left out"
 
 
+@pytest.mark.slow
 def test_naming_every_value_gives_every_possible_cell():
     everything = Selection(precision=PRECISIONS, world_size=WORLD_SIZES, checkpointing=CHECKPOINTING, life=LIVES)
     assert set(select(FAILURES, everything)) == POSSIBLE
@@ -335,7 +338,7 @@ def test_a_claim_can_be_put_to_the_test(failure, claim):
     about = [cell for cell in DEFAULT if claims.chosen(failure, claim, cell)]
     assert about, "`where` matches no cell of the default matrix"
     assert bool(claim.swap) == (claim.kind in ("helps", "detects", "changes")), "nothing to compare with, or no need to"
-    swapped = [claims.swapped(failure, claim, cell) for cell in about] if claim.swap else []
+    swapped = [claims.swapped(failure, claim.swap, cell) for cell in about] if claim.swap else []
     others = [other for cell, other in zip(about, swapped, strict=False) if other != cell or "stack" in claim.swap]
     assert not claim.swap or any(other in DEFAULT for other in others), "`swap` leads to no cell that is ever run"
     failing = dict.fromkeys(DEFAULT, Did("raises", "check"))

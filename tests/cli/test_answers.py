@@ -67,6 +67,7 @@ def test_the_verbs_are_all_in_the_help(asked):
     assert shown[0][-1] == "maintain" and all(title in pages[0] for title in (" Use ", " Measure ", " Maintain "))
 
 
+@pytest.mark.slow
 def test_list_tells_cells_and_what_is_left_out(asked):
     code, out, errors = asked("list")
     assert code == 0 and not errors
@@ -76,6 +77,7 @@ def test_list_tells_cells_and_what_is_left_out(asked):
         assert word in out, f"{word} is missing from the list"
 
 
+@pytest.mark.slow
 def test_list_tells_the_rule_of_each_combination_that_is_left_out(asked):
     """Breaks when somebody who misses a cell can't find out why it isn't run."""
     code, out, errors = asked("list", "--left-out", "--failure", "zero3_dummy_loss")

@@ -257,6 +257,7 @@ def repros(tmp_path, monkeypatch):
     expected.rules.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
@@ -344,6 +345,7 @@ def without_gpu(command, **_):
     return subprocess.CompletedProcess(command, 3)
 
 
+@pytest.mark.slow
 def test_cuda_without_a_gpu_is_refused(refused, monkeypatch):
     monkeypatch.setattr(devices.subprocess, "run", without_gpu)
     assert "torch sees no GPU here" in refused("run", "--device", "cuda")

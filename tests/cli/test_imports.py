@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from faultline.base.paths import ROOT
 
 ALLOWED = {
@@ -31,6 +33,7 @@ print(*{name.partition(".")[0] for name in set(sys.modules) - before})
 """
 
 
+@pytest.mark.slow
 def test_the_supervising_process_imports_nothing_that_is_under_test():
     """A supervisor with torch takes seconds to start, and a fault in torch could take it down with its ranks."""
     done = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=True)

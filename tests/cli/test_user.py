@@ -100,6 +100,7 @@ def python(*words):
     ).stdout
 
 
+@pytest.mark.slow
 def test_it_is_called_by_its_path_or_a_link_from_any_folder(call, clone, tmp_path):
     """Breaks when only who stands in the clone can ask anything."""
     code, answer, errors = call("list", "--failure", "zero3_dummy_loss", "--ids")

@@ -73,6 +73,7 @@ def mechanisms_of(failure):
     return (*failure.recognition.mechanism, *shared)
 
 
+@pytest.mark.slow
 def test_nothing_is_named_wrongly_and_most_is_named():
     """Breaks when a near miss is taken for a failure of the catalogue, or a real log isn't known any more."""
     answers = [(sample, score.answer_of(score.diagnosed(sample))) for sample in SAMPLES]
@@ -128,6 +129,7 @@ def test_prefixes_line_ends_and_noise_change_no_answer(sample):
         assert diagnosed(same).named == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.group[-4:]} {sample.name}")
 def test_lines_that_are_passed_over_change_no_answer(sample):
     """Breaks when the quick look at a log's bytes misses a line that the slow one understands."""

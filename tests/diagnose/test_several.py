@@ -216,6 +216,7 @@ def test_the_answer_to_every_real_log_says_one_thing(sample):
     consistent(score.diagnosed(sample))
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PASTED), st.data())
 def test_a_log_that_is_cut_or_wrapped_never_turns_to_another_certain_failure(sample, data):
     """Breaks when a part of a log is taken for certain for something that the whole log isn't."""

@@ -108,6 +108,7 @@ def test_a_file_needs_nothing_of_this_repository(cell):
     assert not subprocess.run(format_, input=text, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_only_what_the_cell_needs_is_in_its_file():
     """Breaks when other remedies, other outcomes' checks or branches that were decided stay in a file."""
     text = exported(RAISES)
@@ -168,6 +169,7 @@ def test_lines_are_short():
             assert len(line) <= 120 or "http" in line, line
 
 
+@pytest.mark.slow
 def test_comments_are_kept():
     text = exported("zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu")
     assert "# of a single layer, the bug that trains wrongly in small buckets makes an error" in text
@@ -264,6 +266,7 @@ def test_a_file_says_what_it_takes(tmp_path):
     assert "`uv run {sys.argv[0]}`" in text, "it names another file than this"
 
 
+@pytest.mark.slow
 def test_a_cell_that_trains_today_is_said_to(asked):
     """Breaks when who exports a cell that trains takes its NOT REPRODUCED for a mistake of the file."""
     _, _, errors = asked("export", TRAINS)
@@ -328,6 +331,7 @@ def trainer(variant, arguments, setup):
 """
 
 
+@pytest.mark.slow
 def test_what_a_trainer_changes_in_the_config_is_in_the_file(tmp_path):
     """Breaks when a file's DeepSpeed config lacks what the failure changes in it only where it runs."""
     cell = Cell.parse("x/trainer/zero2/off/fp32/w2/cpu")
@@ -343,6 +347,7 @@ def test_what_a_trainer_changes_in_the_config_is_in_the_file(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_accumulation_by_hand_is_unknown_to_the_engine():
     """Breaks when a loop of one's own is exported as the engine's accumulation, or ends a step with each part of it."""
     text = exported(ACCUMULATES)
@@ -352,6 +357,7 @@ def test_accumulation_by_hand_is_unknown_to_the_engine():
     assert "with nullcontext() if in_one_process else boundary(wrapped, micro == 1):" in boundary
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_its_own_and_what_is_between_steps_are_in_both_runs():
     """Breaks when the run in one process is made or changed otherwise than the ranks', or shares objects with them."""
     text = exported("zero_unfreeze_after_initialize/broken/zero2/off/fp32/w2/cpu")
@@ -435,6 +441,7 @@ def test_a_cell_that_trains_says_what_to_expect():
     assert "in_one_process" in text
 
 
+@pytest.mark.slow
 def test_the_issue_has_the_file_and_the_outcomes():
     """Breaks when what is to be pasted upstream lacks the file, its versions or what other strategies do."""
     where = cells.place(Cell.parse(RAISES))
@@ -458,6 +465,7 @@ def test_the_issue_has_the_file_and_the_outcomes():
         assert record in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "in_issue", "in_file"),
     [
@@ -481,6 +489,7 @@ def test_a_single_process_that_raises_too_is_no_measure(cell, in_issue, in_file)
     assert in_file in " ".join(cells.introduction(where).split())
 
 
+@pytest.mark.slow
 def test_the_issue_says_why_and_shows_what_ranks_printed():
     """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
     where = cells.place(Cell.parse(RUN[2]))

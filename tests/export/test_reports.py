@@ -117,6 +117,7 @@ def test_a_name_that_matches_no_failure_is_refused():
         reports.run("zero_double_reductoin")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -158,6 +159,7 @@ def test_the_line_at_fault_is_in_its_release():
     assert len(linked) >= 10
 
 
+@pytest.mark.slow
 def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     """Breaks when a form's own report is missing, is of other versions, or its failure ends the export."""
     where = cells.place(reports.shown(failures()["distillation_loss_over_ranks"]))
@@ -183,6 +185,7 @@ def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     upstream.printed.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "words"),
     [

@@ -20,6 +20,7 @@ FAILURES = loading.failures()
 SCHEMA = Path(__file__).parent / "osv" / "schema.json"
 
 
+@pytest.mark.slow
 def test_there_is_a_valid_one_for_each_failure_and_the_check_can_fail(tmp_path, monkeypatch, asked):
     """Breaks when other tools can't read an advisory, the schema lets anything pass, or one outlives its failure."""
 

@@ -11,6 +11,7 @@ from faultline.maintain import bench
 from faultline.ranks.job import Job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", bench.STRATEGIES)
 def test_the_cells_that_are_timed_train_and_save_nothing(strategy):
     """Breaks when a cell is timed that asks for a folder which only the matrix gives: torchrun's ranks end at once."""

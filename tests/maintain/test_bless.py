@@ -118,6 +118,7 @@ STROKE = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(STROKE, st.sampled_from(RESULTS)), min_size=3, max_size=9).map(painted))
 @settings(deadline=None)
 def test_law_no_rule_could_be_dropped(observed):
@@ -128,6 +129,7 @@ def test_law_no_rule_could_be_dropped(observed):
         assert {cell: text_of(fewer, cell) for cell in observed} != exact(observed), f"rule {i + 1} says nothing"
 
 
+@pytest.mark.slow
 @given(OBSERVED)
 @settings(deadline=None, max_examples=30)
 def test_the_order_of_the_results_does_not_matter(observed):
@@ -156,6 +158,7 @@ def test_law_what_was_run_is_expected_and_what_was_not_stays_as_it_was(observed,
             assert expect(blessed, cell, NEW) == expect(rules, cell, NEW), f"{cell.id} was not run and changed"
 
 
+@pytest.mark.slow
 @given(OBSERVED, rule_lists([(), SINCE]))
 @settings(deadline=None)
 def test_law_a_stack_where_fewer_rules_hold_keeps_its_expectations(observed, rules):

@@ -104,6 +104,7 @@ def test_an_unknown_model_type_is_answered_with_the_nearest():
         models.chosen(models.Request(models=("qwen_2",)))
 
 
+@pytest.mark.slow
 def test_every_model_runs_under_one_strategy_of_each_kind_with_and_without_an_adapter():
     """Breaks when a model type is listed and not run."""
     cells = models.chosen(models.Request())

@@ -165,6 +165,7 @@ def ran(stack, strategy, message):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(RUNS), max_size=8), st.data())
 def test_what_is_recorded_in_parts_is_what_is_recorded_at_once(runs, data):
     """Breaks when a run that is recorded again changes anything, or a cell that ran again counts as it did before."""

@@ -64,6 +64,7 @@ def results_of(key, *args):
     return {(*entry.rpartition(":")[::2], number) for number, step in enumerate(steps) for entry in getattr(step, key)}
 
 
+@pytest.mark.slow
 @given(seeds, seeds, precisions)
 @settings(**CLOSE)
 def test_law_a_run_does_not_differ_from_itself(seed, other, precision):

@@ -75,6 +75,7 @@ def test_a_cell_ends_the_one_before_it(bare):
     assert all(map(psutil.pid_exists, second))
 
 
+@pytest.mark.slow
 def test_ranks_die_with_a_server_that_is_killed(bare):
     """Nobody may be left to kill them: the supervisor may have been killed with it."""
     assert event(bare)["ready"]

@@ -52,6 +52,7 @@ def test_a_trainer_without_a_second_model_is_no_evidence():
         trainers.second_model(SimpleNamespace(model=relevant), "teacher_model")
 
 
+@pytest.mark.slow
 def test_what_trl_lacks_is_an_import_error():
     """Breaks when a trainer that a release doesn't have ends a cell in an error, where the cell is impossible."""
     assert faultline_trainers.from_trl("gkd", "SFTTrainer").__name__ == "SFTTrainer"

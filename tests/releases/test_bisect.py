@@ -207,6 +207,7 @@ def test_what_an_interruption_left_is_not_measured_again(world, bisected, asked,
     assert code == 2 and "can be resumed" in errors[0]
 
 
+@pytest.mark.slow
 def test_another_bisect_over_the_same_releases_measures_nothing(world, bisected):
     """Breaks when a question that was answered takes as long as the first time, or repeats are echoes."""
     world.does = lambda versions, time: TRAINS if minor(versions) >= 30 else FAILS

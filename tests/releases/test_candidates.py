@@ -107,6 +107,7 @@ def test_a_bad_candidate_is_measured_again(lab, asked):
     assert group["repeat"].endswith("--stack 'trl==1.12.0'")
 
 
+@pytest.mark.slow
 def test_a_second_question_measures_nothing_twice(lab, asked):
     """Breaks when a baseline that was measured is measured again, or what changed isn't run again to confirm it."""
     root, does, done = lab

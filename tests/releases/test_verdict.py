@@ -80,6 +80,7 @@ class Tags(HTMLParser):
         self.found.append((tag, tuple(name for name, _ in attributes)))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(HOSTILE)
 def test_on_the_page_texts_of_others_are_text(text):

@@ -260,6 +260,7 @@ def at(root, stop_after=None, stack="", does=None):
         yield ran
 
 
+@pytest.mark.slow
 def test_a_repeated_run_measures_only_what_was_not_as_expected(tmp_path, capsys):
     """Breaks when a cell is measured twice for nothing, a surprise is answered with its echo, or --fresh isn't."""
     wrong = CELLS[1]
@@ -374,6 +375,7 @@ def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, caps
             assert app.main(OPTIONS) == EXIT_UNEXPECTED, "an unexpected pass counts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "argv", "folders"),
     [

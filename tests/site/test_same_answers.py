@@ -52,6 +52,7 @@ def named(page, asked):
     return dict(zip(asked, page.evaluate(script, asked), strict=True))
 
 
+@pytest.mark.slow
 def test_the_entrance_and_the_command_name_the_same_failures(page):
     asked = texts()
     assert len(asked) > 300
@@ -60,12 +61,14 @@ def test_the_entrance_and_the_command_name_the_same_failures(page):
     assert not differing, "the command names the first, the entrance the second"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["element 0 of tensors does not require grad and does not have a grad_fn"])
 def test_words_alone_leave_several(page, text):
     assert alone.typed(text) == "RuntimeError"
     assert len(named(page, [text])[text]) == 3
 
 
+@pytest.mark.slow
 def test_a_lost_peer_is_no_failure(page):
     line = "[rank3]:[E1003 10:11:12 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: x"
     assert page.evaluate("text => FAULTLINE.diagnose(text).answer", line) == "aftermath"

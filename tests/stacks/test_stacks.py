@@ -177,6 +177,7 @@ print(environments.make(sys.argv[2]).python)
 """
 
 
+@pytest.mark.slow
 def test_a_uv_that_outlives_a_killed_call_is_waited_for(tmp_path):
     """Breaks when the next call installs into the folder that the killed one's uv still writes to."""
     (tmp_path / "uv").write_text(UV)
