@@ -64,21 +64,23 @@ def _words() -> re.Pattern[str]:
 def _kinds() -> list[tuple[re.Pattern[str], str]]:
     """The patterns of the errors that failures have of themselves, each with the type of a recorded one; then how the
     messages begin that a failure may be one of several for."""
-    types = {(error.failure, error.signature): error.text.partition(":")[0] for error in store.errors().values()}
+    types = {(error.failure, error.signature): several.kind(error) for error in store.errors().values()}
     patterns = [
         (re.compile(pattern, re.IGNORECASE), types.get((failure.name, signature), ""))
         for failure in failures().values()
         for signature, pattern in failure.errors.items()
         if signature not in failure.also_raises
     ]
-    return patterns + [(re.compile(re.escape(text), re.IGNORECASE), kind) for text, kind in beginnings().items()]
+    return patterns + [(re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in beginnings().items()]
 
 
 def beginnings() -> dict[str, str]:
-    """How the messages begin that a failure may be one of several for, with the types of their errors."""
-    return {
-        text: error.text.partition(":")[0]
+    """How the messages begin that a failure may be one of several for, as patterns, with the types of their errors;
+    then the types that say enough without a message."""
+    shared = [
+        error
         for error in store.errors().values()
         if (failure := failures().get(error.failure)) and failure.recognition.of(error.signature).distinguished_by
-        if (text := several.beginning(error))
-    }
+    ]
+    begins = {re.escape(text): several.kind(error) for error in shared if (text := several.beginning(error))}
+    return begins | {pattern: several.kind(error) for error in shared if (pattern := several.type_alone(error))}

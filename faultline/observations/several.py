@@ -1,5 +1,6 @@
 """One of several: the failures that an error may be where a log doesn't show which, and what helps against all."""
 
+import builtins
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,12 +50,27 @@ def _worded_so(failure: Failure, error: Error, text: str) -> bool:
     """Whether a text has the words of a recorded error, be it cut short; other numbers make no difference."""
     message = numberless(text.partition(": ")[2]).rstrip(" .…")
     cut_short = len(message) >= SHORTEST and message in numberless(error.text)
+    if (alone := type_alone(error)) and re.search(alone, text.partition(": ")[2]):
+        return True
     return cut_short or bool(re.search(failure.errors.get(error.signature, r"(?!)"), text, re.IGNORECASE))
 
 
 def numberless(text: str) -> str:
     """A text on one line, in which all numbers but 0 are alike: an empty shape is another thing."""
     return re.sub(r"[1-9]\d*", "N", one_line(text))
+
+
+def kind(error: Error) -> str:
+    """The type of a recorded error."""
+    return error.text.partition(":")[0]
+
+
+def type_alone(error: Error) -> str:
+    """The pattern of an error's type without a message, where that leaves few failures: it is a library's, while all
+    kinds of mistakes raise Python's. Empty for others."""
+    name = kind(error)
+    few = name.isidentifier() and not hasattr(builtins, name) and error.signature != Signature.CHECK
+    return rf"\b{name}\b(?!['\"]?[:(] *[^\s)])" if few else ""
 
 
 def beginning(error: Error) -> str:

@@ -24,11 +24,16 @@ def data() -> dict[str, object]:
     return {
         "errors": [_error(f, name) for f in failures().values() for name in _judged(f)],
         "recorded": [
-            [error.failure, error.signature, several.numberless(error.text)]
+            [
+                error.failure,
+                error.signature,
+                several.numberless(error.text),
+                for_browser(several.type_alone(error) or "(?!)"),
+            ]
             for error in store.errors().values()
             if error.failure in failures() and _distinguished(failures()[error.failure], error.signature)
         ],
-        "beginnings": [(text.lower(), kind) for text, kind in alone.beginnings().items()],
+        "beginnings": [(for_browser(pattern, "i"), kind) for pattern, kind in alone.beginnings().items()],
         "strategies": strategies.names(),
         "checkpointing": CHECKPOINTING,
         "ran": _rows(table("MESSAGES", "FRAMES")),
@@ -74,7 +79,7 @@ def _error(failure: Failure, name: str) -> dict[str, object]:
     mechanism = matching.mechanism(failure, name)
     finding = error.raised_on_load
     match = matching.Match(failure, finding or name)
-    kinds = [each.text.partition(":")[0] for each in store.errors().values() if _of(each, failure, name)]
+    kinds = [several.kind(each) for each in store.errors().values() if _of(each, failure, name)]
     return {
         "failure": failure.name,
         "name": name,

@@ -29,6 +29,7 @@ RECOMPUTED = (
     "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following tensors have "
     "different metadata than during the forward pass."
 )
+TYPE_ALONE = ["CheckpointError", "torch.utils.checkpoint.CheckpointError:", "I get a CheckpointError when I train"]
 EMPTY = f"""{RECOMPUTED}
 tensor at position 13:
 saved metadata: {{'shape': torch.Size([1024, 1024]), 'dtype': torch.bfloat16}}
@@ -54,7 +55,7 @@ def names(answer):
     return [match.failure.name for match in answer.several]
 
 
-@pytest.mark.parametrize("text", [NO_GRAD, NO_GRAD.removeprefix("RuntimeError: "), UNUSED, RECOMPUTED])
+@pytest.mark.parametrize("text", [NO_GRAD, NO_GRAD.removeprefix("RuntimeError: "), UNUSED, RECOMPUTED, *TYPE_ALONE])
 def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     """Breaks when the most pasted lines get no answer, or one that says two things at once."""
     answer = diagnosed(text)
@@ -64,6 +65,20 @@ def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     assert len(re.findall("^  It is [a-z0-9_]+ if the run has .+ runs ended so]$", out, re.MULTILINE)) == len(
         names(answer)
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: a message that nobody has seen",
+        "MyCheckpointErrors",
+        "CheckpointError('the disk is full')",
+        "RuntimeError",
+    ],
+)
+def test_a_type_says_enough_only_alone(text):
+    """Breaks when a message of its own, another name or a type that all mistakes raise passes for a failure."""
+    assert diagnosed(text).answer == NOT_THERE
 
 
 @pytest.mark.parametrize(

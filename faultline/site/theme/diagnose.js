@@ -23,7 +23,7 @@ window.FAULTLINE.diagnose = (() => {
     mechanism: error.mechanism && { ...error.mechanism, any_of: error.mechanism.any_of.map(condition) },
   }));
   const rows = (table) => table.map(([pattern, names]) => [regex(pattern), names]);
-  const [ran, asked, modes] = [known.ran, known.asked, known.modes].map(rows);
+  const [ran, asked, modes, beginnings] = [known.ran, known.asked, known.modes, known.beginnings].map(rows);
   const signs = { ...known.signs };
   for (const name of ["victim", "watchdog", "raised_in"]) signs[name] = regex(signs[name]);
 
@@ -105,11 +105,13 @@ window.FAULTLINE.diagnose = (() => {
   };
   const possible = (text, excluded, hints) => {
     const every = new Map(excluded.map((match) => [match.error.failure, match]));
-    const message = numberless(text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "").replace(/[ .…]+$/, "");
-    for (const [failure, signature, recorded] of known.recorded) {
+    const said = text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "";
+    const message = numberless(said).replace(/[ .…]+$/, "");
+    for (const [failure, signature, recorded, typeAlone] of known.recorded) {
       if (every.has(failure)) continue;
       const error = errors.find((each) => each.failure === failure && each.name === signature);
-      if ((message.length >= signs.shortest && recorded.includes(message)) || error.pattern.test(text))
+      const cutShort = message.length >= signs.shortest && recorded.includes(message);
+      if (cutShort || regex(typeAlone).test(said) || error.pattern.test(text))
         every.set(failure, judge(error, hints));
     }
     const mayBe = [...every.values()].filter((match) => met(match.error.may_be, hints.context));
@@ -145,7 +147,7 @@ window.FAULTLINE.diagnose = (() => {
       else if (events.length) events.at(-1).open = false;
     }
     if (events.some((event) => !event.follows)) return events;
-    const beginning = (line) => known.beginnings.find(([words]) => line.toLowerCase().includes(words));
+    const beginning = (line) => beginnings.find(([pattern]) => pattern.test(line));
     for (const line of text.split("\n")) {
       const words = errors.find((error) => error.documented && error.pattern.test(line)) ?? beginning(line);
       if (words && !signs.victim.test(line)) return [{ type: words.type ?? words[1], text: [words.type ?? words[1], line.trim()].filter(Boolean).join(": ") }, ...events];
