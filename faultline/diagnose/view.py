@@ -1,5 +1,6 @@
 """The answer to a log on the terminal: the failure, the reason, what helps, what doesn't, the next commands."""
 
+import re
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from faultline.observations.matching import CERTAIN, Match
 from faultline.report import remedies as listed
 
 SHOWN = 300  # characters of an error
+_COLLECTIVE = re.compile(r"OpType=(\w+)")
 OTHERS = 4  # events that are shown beside the cause
 
 
@@ -167,12 +169,24 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]
     ranks = sorted({rank for rank in timeouts if rank is not None})
     advice = "Look at the logs of the other ranks for the first error."
-    if timeouts:
+    if apart := _collectives(diagnosis.events.events):
+        each = ", ".join(f"rank {rank} in {name}" for rank, name in apart.items())
+        advice = f"The ranks wait in different collectives: {each}. Look for a branch that only some of them take."
+    elif timeouts:
         whose = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
         advice = (
             f"{whose} waited for the other ranks until a timeout. Look at their logs for an error, or the last line."
         )
     return "This log only shows the aftermath.", advice
+
+
+def _collectives(events: Iterable[Event]) -> dict[int, str]:
+    """The collective in which each rank waited, by the watchdog's first line of it; nothing where they are the same."""
+    names: dict[int, str] = {}
+    for event in events:
+        if event.type == TIMEOUT and event.rank is not None and (name := _COLLECTIVE.search(event.text)):
+            names.setdefault(event.rank, name[1])
+    return dict(sorted(names.items())) if len({*names.values()}) > 1 else {}
 
 
 def _events(console: Console, diagnosis: Diagnosis) -> None:

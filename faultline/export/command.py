@@ -30,6 +30,11 @@ def run(request: Request) -> int:
     if cell.life != "straight":
         raise UsageError(f"a resumed cell can't be exported yet; `faultline run --cell {cell.id}` runs it")
     where = place(cell)
+    if where.outcome == "trains" and request.markdown:
+        raise UsageError(
+            f"{cell.id} trains on today's releases, so there is nothing to report; `faultline show {cell.failure}` "
+            "has the cells that don't"
+        )
     if where.outcome == "trains":
         print("this cell trains on today's releases: the file will print NOT REPRODUCED", file=sys.stderr)
     text = write(where)

@@ -743,6 +743,17 @@ def test_timeouts_alone_are_unknown_and_told(asked, log):
     assert out.index("Watchdog") < out.index("Aborted"), "the events aren't in the order of the log"
 
 
+@pytest.mark.parametrize(("other", "apart"), [("_ALLGATHER_BASE", True), ("ALLREDUCE", False)])
+def test_ranks_that_wait_in_different_collectives_are_said_to(asked, log, other, apart):
+    """Breaks when nobody says what a timeout of two collectives shows: that ranks run different code."""
+    text = "".join(
+        f"[rank{n}]: [Rank {n}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType={name}, x)\n"
+        for n, name in enumerate(["ALLREDUCE", other])
+    )
+    wait = f"The ranks wait in different collectives: rank 0 in ALLREDUCE, rank 1 in {other}."
+    assert (wait in asked("diagnose", log(text))[1]) == apart
+
+
 def test_an_abort_whose_message_was_cut_off_is_no_cause_beside_a_timeout(asked, log):
     """Breaks when what NCCL's watchdog throws is looked for, and not what made the ranks wait."""
     thrown = "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'\n"

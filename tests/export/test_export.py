@@ -24,7 +24,7 @@ from markdown_it import MarkdownIt
 from ruff import find_ruff_bin
 
 from faultline.base import paths
-from faultline.base.errors import UsageError
+from faultline.base.errors import EXIT_USAGE, UsageError
 from faultline.catalogue import loading, stories
 from faultline.cells.cell import Cell
 from faultline.export import cell as cells
@@ -272,6 +272,8 @@ def test_a_cell_that_trains_today_is_said_to(asked):
     _, _, errors = asked("export", TRAINS)
     assert errors == ["this cell trains on today's releases: the file will print NOT REPRODUCED"]
     assert not asked("export", RAISES)[2]
+    code, out, [line] = asked("export", TRAINS, "--markdown")
+    assert code == EXIT_USAGE and not out and "there is nothing to report" in line
 
 
 @pytest.mark.slow
