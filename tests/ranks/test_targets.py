@@ -115,6 +115,13 @@ DEFAULTS = [
         ("siglip", "SiglipModel"),
         ("t5", "T5ForConditionalGeneration"),
         ("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
+        ("falcon_h1", "FalconH1ForCausalLM"),
+        ("gpt_neo", "GPTNeoForCausalLM"),
+        ("speech_to_text", "Speech2TextForConditionalGeneration"),
+        ("wav2vec2", "Wav2Vec2ForCTC"),
+        ("moonshine", "MoonshineForConditionalGeneration"),
+        ("dinov2", "Dinov2ForImageClassification"),
+        ("resnet", "ResNetForImageClassification"),
     )
 ]
 CONFIGS = [QWEN2, GEMMA3, QWEN2_VL, MIXTRAL, DEEPSEEK_V3, QWEN2_AUDIO, WHISPER, BERT, T5, VIT]
@@ -147,7 +154,17 @@ def test_a_default_config_gets_a_whole_batch(tmp_path, config):
     """Breaks when a type of model that people use a lot can only be checked with a batch of their own."""
     batch, without = own_model_batch.of(made(tmp_path, config))
     assert not without, "a part of the model was left out of the batch"
-    assert ("pixel_values" in batch) == (config["model_type"] not in ("t5", "granitemoehybrid"))
+    seen = ("qwen2_5_vl", "qwen3_vl", "clip", "siglip", "dinov2", "resnet")
+    assert ("pixel_values" in batch) == (config["model_type"] in seen)
+
+
+def test_a_config_that_leaves_out_what_its_class_needs_is_one_clear_line(tmp_path):
+    """Breaks when a default of transformers that builds no model ends in a traceback."""
+    config = {"model_type": "dots1", "architectures": ["Dots1ForCausalLM"]}
+    with pytest.raises(
+        target.Refused, match=r"leaves out what Dots1ForCausalLM needs \(TypeError: .*\); give one that names"
+    ):
+        made(tmp_path, config)
 
 
 def test_the_batch_of_a_model_with_eyes_has_pictures(tmp_path):

@@ -12,6 +12,8 @@ from faultline.strategies import ROWS
 
 WIDTH = 12  # tokens of text in a row
 FRAMES = 64  # of a spectrogram
+SAMPLES = 8000  # of a wave: half a second
+SIDE = 32  # pixels of an image, where the model leaves it open
 GRID = 4  # patches to each side of an image, where the model leaves it open
 
 Batch = dict[str, Any]
@@ -46,15 +48,23 @@ def of(model: Any) -> tuple[Batch, list[str]]:
     raise Refused(f"{what}. Tried: {'; '.join(f'{name} ({why})' for name, why in tried.items())}")
 
 
-def _spectrogram(model: Any) -> Batch:
+def _spectrogram(model: Any, transposed: bool = False) -> Batch:
     """For models that turn speech into text, or tell classes of it."""
-    features, _ = next(_spectrograms(model.config))
+    features, _ = list(_spectrograms(model.config))[transposed]
     return {"input_features": features} | _labels(model, torch.randint(16, 100, (ROWS, WIDTH)))
+
+
+def _wave(model: Any) -> Batch:
+    """For models that take the wave itself."""
+    if "input_values" not in inspect.signature(model.forward).parameters:
+        raise NotTaken
+    return {"input_values": torch.randn(ROWS, SAMPLES)} | _labels(model, torch.randint(4, 30, (ROWS, WIDTH)))
 
 
 def _image(model: Any) -> Batch:
     config = model.config
-    size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+    halved = hasattr(config, "depths")  # from stage to stage
+    size = SIDE if halved else _number(config, "image_size", SIDE)
     pixels = torch.randn(ROWS, config.num_channels, size, size)
     return {"pixel_values": pixels, "labels": torch.arange(ROWS) % config.num_labels}
 
@@ -147,7 +157,7 @@ def _heard(model: Any) -> tuple[Batch, list[int]]:
 
 def _spectrograms(config: Any) -> Iterator[tuple[torch.Tensor, int]]:
     """Both ways round, [rows, mel, frames] and [rows, frames, mel], and the number of frames."""
-    mel = _number(config, "num_mel_bins", _number(config, "input_feat_size", 80))
+    mel = _number(config, "num_mel_bins", _number(config, "input_feat_per_channel", 80))
     frames = 2 * _number(config, "max_source_positions", FRAMES // 2)
     yield torch.randn(ROWS, mel, frames), frames
     yield torch.randn(ROWS, frames, mel), frames
@@ -192,5 +202,7 @@ MAKERS: dict[str, Callable[[Any], Batch]] = {  # the fullest first
     "sound": lambda model: _text(model, _heard),
     "text": _text,
     "spectrogram": _spectrogram,
+    "transposed spectrogram": lambda model: _spectrogram(model, transposed=True),
+    "wave": _wave,
     "image": _image,
 }

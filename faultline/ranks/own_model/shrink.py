@@ -25,6 +25,7 @@ MOST: tuple[tuple[re.Pattern[str], int | None], ...] = tuple(
         (r"(q|kv|o|k|v|a|decay|gate)_(lora_)?(rank|low_rank_dim)|.*lora_rank.*|lora_dim", 16),
         (r"(shared_|moe_|expert_|dense_)*(expert_|moe_)(intermediate|ffn_hidden|ffn)_size|moe_ffn.*", 16),
         (r".*(intermediate|ffn_hidden|ffn_embed|inner|feedforward)_(size|dim)|.*ffn_dim|d_ff|n_inner|d_inner", 48),
+        (r"conv_channels", 32),
         (r"vocab_size.*|.*_vocab_size|codebook_size", 128),
         (r"num_codebooks", 4),
         (
@@ -45,6 +46,9 @@ VOCABULARY = 128
 PATCH, IMAGE = 4, 16  # pixels to a side: an image of 4 x 4 patches
 HEAD = 8  # the least that rotary embeddings of every kind can share out
 SECTIONS = (HEAD // 2 - 2, 1, 1)  # of them, for the time, height and width of a picture's place
+STAGES = re.compile(r"(encoder_)?hidden_sizes|conv_dim|dim_embed|embed_dims?")  # lists with a width for each stage
+WIDEST = 64  # stage
+DERIVED = ("stage_names", "out_features", "out_indices", "attention_layers")  # a class makes them of its layers
 KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
 
 
@@ -79,7 +83,7 @@ def _names_token(key: str) -> bool:
 
 
 def _part(part: Config, ids: dict[int, int]) -> Config:
-    small = {key: _value(str(key), value, ids) for key, value in part.items()}
+    small = {key: _value(str(key), value, ids) for key, value in part.items() if key not in DERIVED}
     layers = next((part[key] for key in KINDS if isinstance(part.get(key), list)), None)
     if layers:
         places = _one_of_each(part, len(layers))
@@ -121,6 +125,13 @@ def _value(key: str, value: Any, ids: dict[int, int]) -> Any:
     for name, pixels in (("patch_size", PATCH), ("image_size", IMAGE)):
         if key == name and value:
             return [pixels] * len(value) if isinstance(value, list | tuple) else pixels
+    if isinstance(value, list) and value and all(type(each) is int for each in value):
+        if STAGES.fullmatch(key):
+            return [max(8, each * WIDEST // max(*value, WIDEST)) for each in value]
+        if key in ("depths", "num_heads"):
+            return [min(each, 2) for each in value]
+    if key == "attention_types":  # kinds of layers, each with how often they follow each other
+        return [[kinds, 1] for kinds, _ in value]
     if isinstance(value, float) and re.search(r"dropout|drop_path|drop_rate|layerdrop|jitter", key):
         return 0.0  # random numbers that are drawn inside of functions can't be the same on ranks and in one process
     if key == "initializer_range" and isinstance(value, float):
@@ -141,12 +152,18 @@ def _heads(part: Config, small: Config) -> None:
     for heads in ("num_attention_heads", "num_heads", "n_head", "n_heads"):
         if type(part.get(heads)) is int:
             for few in ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"):
-                if type(part.get(few)) is int and part[few] > 0:
+                if part.get(few, 0) is None:
+                    small[few] = small[heads]
+                elif type(part.get(few)) is int and part[few] > 0:
                     small[few] = small[heads] if part[few] == part[heads] else min(part[few], small[heads] // 2)
     for heads, wide, expand in (("mamba_n_heads", "mamba_d_head", "mamba_expand"), ("num_heads", "head_dim", "expand")):
         if type(part.get(heads)) is int and expand in part:
             small[heads] = 4
             small[wide] = int(part[expand] * small["hidden_size"]) // 4
+    if "mamba_d_ssm" in part:
+        small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
+    if part.get("head_dim", 0) is None:
+        small["head_dim"] = HEAD
     for factors in ("short_factor", "long_factor"):
         if isinstance(part.get(factors), list):
             small[factors] = part[factors][: HEAD // 2]

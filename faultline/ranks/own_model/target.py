@@ -141,9 +141,15 @@ def tiny(file: Path) -> Any:
     text = config.get_text_config()
     if "mrope_section" in getattr(text, "ignore_keys_at_rope_validation", ()) and text.rope_parameters:
         text.rope_parameters.setdefault("mrope_section", list(shrink.SECTIONS))  # else the class takes large ones
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "pad_token_id", 0) is None:
+        config.pad_token_id = 0
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # which a checkpoint brings else
-    return build(lambda: cls(config).float(), seed=0)
+    try:
+        return build(lambda: cls(config).float(), seed=0)
+    except (TypeError, ValueError, AttributeError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Refused(f"the config leaves out what {name} needs ({why}); give one that names it") from error
 
 
 def _parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
