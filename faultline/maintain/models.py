@@ -77,7 +77,8 @@ def finish(folder: RunFolder) -> int:
     """Record a run and print its answer."""
     entries = folder.results()
     rows = [models_page.summary(architecture, lora, cells) for architecture, lora, cells in by_model(entries)]
-    models_page.record(rows, folder.info().asked or TODAY, [*architectures()])
+    for row in models_page.record(rows, folder.info().asked or TODAY, [*architectures()]):
+        print(f"{row.name}: not recorded, as its record has more cells")
     print(models_page.rewrite())
     trained = [row for row in rows if not row.refused]
     new = [row for row in trained if any(not each.failure for each in row.differences)]

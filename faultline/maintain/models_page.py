@@ -103,9 +103,15 @@ def read() -> list[Summary]:
     return [msgspec.json.decode(line, type=Summary) for line in lines]
 
 
-def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> None:
-    """Write what was measured on a stack, in the order of `models`; it replaces older records of the same there."""
+def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> list[Summary]:
+    """Write what was measured on a stack, in the order of `models`; it replaces older records of the same there.
+
+    What has fewer cells than its record isn't written, and is given back.
+    """
     fresh = {(each.model, each.lora): msgspec.structs.replace(each, stack=stack) for each in rows}
+    there = {(each.model, each.lora): each for each in read() if each.stack == stack}
+    fuller = [key for key, each in fresh.items() if key in there and not _covers(each, there[key])]
+    narrowed = [fresh.pop(key) for key in fuller]
     earlier = [each for each in read() if each.stack != stack or (each.model, each.lora) not in fresh]
     earlier = [each for each in earlier if each.model in models]
     order = {name: number for number, name in enumerate(models)}
@@ -113,6 +119,12 @@ def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> None
         [*earlier, *fresh.values()], key=lambda each: (each.stack != TODAY, each.stack, order[each.model], each.lora)
     )
     RECORD.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in every))
+    return narrowed
+
+
+def _covers(each: Summary, other: Summary) -> bool:
+    """Whether a record says something of every cell that another has."""
+    return bool(each.refused) or other.outcomes.keys() <= each.outcomes.keys()
 
 
 def rewrite() -> str:

@@ -90,6 +90,14 @@ def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     ]
 
 
+def test_a_narrower_run_replaces_no_fuller_record(files):
+    """Breaks when a run of one strategy loses what was measured under all others."""
+    full = summary("llama", outcomes={"ddp/off": "trains", "fsdp2/off": "raises"})
+    assert not models_page.record([full], "today", ["llama"])
+    narrowed = models_page.record([summary("llama", outcomes={"ddp/off": "hangs"})], "today", ["llama"])
+    assert [each.model for each in narrowed] == ["llama"] and models_page.read() == [full]
+
+
 def test_an_older_release_is_held_against_today():
     """Breaks when the page doesn't say since when a model trains."""
     old = summary(
