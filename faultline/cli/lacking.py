@@ -48,7 +48,10 @@ def of_extra(module: str) -> str:
 def stack(name: str, command: Callable[..., int]) -> str:
     """What to do where libraries under test aren't here, with the options that this command has for it."""
     takes = inspect.signature(command).parameters
-    return str(NotInstalled(name, *(text for option, text in WAYS.items() if option in takes)))
+    ways = [text for option, text in WAYS.items() if option in takes]
+    if {"stack", "base"} & {*takes} and (needs := of_extra("")):
+        ways[-1:] = [f"{way} (then {needs})" for way in ways[-1:]]
+    return str(NotInstalled(name, *ways))
 
 
 def _there(name: str) -> bool:

@@ -65,6 +65,15 @@ def test_only_options_that_a_command_has_are_offered(command, ways):
     assert text.startswith("not installed here: torch; install that beside Faultline")
 
 
+def test_what_a_stack_of_its_own_needs_is_said_at_once(light):
+    """Breaks when somebody does what a message says, and the next one says that more has to be installed."""
+    assert lacking.stack("torch", measure.run).endswith(
+        "or let --stack make one (then this command needs pypi-simple, ruff and uv: "
+        'pip install "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13")'
+    )
+    assert "pip install" not in lacking.stack("torch", use.reproduce)
+
+
 def test_a_model_of_texts_needs_no_library_for_images(monkeypatch):
     """Breaks when a check is refused for want of what none of its cells uses."""
     there = tuple(f"{name}==1" for name in TO_START)
