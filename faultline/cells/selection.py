@@ -103,11 +103,14 @@ def _asked(cell: Cell, selection: Selection) -> bool:
 
 def check(failures: Mapping[str, Failure], selection: Selection) -> None:
     """Refuse names that match nothing, with the nearest ones."""
+    if not {"fp16", "float16", "half"}.isdisjoint(selection.precision):
+        raise UsageError("fp16 was not measured: --precision takes fp32 or bf16")
     known = {"failure": [*failures], **values(_chosen(failures, selection).values())}
+    aliases = {"strategy": naming.aliases(), "precision": {"float32": "fp32", "bfloat16": "bf16"}}
     for axis in ("failure", "variant", "strategy", "checkpointing", "precision", "life"):
         for pattern in getattr(selection, axis):
             if not any(matches(name, (pattern,)) for name in known[axis]):
-                raise unknown(axis, pattern, known[axis], naming.aliases() if axis == "strategy" else {})
+                raise unknown(axis, pattern, known[axis], aliases.get(axis, {}))
     for world in selection.world_size:
         if world not in known["world_size"]:
             raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over 1, 2 or 4 ranks")

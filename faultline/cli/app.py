@@ -44,7 +44,7 @@ EXAMPLES = """
 faultline diagnose train.log               a log: the failure, and what helps
 faultline check train.py:build             a model: which strategies differ
 faultline audit requirements.txt           a project: the failures that apply
-faultline is-safe trl==1.12.0              an upgrade: SAFE or NOT SAFE
+faultline is-safe deepspeed==0.19.9        another release: SAFE or NOT SAFE
 """
 Command = Callable[..., int]
 

@@ -140,7 +140,7 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     for match in diagnosis.alike:
         if match.against == matching.SHARED:
             (distinction,) = several.distinctions([match])
-            write_line(console, f"  {distinction}: this log shows no more than its words.")
+            write_line(console, f"  {distinction.replace(' if ', ' only if ', 1)}.")
         else:
             write_line(console, f"  It is not {match.failure.name}: {match.against}.")
     if diagnosis.alike:
@@ -164,6 +164,8 @@ def _no_answer(diagnosis: Diagnosis) -> tuple[str, str]:
         return none, f"but a traceback begins at {place}, and its last line names the error: paste that too"
     if not diagnosis.cause:
         return none, "but a line in it may be of a failure" if diagnosis.warned else ""
+    if not diagnosis.cause.follows and any(match.against == matching.SHARED for match in diagnosis.alike):
+        return "Probably not in the catalogue", "many mistakes raise this error"
     if not diagnosis.cause.follows:
         return "Not in the catalogue", ""
     timeouts = [event.rank for event in diagnosis.events.events if event.type == TIMEOUT]

@@ -60,14 +60,14 @@ def _signatures() -> Iterator[Word]:
             having.setdefault(name, {})[failure.name] = failure
     texts = {error.signature: error.text for error in reversed([*store.errors().values()])}
     for name, among in having.items():
-        named = next((each for each in among.values() if name in each.errors), None)
+        named = any(name in each.errors for each in among.values())
         why = next(filter(None, (matching.mechanism(each, name) for each in among.values())), None)
         of = [each for each in among.values() if name not in each.also_raises]
         others = [each.name for each in among.values() if name in each.also_raises]
         facts = [("why", why.text)] if why else []
         facts += [(each.name, each.title) for each in of]
         facts += [("also seen in", ", ".join(others))] if others else []
-        text = cut(texts.get(name, named.errors[name]), LONGEST) if named else ""
+        text = cut(texts.get(name, "an error that no recorded run ended with"), LONGEST) if named else ""
         yield Word(name, SIGNATURES, text, tuple(facts), f"faultline show {next(iter(of or among.values())).name}")
 
 

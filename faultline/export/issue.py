@@ -98,7 +98,7 @@ def _outcome(where: ExportedCell, outcome: str, signature: str) -> str:
     there = replace(where, outcome=outcome, signature=signature)
     if outcome in ("trains", "impossible", "invalid"):
         text = outcome
-    elif symptom := one_line(there.error) if outcome == "raises" else there.symptom:
+    elif symptom := one_line(there.error) if outcome == "raises" else there.happens:
         symptom = cut(symptom, LONGEST)
         text = escaped(f"raises {symptom}" if outcome == "raises" else symptom)
     else:

@@ -79,7 +79,7 @@ def because(answer: Answer) -> list[str]:
     """Why the verdict is what it is, and what the comparison covered, each in a line."""
     comparison = answer.comparison
     if comparison.identical:
-        return ["no package changes, so no cell ran: this is neither SAFE nor NOT SAFE"]
+        return ["no library under test changes, so no cell ran: this is neither SAFE nor NOT SAFE"]
     lines = [one_line(reason) for _, reason in comparison.reasons]
     if not comparison.unusable:
         total = f"{comparison.compared} of {comparison.cells} cells ran on both stacks"

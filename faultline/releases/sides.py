@@ -42,7 +42,7 @@ def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     taken = "as installed here" if pins == requests.installed() else "as in Faultline's own pins"
     if python:
         prefix = versions.of_python(python)
-        name = f"the packages of {one_line(python)}"
+        name = f"the environment of {one_line(python)}"
         side = of_pins(name, versions.environment(prefix, name), here, taken)
     else:
         side = read(text, here, taken)

@@ -24,7 +24,7 @@ def apart(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
     every = [*fates]
     checks = sorted((fate for fate in every if fate.claim.kind == DETECTS), key=lambda fate: ORDER.index(fate.word))
     return rows((fate for fate in every if fate not in checks), whose) + [
-        ("doesn't show it" if fate.word == "refuted" else "how to check", fate.claim.text, _did(fate, whose))
+        ("misses it" if fate.word == "refuted" else "how to check", fate.claim.text, _did(fate, whose))
         for fate in checks
     ]
 

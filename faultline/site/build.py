@@ -10,10 +10,11 @@ from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.paths import GENERATED
+from faultline.base.text import count
 from faultline.base.version import __version__
 from faultline.catalogue.loading import failures
 from faultline.report.page import template
-from faultline.site import dates, docs, facts, pages
+from faultline.site import dates, docs, downloads, facts, pages
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
@@ -39,6 +40,8 @@ def run() -> int:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.parent.mkdir(exist_ok=True)
         shutil.move(made, FOLDER)
+    if without := [failure.name for failure in failures().values() if not downloads.report(failure).exists()]:
+        print(f"{count(len(without), 'page')} without a report for upstream: `faultline maintain reports` writes them")
     print(f"{FOLDER}/index.html: {len(list(FOLDER.rglob('*.html')))} pages")
     return EXIT_AS_EXPECTED
 

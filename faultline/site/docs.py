@@ -67,10 +67,11 @@ def copy(source: Path) -> None:
 
 
 def noted(text: str) -> str:
-    """A page below whose title stands what of it only a clone has, for readers who installed the package."""
+    """A page below whose first lines stands what of it only a clone has, for readers who installed the package."""
     names = [name for name, pattern in OF_A_CLONE.items() if pattern.search(text)]
-    title, _, rest = text.partition("\n")
-    return f"{title}\n\n*Only [a clone](../README.md#install) has {listing(names)}.*\n{rest}" if names else text
+    title, first, rest = text.split("\n\n", 2)
+    note = f"*Only [a clone](../README.md#install) has {listing(names)}.*"
+    return "\n\n".join((title, first, note, rest)) if names else text
 
 
 def relinked(text: str, folder: Path, place: str) -> str:

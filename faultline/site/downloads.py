@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from faultline.catalogue import Failure
 from faultline.export.cell import place
@@ -25,6 +26,11 @@ def of(failure: Failure) -> Iterator[Download]:
         yield Download(f"files/{failure.name}.py", text, write(place(cell)))
     advisory = advisories.encoded(failure).decode()
     yield Download(f"advisories/{advisories.file_name(failure)}", "the advisory, in the OSV format", advisory)
-    report = reports.FOLDER / f"{failure.name}.md"
-    if report.exists():
-        yield Download(f"reports/{failure.name}.md", "the report for upstream", report.read_text(encoding="utf-8"))
+    if report(failure).exists():
+        text = report(failure).read_text(encoding="utf-8")
+        yield Download(f"reports/{failure.name}.md", "the report for upstream", text)
+
+
+def report(failure: Failure) -> Path:
+    """The file of a failure's report, if it was written."""
+    return reports.FOLDER / f"{failure.name}.md"

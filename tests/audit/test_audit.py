@@ -87,7 +87,7 @@ def test_a_project_that_has_a_failure_is_told_so(tmp_path, asked):
         "trl 0.16.0 or newer",
         measured_on,
         "how to check check after one forward pass",
-        "doesn't show it check the trainable",
+        "misses it check the trainable",
     ):
         assert answer in " ".join(out.split())
     [repeat] = re.findall(r"--cell (grpo\S+) --stack '(.*)'", out)

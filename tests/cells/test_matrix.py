@@ -263,7 +263,8 @@ def test_law_whole_ids_give_just_those_cells_in_their_order(cells, device):
         (Selection(strategy=("deepspeed*",)), "zero3"),
         (Selection(checkpointing=("reentrent",)), "reentrant"),
         (Selection(precision=("bf61",)), "bf16"),
-        (Selection(precision=("fp16",)), "bf16"),
+        (Selection(precision=("bfloat16",)), "bf16"),
+        (Selection(precision=("float32",)), "fp32"),
         (Selection(device="gpu"), "cuda"),
         (Selection(device="cudaa"), "cuda"),
         pytest.param(
@@ -276,6 +277,13 @@ def test_an_unknown_name_is_refused_with_the_nearest(asked, nearest):
     with pytest.raises(UsageError, match=r"^unknown .*; did you mean .*\?$") as refused:
         select(FAILURES, asked)
     assert nearest in str(refused.value) or "*" in str(asked), "the name that was meant is not among the nearest"
+
+
+@pytest.mark.parametrize("name", ["fp16", "float16", "half"])
+def test_a_precision_that_was_not_measured_is_said_to(name):
+    """Breaks when bf16 is offered to somebody who trains in fp16: they differ."""
+    with pytest.raises(UsageError, match="fp16 was not measured: --precision takes fp32 or bf16"):
+        select(FAILURES, Selection(precision=(name,)))
 
 
 @pytest.mark.parametrize("world", [-1, 0, 3, 8])

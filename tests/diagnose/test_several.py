@@ -125,7 +125,7 @@ def test_a_timeout_beside_a_save_is_what_only_some_ranks_call():
     timeout = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLGATHER)\n"
     answer = diagnosed(f"under FSDP accelerator.save_state(folder) hangs\n{timeout}")
     assert answer.named == "rank0_only_save" and answer.match.mechanism
-    assert "It is rank0_only_save if the run has" in printed(diagnosed(timeout)) and not diagnosed(timeout).match
+    assert "It is rank0_only_save only if the run has" in printed(diagnosed(timeout)) and not diagnosed(timeout).match
 
 
 def test_an_empty_recomputed_shape_is_zero3s():

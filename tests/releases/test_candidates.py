@@ -276,7 +276,7 @@ def test_another_environment_is_a_baseline_by_its_interpreter(lab, asked, tmp_pa
     python.parent.mkdir()
     python.touch()
     code, out, _ = asked("is-safe", "--python", str(python), "--to", "trl==1.16.0", *NARROW)
-    assert code == 0 and out.startswith("SAFE: trl 1.12.0 → 1.16.0 (against the packages of ")
+    assert code == 0 and out.startswith("SAFE: trl 1.12.0 → 1.16.0 (against the environment of ")
     assert asked("is-safe", "trl==1.16.0", "--python", str(python), "--base", "trl==1.1", *NARROW)[0] == EXIT_USAGE
 
 

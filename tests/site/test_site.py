@@ -205,8 +205,10 @@ def test_claims_are_escaped():
 
 def test_a_page_says_what_of_it_only_a_clone_has():
     """Breaks when somebody who installed the package is told to type what they haven't."""
-    assert docs.noted("# A\n\n    make test").startswith("# A\n\n*Only [a clone](../README.md#install) has `make`.*")
-    assert docs.noted("# A\n\nThey make it: faultline check") == "# A\n\nThey make it: faultline check"
+    note = "*Only [a clone](../README.md#install) has `make`.*"
+    assert docs.noted("# A\n\nIt tests.\n\n    make test\n") == f"# A\n\nIt tests.\n\n{note}\n\n    make test\n"
+    plain = "# A\n\nIt tests.\n\nThey make it: faultline check"
+    assert docs.noted(plain) == plain
 
 
 def test_every_strategy_is_code():

@@ -20,7 +20,7 @@
   // Why a failure is shown for a text, in the command's words.
   const reason = (answer, match) => {
     const { if: distinction } = match.error;
-    if (!match.sure && answer !== "one of several") return `It is this if the run has ${distinction}: this text has no more than its words.`;
+    if (!match.sure && answer !== "one of several") return `It is this only if the run has ${distinction}.`;
     if (match.mechanism) return `The same mechanism: ${match.mechanism}. It is this if the run has ${distinction}.`;
     if (answer === "one of several") return `It is this if the run has ${distinction}.`;
     return match.only_if ? `It is this if ${match.only_if}.` : "It has this error.";
@@ -72,10 +72,12 @@
     "one of several": "One of several: the error alone doesn't show which failure it is. If none of these holds, it is not in the catalogue.",
     "aftermath": "This text only shows the aftermath. Look at the logs of the other ranks for the first error.",
     "not in the catalogue": "Not in the catalogue.",
+    "probably not": "Probably not in the catalogue: many mistakes raise this error. Below is what else it may be.",
   };
   const summary = (text, answer, counts) => {
     const shown = counts.shown ?? 0;
-    const lines = HEADS[answer] ? [HEADS[answer]] : [];
+    const head = HEADS[answer === "not in the catalogue" && shown ? "probably not" : answer];
+    const lines = head ? [head] : [];
     if (!shown && text && !counts.clear && !counts.unknown) return lines[0] ?? "None of the catalogue's failures has this text.";
     lines.push(shown ? `${shown} of ${cards.length} failures.` : "No failure is left.");
     if (counts.clear) lines.push(`${counts.clear} more ${counts.clear === 1 ? "was" : "were"} run there and don't show.`);
