@@ -131,10 +131,13 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
             notes += [f"{statement.source}: {statement.note}"] if statement.note else []
     left: Values = {}
     for axis, places in sources.items():
-        stated = [each for each in kinds.values() if all(axis in values for values in each)]
-        by_kind = [frozenset[str]().union(*(values[axis] for values in each)) for each in stated]
+        stated = {kind: each for kind, each in kinds.items() if all(axis in values for values in each)}
+        by_kind = [frozenset[str]().union(*(values[axis] for values in each)) for each in stated.values()]
         if by_kind:
             left[axis] = frozenset.intersection(*by_kind)
+            if left[axis] and "command" in stated:  # each command runs, also one that the other files don't fit
+                others = [values for values in (each[axis] for each in stated["command"]) if not values & left[axis]]
+                left[axis] = left[axis].union(*others)
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
                 notes.append(f"{label(axis)}: these contradict each other, so each is taken as possible: {few(places)}")

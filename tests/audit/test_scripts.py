@@ -124,6 +124,13 @@ def test_several_commands_are_alternatives(tmp_path):
     assert "adapter" not in known.left and known.left["precision"] == {"bf16"}
 
 
+def test_a_command_that_another_file_does_not_fit_stays_possible(tmp_path):
+    """Breaks when of two launches only that is known which has a config beside it."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    text = "accelerate launch --use_fsdp --fsdp_version 2 train.py\ntorchrun train.py --deepspeed ds.json\n"
+    assert {"zero2", "fsdp2"} <= stated(tmp_path, text, "train.sh").left["strategy"]
+
+
 PROGRAM = '''\
 """Trains; from peft import LoraConfig says LoraConfig(r=8)."""
 from trl import GRPOConfig
