@@ -12,6 +12,7 @@ from faultline.observations import several, store
 
 MOST = 400  # lines of such a text; what is longer is a log, which has the types
 LONGEST = 4_000  # characters of a line: what somebody pastes of a message is shorter
+OUT_OF_MEMORY = {r"\bCUDA out of memory\b": "torch.OutOfMemoryError"}  # which is no failure, and pasted a lot
 WRAPPED = 3  # lines into which a terminal or a mail may have broken the words
 
 
@@ -83,4 +84,5 @@ def beginnings() -> dict[str, str]:
         if (failure := failures().get(error.failure)) and failure.recognition.of(error.signature).distinguished_by
     ]
     begins = {re.escape(text): several.kind(error) for error in shared if (text := several.beginning(error))}
-    return begins | {pattern: several.kind(error) for error in shared if (pattern := several.type_alone(error))}
+    names = {pattern: several.kind(error) for error in shared if (pattern := several.type_alone(error))}
+    return begins | names | OUT_OF_MEMORY

@@ -84,7 +84,7 @@ def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
     place = _place(diagnosis) or "wherever it was measured"
     measured_where = {
         "there": place,
-        "there in other words": f"{place}, where today's versions raise another error",
+        "there in other words": f"{place}; today's versions raise another error there",
         "elsewhere": "measured in other places than your log's",
         "other words": "measured against its other errors: no run here ended with this one",
     }

@@ -67,6 +67,11 @@ def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     )
 
 
+def test_plain_out_of_memory_is_known_without_its_type():
+    """Breaks when the words that most people paste of it are no error."""
+    assert "plain out of memory" in printed(diagnosed("CUDA out of memory. Tried to allocate 2.00 GiB"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
