@@ -69,9 +69,10 @@ def copy(source: Path) -> None:
 def noted(text: str) -> str:
     """A page below whose first lines stands what of it only a clone has, for readers who installed the package."""
     names = [name for name, pattern in OF_A_CLONE.items() if pattern.search(text)]
+    if not names:
+        return text
     title, first, rest = text.split("\n\n", 2)
-    note = f"*Only [a clone](../README.md#install) has {listing(names)}.*"
-    return "\n\n".join((title, first, note, rest)) if names else text
+    return "\n\n".join((title, first, f"*Only [a clone](../README.md#install) has {listing(names)}.*", rest))
 
 
 def relinked(text: str, folder: Path, place: str) -> str:
