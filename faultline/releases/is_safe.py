@@ -21,7 +21,7 @@ from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign, Enough, Measured
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
-from faultline.stacks import requests
+from faultline.stacks import environments, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.requests import Stack
 
@@ -60,6 +60,8 @@ def run(request: Request) -> int:
     candidate = sides.read(request.candidate, sides.expected(base), "as in the baseline")
     if candidate.text or not candidate.notes:
         on(base, "", candidate.text)  # a mistake in the question is reported before anything runs
+    if base.here:
+        environments.ready(base)  # and a lack, before there is a folder
     asked: dict[str, object] = {
         "candidate": candidate.text,
         "base": [base.name, *base.requirements],
