@@ -105,13 +105,13 @@ window.FAULTLINE.diagnose = (() => {
   };
   const possible = (text, excluded, hints) => {
     const every = new Map(excluded.map((match) => [match.error.failure, match]));
-    const said = text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "";
-    const message = numberless(said).replace(/[ .…]+$/, "");
+    const message = text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "";
+    const words = numberless(message).replace(/[ .…]+$/, "");
     for (const [failure, signature, recorded, typeAlone] of known.recorded) {
       if (every.has(failure)) continue;
       const error = errors.find((each) => each.failure === failure && each.name === signature);
-      const cutShort = message.length >= signs.shortest && recorded.includes(message);
-      if (cutShort || regex(typeAlone).test(said) || error.pattern.test(text))
+      const cutShort = words.length >= signs.shortest && recorded.includes(words);
+      if (cutShort || regex(typeAlone).test(message) || error.pattern.test(text))
         every.set(failure, judge(error, hints));
     }
     const mayBe = [...every.values()].filter((match) => met(match.error.may_be, hints.context));
