@@ -117,7 +117,7 @@ def test_its_error_is_diagnosed_and_certain_only_with_its_context(copy):
     answer = json.loads(faultline(copy, "diagnose", "run.log", "--json"))
     assert (answer["failure"], answer["sure"]) == (NAME, "certain")
     (copy / "run.log").write_text(ERROR)
-    assert f"It is {NAME} if the run has" in faultline(copy, "diagnose", "run.log", code=EXIT_UNEXPECTED)
+    assert f"It is {NAME} only if the run has" in faultline(copy, "diagnose", "run.log", code=EXIT_UNEXPECTED)
 
 
 def test_its_warning_is_reported(copy):
