@@ -135,9 +135,9 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
         by_kind = [frozenset[str]().union(*(values[axis] for values in each)) for each in stated.values()]
         if by_kind:
             left[axis] = frozenset.intersection(*by_kind)
-            if left[axis] and "command" in stated:  # each command runs, also one that the other files don't fit
-                others = [values for values in (each[axis] for each in stated["command"]) if not values & left[axis]]
-                left[axis] = left[axis].union(*others)
+            if left[axis]:  # each command runs, also one that the other files don't fit
+                commands = [values[axis] for values in stated.get("command", ())]
+                left[axis] = left[axis].union(*(each for each in commands if each.isdisjoint(left[axis])))
             if not left[axis] and all(by_kind):
                 left[axis] = frozenset[str]().union(*by_kind)
                 notes.append(f"{label(axis)}: these contradict each other, so each is taken as possible: {few(places)}")

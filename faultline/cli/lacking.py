@@ -50,7 +50,7 @@ def stack(name: str, command: Callable[..., int]) -> str:
     takes = inspect.signature(command).parameters
     ways = [text for option, text in WAYS.items() if option in takes]
     if {"stack", "base"} & {*takes} and (needs := of_extra("")):
-        ways[-1:] = [f"{way} (then {needs})" for way in ways[-1:]]
+        ways[-1] += f" (then {needs})"
     return str(NotInstalled(name, *ways))
 
 

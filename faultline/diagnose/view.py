@@ -139,8 +139,8 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
     _warned(console, diagnosis)
     for match in diagnosis.alike:
         if match.against == matching.SHARED:
-            (distinction,) = several.distinctions([match])
-            write_line(console, f"  {distinction.replace(' if ', ' only if ', 1)}.")
+            (distinction,) = several.distinctions([match], "only if")
+            write_line(console, f"  {distinction}.")
         else:
             write_line(console, f"  It is not {match.failure.name}: {match.against}.")
     if diagnosis.alike:

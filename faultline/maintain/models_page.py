@@ -109,10 +109,11 @@ def record(rows: Collection[Summary], stack: str, models: Sequence[str]) -> list
     What has fewer cells than its record isn't written, and is given back.
     """
     fresh = {(each.model, each.lora): msgspec.structs.replace(each, stack=stack) for each in rows}
-    there = {(each.model, each.lora): each for each in read() if each.stack == stack}
+    known = read()
+    there = {(each.model, each.lora): each for each in known if each.stack == stack}
     fuller = [key for key, each in fresh.items() if key in there and not _covers(each, there[key])]
     narrowed = [fresh.pop(key) for key in fuller]
-    earlier = [each for each in read() if each.stack != stack or (each.model, each.lora) not in fresh]
+    earlier = [each for each in known if each.stack != stack or (each.model, each.lora) not in fresh]
     earlier = [each for each in earlier if each.model in models]
     order = {name: number for number, name in enumerate(models)}
     every = sorted(

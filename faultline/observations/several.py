@@ -110,12 +110,12 @@ def runs(match: Match) -> int:
     return sum(map(len, measured.recorded(match.failure.name, match.signature).values()))
 
 
-def distinctions(several: Sequence[Match]) -> list[str]:
-    """What would show which of several failures it is, a line for each."""
+def distinctions(several: Sequence[Match], condition: str = "if") -> list[str]:
+    """What would show which of several failures it is, a line for each; it may be so ``only if`` it shows."""
     return [
-        f"It is {m.failure.name} if the run has {m.distinguished_by}"
+        f"It is {m.failure.name} {condition} the run has {m.distinguished_by}"
         if m.distinguished_by
-        else f"It is {m.failure.name} if this is so: {m.failure.title}"
+        else f"It is {m.failure.name} {condition} this is so: {m.failure.title}"
         for m in several
     ]
 

@@ -24,6 +24,7 @@ window.FAULTLINE.diagnose = (() => {
   }));
   const rows = (table) => table.map(([pattern, names]) => [regex(pattern), names]);
   const [ran, asked, modes, beginnings] = [known.ran, known.asked, known.modes, known.beginnings].map(rows);
+  const recordings = known.recorded.map(([failure, signature, text, typeAlone]) => [failure, signature, text, regex(typeAlone)]);
   const signs = { ...known.signs };
   for (const name of ["victim", "watchdog", "raised_in"]) signs[name] = regex(signs[name]);
 
@@ -107,11 +108,11 @@ window.FAULTLINE.diagnose = (() => {
     const every = new Map(excluded.map((match) => [match.error.failure, match]));
     const message = text.includes(": ") ? text.slice(text.indexOf(": ") + 2) : "";
     const words = numberless(message).replace(/[ .…]+$/, "");
-    for (const [failure, signature, recorded, typeAlone] of known.recorded) {
+    for (const [failure, signature, recorded, typeAlone] of recordings) {
       if (every.has(failure)) continue;
       const error = errors.find((each) => each.failure === failure && each.name === signature);
       const cutShort = words.length >= signs.shortest && recorded.includes(words);
-      if (cutShort || regex(typeAlone).test(message) || error.pattern.test(text))
+      if (cutShort || typeAlone.test(message) || error.pattern.test(text))
         every.set(failure, judge(error, hints));
     }
     const mayBe = [...every.values()].filter((match) => met(match.error.may_be, hints.context));
