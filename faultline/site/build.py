@@ -21,7 +21,9 @@ TEMPLATES = HERE / "templates"
 FOLDER = GENERATED / "site"
 # Of a page: what stays whole, code in a line, and other text.
 SIGNS = re.compile(r"(?<=[_/=])(?=\w)|(?<=\.)(?=[A-Za-z_])")
-PARTS = re.compile(r"(?P<whole><(pre|script|style|title)\b.*?</\2>)|(?P<code><code\b.*?</code>)|>[^<]+", re.S)
+# In other text, where a name goes on.
+JOINTS = re.compile(r"(?<=\w)_(?=\w)|(?<=\w)\.(?=[A-Za-z_])")
+PARTS = re.compile(r"(?P<whole><(pre|script|style|title)\b.*?</\2>)|(?P<code><code\b.*?</code>)|(?<=>)[^<]+", re.S)
 
 
 def run() -> int:
@@ -73,12 +75,12 @@ def write(source: Path) -> None:
 
 
 def breakable(html: str) -> str:
-    """A page on which names may be broken after underscores, and code after further signs: no screen breaks a word."""
+    """A page on which names may be broken after underscores and dots, and code after further signs: no screen breaks a word."""
 
     def part(match: re.Match[str]) -> str:
         if match["code"]:
             return re.sub(r"(?<=>)[^<]+", lambda text: SIGNS.sub("<wbr>", text[0]), match[0])
-        return match[0] if match["whole"] else re.sub(r"(?<=\w)_(?=\w)", "_<wbr>", match[0])
+        return match[0] if match["whole"] else JOINTS.sub(r"\g<0><wbr>", match[0])
 
     return PARTS.sub(part, html)
 
