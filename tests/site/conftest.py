@@ -1,16 +1,21 @@
 """The site, built once, and a page of a browser that notes what it asks for."""
 
 import pytest
+from filelock import FileLock
 
 from faultline.site import build
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The whole site, built once."""
+def site(tmp_path_factory, worker_id):
+    """The whole site, built once for all workers, which only read it."""
+    alone = tmp_path_factory.getbasetemp()
+    folder = alone if worker_id == "master" else alone.parent
     patch = pytest.MonkeyPatch()
-    patch.setattr(build, "FOLDER", tmp_path_factory.mktemp("generated") / "site")
-    build.run()
+    patch.setattr(build, "FOLDER", folder / "site")
+    with FileLock(folder / "site.lock"):
+        if not build.FOLDER.exists():
+            build.run()
     yield build.FOLDER
     patch.undo()
 

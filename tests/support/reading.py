@@ -4,11 +4,19 @@ TORN = r"""() => {
   // A longer one, such as the name of a commit, is wider than a phone.
   const WORD = /(?<![\p{L}\p{N}])[\p{L}\p{N}]{1,30}(?![\p{L}\p{N}])/gu
   const bad = new Set()
-  const above = (element, wanted) => {
-    while (element !== document.documentElement && !wanted(getComputedStyle(element))) element = element.parentElement
-    return element === document.documentElement ? null : element
+  // The nearest element at or above another whose style is so, kept for the words beside it.
+  const nearest = wanted => {
+    const kept = new Map()
+    const search = element => {
+      if (element === document.documentElement) return null
+      if (!kept.has(element))
+        kept.set(element, wanted(getComputedStyle(element)) ? element : search(element.parentElement))
+      return kept.get(element)
+    }
+    return search
   }
   const scrolls = style => /auto|scroll/.test(style.overflowX)
+  const hiding = nearest(style => style.overflowX !== 'visible'), scrolling = nearest(scrolls)
   const range = document.createRange()
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
   while (walk.nextNode()) {
@@ -24,11 +32,11 @@ TORN = r"""() => {
       if (!parts.length) continue
       if (new Set(parts.map(part => Math.round(vertical ? part.left : part.top))).size > 1) bad.add(`torn: ${word[0]}`)
       const { left, right } = range.getBoundingClientRect()
-      const hides = above(element, style => style.overflowX !== 'visible')
+      const hides = hiding(element)
       const edge = hides?.getBoundingClientRect()
       if (hides && !scrolls(getComputedStyle(hides)) && (right > edge.right + 1 || left < edge.left - 1))
         bad.add(`cut: ${word[0]}`)
-      if ((right > innerWidth + 1 || left < -1) && !above(element, scrolls))
+      if ((right > innerWidth + 1 || left < -1) && !scrolling(element))
         bad.add(`beyond: ${word[0]}`)
     }
   }

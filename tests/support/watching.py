@@ -34,7 +34,10 @@ def watched(browser, file, faults=None, **settings):
 
 UNREADABLE = """() => {
   const pixel = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true })
-  const rgba = colour => {
+  const once = (map, key, make) => map.get(key) ?? map.set(key, make(key)).get(key)
+  const colours = new Map(), grounds = new Map()
+  const rgba = colour => once(colours, colour, painted)
+  const painted = colour => {
     pixel.clearRect(0, 0, 1, 1)
     pixel.fillStyle = colour
     pixel.fillRect(0, 0, 1, 1)
@@ -46,17 +49,22 @@ UNREADABLE = """() => {
     const [r, g, b] = colour.map(part => (part /= 255) <= .04045 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4)
     return .2126 * r + .7152 * g + .0722 * b
   }
-  const ancestors = element => element ? [element, ...ancestors(element.parentElement)] : []
   const probe = document.createElementNS('http://www.w3.org/1999/xhtml', 'i')
   probe.style.color = 'Canvas'
   document.documentElement.append(probe)
   const canvas = rgba(getComputedStyle(probe).color).slice(0, 3)
   probe.remove()
+  // What an element's text stands on, and how opaque it is.
+  const grounded = element => {
+    if (!element) return [canvas, 1]
+    const [below, opacity] = once(grounds, element.parentElement, grounded)
+    const style = getComputedStyle(element)
+    return [over(rgba(style.backgroundColor), below), opacity * style.opacity]
+  }
   const ratio = (element, colour) => {
-    const styles = ancestors(element).map(each => getComputedStyle(each))
-    const ground = styles.toReversed().reduce((below, style) => over(rgba(style.backgroundColor), below), canvas)
+    const [ground, opacity] = once(grounds, element, grounded)
     const [r, g, b, a] = rgba(colour)
-    const seen = over([r, g, b, styles.reduce((all, style) => all * style.opacity, a)], ground)
+    const seen = over([r, g, b, a * opacity], ground)
     const [low, high] = [light(seen), light(ground)].sort((a, b) => a - b)
     return (high + .05) / (low + .05)
   }
