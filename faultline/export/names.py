@@ -1,10 +1,11 @@
 """What names a piece of source binds, changes and uses."""
 
 import ast
+import dataclasses
 import functools
 import symtable
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import libcst as cst
@@ -12,6 +13,16 @@ import libcst as cst
 # Methods that change nothing.
 LOOKING = "get items keys values index split join lower upper removeprefix removesuffix startswith endswith".split()
 IDLE = ("getattr", "hasattr", "isinstance", "len")  # functions that do nothing but answer
+SPACING = (
+    "leading_lines",
+    "lines_after_decorators",
+    "header",
+    "footer",
+    "trailing_whitespace",
+    "lpar",
+    "rpar",
+    "comma",
+)
 _EMPTY = cst.Module([])
 
 
@@ -23,6 +34,22 @@ def code(node: cst.CSTNode) -> str:
 @functools.lru_cache(10_000)
 def tree(node: cst.CSTNode) -> ast.Module:
     return ast.parse(code(node).strip())
+
+
+def within(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all below it, without those that only say how it is spaced; five times as fast as a visitor."""
+    yield node
+    for field in _fields(type(node)):
+        below = getattr(node, field)
+        for each in below if isinstance(below, list | tuple) else (below,):
+            if isinstance(each, cst.CSTNode):
+                yield from within(each)
+
+
+@functools.cache
+def _fields(kind: type[cst.CSTNode]) -> list[str]:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return [name for name in names if not name.startswith("whitespace") and name not in SPACING]
 
 
 def parameters(function: cst.FunctionDef) -> list[str]:

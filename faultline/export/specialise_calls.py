@@ -5,12 +5,11 @@ import functools
 from collections import Counter
 
 import libcst as cst
-import libcst.matchers as m
 
 from faultline.export.evaluate import constant, evaluate
 from faultline.export.fold import Fold, fold
 from faultline.export.inline import Inline, movable
-from faultline.export.names import argument, bindings, code, parameters, pruned, tree, used, visited
+from faultline.export.names import argument, bindings, code, parameters, pruned, tree, used, visited, within
 from faultline.export.parse import tables
 from faultline.export.program import Program
 
@@ -18,7 +17,7 @@ from faultline.export.program import Program
 @functools.lru_cache(10_000)  # nodes never change
 def calls_in(node: cst.CSTNode) -> list[cst.Call]:
     """All calls of functions by their names."""
-    return [call for call in m.findall(node, m.Call(func=m.Name())) if isinstance(call, cst.Call)]
+    return [each for each in within(node) if isinstance(each, cst.Call) and isinstance(each.func, cst.Name)]
 
 
 @functools.lru_cache(10_000)

@@ -28,8 +28,8 @@ def tidy(text: str) -> str:
     """The text without unused imports and variables, formatted; raises NotExportable for a name without a meaning."""
     before = ""
     while text != before:  # what is taken away may have been the last that used something else
-        before = text
-        text = cst.parse_module(_ruff(FIX, text)).visit(Effective()).code
+        before = _ruff(FIX, text)
+        text = cst.parse_module(before).visit(Effective()).code
     text = re.sub(r"(?m)^( *(?:def|class) .*:\n)\n+(?= )", r"\1", text)  # where imports stood
     text = re.sub(r'(?m)^( +"""[^"\n]*"""\n)\n+(?= )', r"\1", guarded(text))
     text = _ruff(FORMAT, text)
