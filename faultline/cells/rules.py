@@ -50,20 +50,19 @@ def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
     return cell.world_size != default_world(cell) and cell.strategy not in usual
 
 
-def _resumed(cell: Cell, variant: Variant) -> bool:
+def _other_life(cell: Cell, variant: Variant) -> bool:
+    return cell.life != variant.life
+
+
+def _resumed_elsewhere(cell: Cell, variant: Variant) -> bool:
     usual = cell.world_size == default_world(cell) and cell.precision == "fp32"
-    return cell.life != "straight" and not (variant.resumed and usual)
-
-
-def _trainer_resumed(cell: Cell, variant: Variant) -> bool:
-    return cell.life != "straight" and bool(variant.trainer)
+    return cell.life != "straight" and not usual
 
 
 # These cells are never run, whatever is asked for.
 IMPOSSIBLE = (
     Rule("the single strategy is one process, so its world size is 1", _several_processes_in_one),
     Rule("the variant names the strategies that it is about", _other_strategy),
-    Rule("a trainer is not resumed yet", _trainer_resumed),
 )
 
 
@@ -90,7 +89,8 @@ def not_by_default() -> tuple[Rule, ...]:
             _other_world_elsewhere,
             ("world_size",),
         ),
-        Rule("training is resumed where a variant asks for it, in fp32 at the default world size", _resumed, ("life",)),
+        Rule("training runs through, or is resumed in each cell of a variant that asks for it", _other_life, ("life",)),
+        Rule("training is resumed in fp32 at the default world size", _resumed_elsewhere, ("life",)),
     )
 
 
