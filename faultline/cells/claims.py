@@ -111,9 +111,7 @@ def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
     if cell.failure != failure.name:
         return False
     where = {"variant": "*broken", "precision": "fp32", "life": failure.life(cell.variant), **claim.where}
-    return all(
-        matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items()
-    )
+    return all(matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items())
 
 
 def swapped(failure: Failure, swap: Mapping[str, str], cell: Cell) -> Cell:

@@ -96,8 +96,15 @@ class ExportedCell:
         return f"no error, but {'; '.join(words)}" if words else self.symptom
 
 
+def exportable(cell: Cell) -> bool:
+    """Whether there may be a file of a cell: none saves and loads in fresh ranks as yet."""
+    return cell.life == "straight"
+
+
 def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises NotExportable if it can't be exported."""
+    if not exportable(cell):
+        raise NotExportable(f"a resumed cell can't be exported yet; `faultline run --cell {cell.id}` runs it", cell.id)
     failure = loading.failures()[cell.failure]
     rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):

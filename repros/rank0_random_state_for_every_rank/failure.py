@@ -1,6 +1,6 @@
 """The random state of rank 0 is saved and every rank loads it: from then on all ranks draw the same numbers."""
 
-from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
+from faultline.catalogue import Failure, Variant, helps, variants
 
 MILES = "https://github.com/radixark/miles/pull/3187"
 TAU = "https://github.com/TensorAuto/OpenTau/pull/180"
