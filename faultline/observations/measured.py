@@ -233,7 +233,7 @@ def example(failure: Failure) -> Cell | None:
 
 def usual(cell: Cell) -> Cell:
     """The same cell in fp32, at the default world size and in the life of its variant."""
-    failure = failures().get(cell.failure)  # None of one that the catalogue has no more
+    failure = failures().get(cell.failure)  # none: the catalogue has it no more
     life = failure.life(cell.variant) if failure else "straight"
     return replace(cell, precision="fp32", world_size=default_world(cell), life=life)
 

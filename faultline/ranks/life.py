@@ -59,7 +59,7 @@ def saved(run: Run, step: int) -> None:
 
 
 def resumed(run: Run, trainer: Any) -> None:
-    """On every rank, before the first loss of a trainer that resumes: what it has restored is evidence."""
+    """On every rank, before the first step of a trainer that resumes: what it has restored is evidence."""
     optimizer, scheduler = trainer.optimizer.optimizer, trainer.lr_scheduler
     backward, step = trainer.accelerator.backward, optimizer.step
     inside = Wrapped(trainer.model_wrapped, backward, step, optimizer=optimizer, scheduler=scheduler)

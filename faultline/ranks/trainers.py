@@ -42,8 +42,6 @@ def train(run: Run) -> None:
     compute_loss = trainer.compute_loss
 
     def watched_loss(*args: Any, **kwargs: Any) -> Any:
-        if run.half == SECOND and not report.losses:
-            life.resumed(run, trainer)
         with watch.training():
             loss = compute_loss(*args, **kwargs)
         report.losses.append((loss[0] if isinstance(loss, tuple) else loss).item())
@@ -86,6 +84,10 @@ class Reader(TrainerCallback):
         if statistics := state.batch_statistics(trainer.model):
             evidence["batch_statistics"] = statistics
         self.entry.expect()
+
+    def on_step_begin(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
+        if self.run.half == SECOND and not self.run.report.losses:  # once all is loaded, and before anything is drawn
+            life.resumed(self.run, self.trainer)
 
     def on_step_end(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         trace = self.run.trace
