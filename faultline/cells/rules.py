@@ -113,6 +113,11 @@ def every_rule() -> tuple[Rule, ...]:
     return (*IMPOSSIBLE, *not_by_default())
 
 
+def exportable(cell: Cell, variant: Variant) -> bool:
+    """Whether there may be a file of a cell by itself: none resumes a trainer, or ranks of another number, as yet."""
+    return cell.life == "straight" or (cell.life == "resumed" and not variant.trainer)
+
+
 def possible(cell: Cell, variant: Variant) -> bool:
     """Whether a cell can exist."""
     return not any(rule.leaves_out(cell, variant) for rule in IMPOSSIBLE)
