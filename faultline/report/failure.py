@@ -8,6 +8,7 @@ from rich.console import Console
 from faultline.base.console import write_beside, write_line
 from faultline.base.text import here, listing, short_link
 from faultline.catalogue import REMEDIES, TRIED_HERE, Failure, stories
+from faultline.cells import rules
 from faultline.observations import measured, verdicts
 from faultline.observations.remedies import Fate
 from faultline.report import claims
