@@ -11,7 +11,7 @@ FAILURE = Failure(
     title="`dcp.load` into a new optimizer's `state_dict()` loads no momentum",
     first_seen="KempnerForge's `CheckpointManager`",
     since="torch 2.2, whose `dcp.load` fills the state dict that it is given",
-    until="not fixed: what the checkpoint has beyond that state dict is not read, and nobody is told",
+    until="not fixed: what the checkpoint has beyond that state dict is not read, without a warning",
     checkpointing=("off",),  # which has no part in what is loaded
     resumed=True,
     variants=(Variant("broken", strategies=SOME), *variants("get_and_set stateful empty_step strict", "", SOME)),
