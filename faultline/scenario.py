@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
@@ -34,6 +35,9 @@ class Scenario:
     `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps; a
     bare model that it gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose
     micro-batches are the `shares` of so many ranks gives each of them the same state of the model to begin with.
+
+    In a life that is resumed, `keep(save, wrapped, folder)` and `resume(load, wrapped, folder)` are there where a loop
+    has a checkpoint of its own. Every rank calls them. `save()` and `load()` are what the engine's users do.
     """
 
     model: torch.nn.Module
@@ -51,6 +55,8 @@ class Scenario:
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
     before_step: Callable[[Any, int], torch.nn.Module | None] | None = None
+    keep: Callable[[Callable[[], None], Any, Path], None] | None = None
+    resume: Callable[[Callable[[], None], Any, Path], None] | None = None
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def whole(failure: Failure, place: str) -> Failure:
     claims = dict(keyed(failure.claims, place))
     variants = every_variant(failure.variants, claims.values())
     modes = failure.checkpointing
-    variants = [replace(variant, checkpointing=variant.checkpointing or modes) for variant in variants]
+    resumed = failure.resumed
+    variants = [replace(v, checkpointing=v.checkpointing or modes, resumed=v.resumed or resumed) for v in variants]
     return replace(failure, claims=claims, variants=tuple(variants))
 
 

@@ -18,8 +18,8 @@ class Variant:
     `trainer` is empty at scenario level, else the trainer that it runs in: the
     name is then ``trainer-remedy``. `strategies` are patterns; so are `checkpointing`, the modes that it runs in by
     default: what checkpointing has nothing to do with is measured in one of them. With `bf16` all of it runs in that
-    as well, where else only broken variants do, under some strategies; with `resumed` it is also saved, loaded in fresh
-    ranks and trained on. `second` is the
+    as well, where else only broken variants do, under some strategies. With `resumed` it is by default saved, loaded in
+    fresh ranks and trained on, where others run through. `second` is the
     trainer's attribute that holds a model which is only read, where the failure is about it.
     `needs`, `look_for` and `package` are what recognise.toml has (see `recognition.Project`).
     `text` says in a line what is run, where no claim does (see `Failure.described`).
@@ -41,6 +41,11 @@ class Variant:
     @property
     def name(self) -> str:
         return f"{self.trainer}-{self.remedy}" if self.trainer else self.remedy
+
+    @property
+    def life(self) -> str:
+        """In which life it is run by default."""
+        return "resumed" if self.resumed else "straight"
 
     @property
     def broken(self) -> bool:
@@ -101,6 +106,7 @@ class Failure:
     - `variants` and `claims`: as they are run and judged. An author writes less: of the variants only those that don't
       follow from a claim, and the claims in groups, by who makes them (see `loading`).
     - `checkpointing`: the modes of every variant that doesn't name its own.
+    - `resumed`: that every variant is about a life that is resumed.
     - `upstream`: the repository whose code would have to change, as owner/name. Empty where the mistake is in one's
       own code, and a library can only say so in its documentation.
     """
@@ -113,6 +119,7 @@ class Failure:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     also_raises: tuple[str, ...] = ()
     checkpointing: tuple[str, ...] = ("*",)
+    resumed: bool = False
     upstream: str = ""
     first_seen: str = ""
     name: str = ""
@@ -121,6 +128,10 @@ class Failure:
 
     def variant(self, name: str) -> Variant:
         return next(v for v in self.variants if v.name == name)
+
+    def life(self, variant: str) -> str:
+        """In which life a variant is run by default, by its name; one that the catalogue has no more ran through."""
+        return next((each.life for each in self.variants if each.name == variant), "straight")
 
     def described(self, variant: Variant) -> str:
         """What a variant runs, in a line: in its author's words, or in those of the claim that proposes it."""

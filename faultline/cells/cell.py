@@ -17,10 +17,10 @@ CHECKPOINTING = ("off", "reentrant", "non-reentrant")
 PRECISIONS = ("fp32", "bf16")
 WORLD_SIZES = (1, 2, 4)
 DEVICES = ("cpu", "cuda")
-LIVES = ("straight", "resumed")
+LIVES = ("straight", "resumed", "resized")
 STEPS = 3
 # A resumed life trains so many steps, saves, and trains as many again in fresh ranks: the last one shows what momentum
-# and schedule were restored to.
+# and schedule were restored to. A resized one is saved by twice as many ranks as load it.
 HALF = 2
 # The largest relative error that a healthy cell may show. docs/trust.md has what healthy cells do show, and the
 # least that sick ones do; losing one rank of four moves a gradient by tens of percent.
@@ -49,6 +49,11 @@ class Cell:
     def steps(self) -> int:
         """How many steps a whole life has."""
         return STEPS if self.life == "straight" else 2 * HALF
+
+    @property
+    def saved_by(self) -> int:
+        """The world size of the half that saves, where a life has two."""
+        return 2 * self.world_size if self.life == "resized" else self.world_size
 
     @property
     def id(self) -> str:

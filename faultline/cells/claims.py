@@ -107,11 +107,11 @@ def _compared(claim: Claim, did: Did, other: Did) -> bool | None:
 
 
 def chosen(failure: Failure, claim: Claim, cell: Cell) -> bool:
-    """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32."""
-    where = {"variant": "*broken", "precision": "fp32", "life": "straight", **claim.where}
-    return cell.failure == failure.name and all(
-        matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items()
-    )
+    """Whether a claim is about a cell: unless `where` says otherwise, a broken variant in fp32 and in its own life."""
+    if cell.failure != failure.name:
+        return False
+    where = {"variant": "*broken", "precision": "fp32", "life": failure.life(cell.variant), **claim.where}
+    return all(matches(str(getattr(cell, axis)), (pattern,)) for axis, pattern in where.items())
 
 
 def swapped(failure: Failure, swap: Mapping[str, str], cell: Cell) -> Cell:

@@ -50,20 +50,32 @@ def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
     return cell.world_size != default_world(cell) and cell.strategy not in usual
 
 
-def _resumed(cell: Cell, variant: Variant) -> bool:
-    usual = cell.world_size == default_world(cell) and cell.precision == "fp32"
-    return cell.life != "straight" and not (variant.resumed and usual)
+def _too_many_ranks(cell: Cell, variant: Variant) -> bool:
+    return cell.saved_by > strategies.ROWS
 
 
-def _trainer_resumed(cell: Cell, variant: Variant) -> bool:
-    return cell.life != "straight" and bool(variant.trainer)
+def _never_resized(cell: Cell, variant: Variant) -> bool:
+    return cell.life == "resized" and not strategies.constant(cell.strategy, "RESIZES", False)
+
+
+def _other_life(cell: Cell, variant: Variant) -> bool:
+    return cell.life != variant.life
+
+
+def _resumed_in_bf16(cell: Cell, variant: Variant) -> bool:
+    return cell.life != "straight" and cell.precision == "bf16"
+
+
+def _resumed_in_another_world(cell: Cell, variant: Variant) -> bool:
+    return cell.life != "straight" and cell.world_size != default_world(cell)
 
 
 # These cells are never run, whatever is asked for.
 IMPOSSIBLE = (
     Rule("the single strategy is one process, so its world size is 1", _several_processes_in_one),
     Rule("the variant names the strategies that it is about", _other_strategy),
-    Rule("a trainer is not resumed yet", _trainer_resumed),
+    Rule("the engine doesn't promise to load what another number of ranks has saved", _never_resized),
+    Rule("a resized life begins with twice as many ranks, and the global batch has four rows", _too_many_ranks),
 )
 
 
@@ -90,13 +102,20 @@ def not_by_default() -> tuple[Rule, ...]:
             _other_world_elsewhere,
             ("world_size",),
         ),
-        Rule("training is resumed where a variant asks for it, in fp32 at the default world size", _resumed, ("life",)),
+        Rule("training runs through, or is resumed in each cell of a variant that asks for it", _other_life, ("life",)),
+        Rule("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),
+        Rule("training is resumed at the default world size", _resumed_in_another_world, ("life", "world_size")),
     )
 
 
 def every_rule() -> tuple[Rule, ...]:
     """All rules, in the order in which the first that holds is the reason."""
     return (*IMPOSSIBLE, *not_by_default())
+
+
+def exportable(cell: Cell, variant: Variant) -> bool:
+    """Whether there may be a file of a cell by itself: none resumes a trainer, or ranks of another number, as yet."""
+    return cell.life == "straight" or (cell.life == "resumed" and not variant.trainer)
 
 
 def possible(cell: Cell, variant: Variant) -> bool:

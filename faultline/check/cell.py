@@ -65,7 +65,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
             return judged
 
         if cell.life != "straight":
-            return life.in_two_halves(server, job, judge)
+            return life.in_two_halves(server, job, lambda _, ended, half: judge(ended, half))
         ended = server.run(job)
         return ended, judge(ended)
 

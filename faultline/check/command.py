@@ -119,7 +119,8 @@ def begun(request: Request, asked: Mapping[str, object], cells: Sequence[Cell]) 
 
 def selected(selection: Selection) -> list[Cell]:
     """The cells of any model that are asked for; raises UsageError for unknown names, and where there is none."""
-    cells = select({checked_cell.NAME: checked_cell.CHECKED}, selection)
+    # A model's rows are shared among a number of ranks that can't change on the way.
+    cells = [c for c in select({checked_cell.NAME: checked_cell.CHECKED}, selection) if c.life != "resized"]
     if not cells:
         raise UsageError("no cell matches all of these options")
     return cells

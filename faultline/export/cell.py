@@ -10,7 +10,7 @@ from faultline.base.packages import STACK, pinned
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant, loading
-from faultline.cells import expected
+from faultline.cells import expected, rules
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
 from faultline.observations import measured, store
@@ -78,6 +78,8 @@ class ExportedCell:
         """What the file prints if it reproduces."""
         if self.kind == "crashes":
             return f"a rank was killed by {self.signature}"
+        if self.cell.life == "resumed" and self.kind in COMPARED:
+            return "no error, and after resuming another training than without interruption"
         if self.kind == "checkpoint":
             return CHECKPOINTS.get(self.signature, "no error, and a checkpoint without what was trained")
         return SYMPTOMS[self.kind]
@@ -96,8 +98,16 @@ class ExportedCell:
         return f"no error, but {'; '.join(words)}" if words else self.symptom
 
 
+def exportable(cell: Cell) -> bool:
+    """Whether there may be a file of a cell of the catalogue."""
+    return rules.exportable(cell, loading.failures()[cell.failure].variant(cell.variant))
+
+
 def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises NotExportable if it can't be exported."""
+    if not exportable(cell):
+        what = "a trainer that is resumed" if cell.life == "resumed" else "a life that is resized"
+        raise NotExportable(f"no file has {what} yet; `faultline run --cell {cell.id}` runs it", cell.id)
     failure = loading.failures()[cell.failure]
     rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):
@@ -157,7 +167,8 @@ def introduction(where: ExportedCell) -> str:
     checkpointing = "no" if cell.checkpointing == "off" else cell.checkpointing
     variant = "" if where.variant.remedy == "broken" else f", variant {cell.variant}"
     under = f"Run under {cell.strategy} {ranks} ({device}, {cell.precision})"
-    run = f"{under}, {checkpointing} gradient checkpointing{variant}. {_events(where)}"
+    halves = ", saved after two steps and resumed for two more" if cell.life == "resumed" else ""
+    run = f"{under}, {checkpointing} gradient checkpointing{variant}{halves}. {_events(where)}"
     lines = [
         *textwrap.wrap(run, WIDTH, break_long_words=False, break_on_hyphens=False),
         _records(where.failure),

@@ -27,8 +27,6 @@ def run(request: Request) -> int:
     from faultline.export.issue import write_issue
 
     [cell] = select(failures(), Selection(cells=(request.cell,)))
-    if cell.life != "straight":
-        raise UsageError(f"a resumed cell can't be exported yet; `faultline run --cell {cell.id}` runs it")
     where = place(cell)
     if where.outcome == "trains" and request.markdown:
         raise UsageError(

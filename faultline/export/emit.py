@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from faultline import strategies
 from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK
-from faultline.cells.cell import STEPS, TOLERANCE
+from faultline.cells.cell import HALF, STEPS, TOLERANCE
 from faultline.export.cell import ExportedCell, introduction
 from faultline.export.file import File, statements
 from faultline.export.names import code
@@ -39,6 +39,7 @@ TEMPLATES = Environment(
 )
 TEMPLATES.globals |= {
     "STEPS": STEPS,
+    "HALF": HALF,
     "statements": statements,
     "refuse": refuse,
     "ROWS": ROWS,
@@ -96,7 +97,7 @@ def surveyed(file: File, sources: Sources) -> File:
         reads=reads,
         dropout=file.compared and any("dropout" in text for text in texts[1:]),
         samples=not re.search(NO_SAMPLING, " ".join([*texts, *file.built.parts.values()])),
-        folder=file.trainer or file.place.saves or "folder" in reads,
+        folder=file.trainer or file.place.saves or file.resumed or "folder" in reads,
     )
 
 

@@ -68,6 +68,11 @@ class File:
         return bool(self.place.variant.trainer)
 
     @property
+    def resumed(self) -> bool:
+        """Whether the cell's life is in two halves."""
+        return self.cell.life == "resumed"
+
+    @property
     def options(self) -> Any:
         return strategies.options(self.cell.strategy)
 

@@ -16,7 +16,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.export import emit
-from faultline.export.cell import place
+from faultline.export.cell import exportable, place
 from faultline.observations import measured
 from faultline.observations.measured import quick
 from faultline.runs import durations
@@ -47,7 +47,7 @@ def reproducing() -> list[Cell]:
         cell
         for failure in failures().values()
         for cell, (outcome, _) in measured.outcomes(failure).items()
-        if outcome in REPRODUCING
+        if outcome in REPRODUCING and exportable(cell)
     ]
 
 

@@ -25,6 +25,7 @@ from faultline.strategies import ROWS
 
 # What a scenario builds, in the order of its fields, and what else it says, which has to be constant.
 PARTS = ("model", "loss", "batch", "check", "checkpoint", "around", "second", "by_hand", "optimizer", "before_step")
+HALVES = ("keep", "resume")  # what it builds for a life in two halves
 CONSTANTS = ("deepspeed", "accelerate", "micro_batches")
 
 
@@ -63,7 +64,8 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
         known = sources.constants("failure")
         if kind == "trains" and "second" in parts(function, PARTS, known).parts:
             kind = "misplaced"
-        wanted = {"model", "second", "checkpoint"} if kind == "misplaced" else {*PARTS}
+        whole = {*PARTS, *HALVES} if cell.life == "resumed" else {*PARTS}
+        wanted = {"model", "second", "checkpoint"} if kind == "misplaced" else whole
         built = parts(function, wanted - ({"checkpoint"} if cell.checkpointing == "off" else set()), known)
     for name in ("save", "load") if place.saves else ():
         decided = _folded(sources, name, {"variant": variant})
@@ -78,7 +80,7 @@ def parts(function: cst.FunctionDef, wanted: Collection[str], known: Mapping[str
         raise NotExportable("its scenario doesn't end with return Scenario(...)")
     given = {a.keyword.value if a.keyword else PARTS[i]: a.value for i, a in enumerate(call.args)}
     others = {name: evaluate(given[name], known) for name in CONSTANTS if name in given}
-    chosen = {n: given[n] for n in PARTS if n in wanted and n in given and code(given[n]) != "None"}
+    chosen = {n: given[n] for n in (*PARTS, *HALVES) if n in wanted and n in given and code(given[n]) != "None"}
     returned = cst.SimpleStatementLine([cst.Return(cst.Tuple([cst.Element(value) for value in chosen.values()]))])
     body = function.body.with_changes(body=[*function.body.body[:-1], returned])
     function = pruned(function.with_changes(body=body))

@@ -62,10 +62,11 @@ def measured_part(failure: Failure, results: Iterable[Result]) -> str:
     observed = outcomes(results)
     main = _usual_only(observed)
     stacks = sorted({one_line(stack_name(result.stack)) for result in results if result.stack})
+    resumed = ", saved after two steps and resumed by fresh ranks for two more" if failure.resumed else ""
     parts = [
         f"First seen in: {failure.first_seen}." if failure.first_seen else "",
         f"Measured with {'; '.join(stacks) or 'an unknown stack'}, on {_DEVICES.get(device, device)},"
-        " in fp32 on 2 ranks (`single`: one process).",
+        f" in fp32 on 2 ranks (`single`: one process){resumed}.",
         "\n".join(happens(failure, main)),
         elsewhere(observed, main),
         *on_the_stack_that_shows(failure),

@@ -232,8 +232,10 @@ def example(failure: Failure) -> Cell | None:
 
 
 def usual(cell: Cell) -> Cell:
-    """The same cell in fp32 and at the default world size."""
-    return replace(cell, precision="fp32", world_size=default_world(cell), life="straight")
+    """The same cell in fp32, at the default world size and in the life of its variant."""
+    failure = failures().get(cell.failure)  # none: the catalogue has it no more
+    life = failure.life(cell.variant) if failure else "straight"
+    return replace(cell, precision="fp32", world_size=default_world(cell), life=life)
 
 
 def quick(cells: Collection[Cell]) -> list[Cell]:

@@ -1,8 +1,11 @@
 """A life in two halves: what is saved after the first one, and loaded by fresh ranks before the second."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers.trainer_utils import get_last_checkpoint
 
 from faultline import strategies
 from faultline.base.errors import Impossible
@@ -10,6 +13,7 @@ from faultline.cells.cell import HALF
 from faultline.ranks import compare
 from faultline.ranks.job import FIRST, SECOND
 from faultline.ranks.run import Run
+from faultline.scenario import Scenario
 from faultline.strategies import Wrapped
 
 
@@ -18,28 +22,59 @@ def span(run: Run) -> range:
     return {FIRST: range(HALF), SECOND: range(HALF, run.cell.steps)}.get(run.half, range(run.cell.steps))
 
 
-def save(run: Run, wrapped: Wrapped) -> None:
-    """On every rank: the engine's checkpoint, and beside it what the loop itself knows, as its users write it."""
+def save(run: Run, built: Scenario, wrapped: Wrapped) -> None:
+    """On every rank: the engine's checkpoint, or the scenario's own, and what the loop knows, as users write it."""
     folder = Path(run.state)
-    strategies.family(run.cell.strategy).save(wrapped, folder)
+    write = partial(strategies.family(run.cell.strategy).save, wrapped, folder)
+    built.keep(write, wrapped, folder) if built.keep else write()
     scheduler = wrapped.scheduler.state_dict() if wrapped.scheduler else None
     state = {"step": HALF, "random": torch.get_rng_state(), "scheduler": scheduler}
     torch.save(state, folder / f"rank{run.setup.rank}.pt")
     run.report.evidence |= {"saved_after": HALF, "random_state": _digest()}
 
 
-def load(run: Run, wrapped: Wrapped) -> None:
+def load(run: Run, built: Scenario, wrapped: Wrapped) -> None:
     """On every rank: what `save` wrote; what was restored is evidence."""
     if wrapped.accelerator:
         raise Impossible("a scenario that trains through accelerate is not resumed yet")
     folder = Path(run.state)
-    strategies.family(run.cell.strategy).load(wrapped, folder)
     state = torch.load(folder / f"rank{run.setup.rank}.pt")
     torch.set_rng_state(state["random"])
     if wrapped.scheduler:
         wrapped.scheduler.load_state_dict(state["scheduler"])
+    read = partial(strategies.family(run.cell.strategy).load, wrapped, folder)
+    built.resume(read, wrapped, folder) if built.resume else read()
     run.inject.resumed(wrapped, run.setup)
     run.report.evidence |= {"resumed_after": state["step"], "random_state": _digest()}
+
+
+def newest(run: Run) -> str | None:
+    """The checkpoint that a trainer resumes; None where it begins."""
+    return str(get_last_checkpoint(Path(run.state) / "output")) if run.half == SECOND else None
+
+
+def saved(run: Run, step: int) -> None:
+    """On every rank: what a trainer's checkpoint was saved after, as evidence."""
+    run.report.evidence |= {"saved_after": step, "random_state": _digest()}
+
+
+def resumed(run: Run, trainer: Any) -> None:
+    """On every rank, before the first step of a trainer that resumes: what it has restored is evidence."""
+    optimizer, scheduler = trainer.optimizer.optimizer, trainer.lr_scheduler
+    backward, step = trainer.accelerator.backward, optimizer.step
+    inside = Wrapped(trainer.model_wrapped, backward, step, optimizer=optimizer, scheduler=scheduler)
+    run.inject.resumed(inside, run.setup)
+    run.report.evidence |= {"resumed_after": trainer.state.global_step, "random_state": _digest()}
+
+
+def remember(run: Run, drawn: int) -> None:
+    """How many tokens a trainer had drawn in the first half."""
+    (Path(run.state) / f"drawn{run.setup.rank}").write_text(str(drawn))
+
+
+def draws(run: Run) -> int:
+    """How many tokens a trainer has drawn before it begins or resumes."""
+    return int((Path(run.state) / f"drawn{run.setup.rank}").read_text()) if run.half == SECOND else 0
 
 
 def _digest() -> str:

@@ -57,6 +57,9 @@ def _run(job: Job, report: Report) -> None:
         return record(run, Path(job.reference))
     reference, noise = compare.read(Path(job.reference))
     run = replace(run, inject=injection(job.inject))
+    if run.half == SECOND and run.variant.trainer:  # a trainer loads before anybody can read what it began with
+        run.trace.initial.update(reference.initial)
+        run.trace.held.update(reference.held)
     try:
         _train(run)
     finally:
@@ -153,7 +156,7 @@ def train_scenario(run: Run) -> None:
     watch = checkpointing.Watch(built.model)
     try:
         if run.half == SECOND:
-            life.load(run, wrapped)
+            life.load(run, built, wrapped)
         elif built.check:
             with watch.training():
                 built.check(wrapped.model, to(built.batch(0, run.setup.rank, run.setup.world_size), run.setup.device))
@@ -180,7 +183,7 @@ def train_scenario(run: Run) -> None:
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:
                 saved.save(run, wrapped, tied)
         if run.half == FIRST:
-            life.save(run, wrapped)
+            life.save(run, built, wrapped)
     finally:
         watch.close()
         report.evidence |= watch.evidence()

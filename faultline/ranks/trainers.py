@@ -1,6 +1,7 @@
 """Trainer-level cells: the real trainer, with the strategy given through its own arguments."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ from transformers import TrainerCallback
 
 from faultline import scenario, strategies
 from faultline.base.errors import Impossible
-from faultline.cells.cell import STEPS
-from faultline.ranks import accelerate, checkpointing, compare, observer, saved, state
+from faultline.cells.cell import HALF
+from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state
+from faultline.ranks.job import FIRST, SECOND
 from faultline.ranks.run import Run, show
 from faultline.strategies import ROWS
 
@@ -47,8 +49,10 @@ def train(run: Run) -> None:
 
     trainer.compute_loss = watched_loss
     try:
-        with scripted_sampling(run.setup.rank, getattr(trainer, "sample_blocks", 1)):
-            trainer.train()
+        with scripted_sampling(run.setup.rank, getattr(trainer, "sample_blocks", 1), life.draws(run)) as drawn:
+            trainer.train(resume_from_checkpoint=life.newest(run))
+        if run.half == FIRST:
+            life.remember(run, next(drawn))
         if run.checkpoint:
             saved.save(run, trainer, tied)
     finally:
@@ -74,17 +78,28 @@ class Reader(TrainerCallback):
         if run.variant.second:
             evidence["second"] = accelerate.placement(second_model(trainer, run.variant.second))
         show(run)
-        run.trace.initial.update(compare.copy(self.strategy.parameters(trainer.model_wrapped)))
-        run.trace.held.update(compare.copy(state.buffers(trainer.model_wrapped)))
+        if run.half != SECOND:  # which begins with what was loaded; it counts from where the first half began
+            run.trace.initial.update(compare.copy(self.strategy.parameters(trainer.model_wrapped)))
+            run.trace.held.update(compare.copy(state.buffers(trainer.model_wrapped)))
         if statistics := state.batch_statistics(trainer.model):
             evidence["batch_statistics"] = statistics
         self.entry.expect()
+
+    def on_step_begin(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
+        if self.run.half == SECOND and not self.run.report.losses:  # once all is loaded, and before anything is drawn
+            life.resumed(self.run, self.trainer)
 
     def on_step_end(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         trace = self.run.trace
         trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
         trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held)
         self.entry.expect()
+        if self.run.half == FIRST and progress.global_step == HALF:
+            control.should_training_stop = True  # as somebody interrupts a training: its arguments are of the whole
+
+    def on_save(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
+        if self.run.half == FIRST:
+            life.saved(self.run, progress.global_step)
 
 
 def arguments(run: Run) -> dict[str, object]:
@@ -92,18 +107,19 @@ def arguments(run: Run) -> dict[str, object]:
     cell, setup = run.cell, run.setup
     on = cell.checkpointing != "off"
     return {
-        "output_dir": str(Path(setup.folder) / "output"),
+        "output_dir": str(Path(run.state or setup.folder) / "output"),
         "per_device_train_batch_size": ROWS // setup.world_size,
-        "max_steps": STEPS,
+        "max_steps": cell.steps,
         "learning_rate": scenario.LR,
-        "lr_scheduler_type": "constant",
+        "lr_scheduler_type": "linear" if setup.scheduled else "constant",
         "max_grad_norm": 0.0,
         "average_tokens_across_devices": True,  # transformers 4 counts each rank's tokens by themselves otherwise
         "gradient_checkpointing": on,
         "gradient_checkpointing_kwargs": {"use_reentrant": cell.checkpointing == "reentrant"} if on else None,
         "bf16": cell.precision == "bf16",
         "use_cpu": setup.device.type == "cpu",
-        "save_strategy": "no",
+        "save_strategy": "steps" if run.half == FIRST else "no",
+        "save_steps": HALF,
         "report_to": "none",
         "logging_steps": 1,
         "disable_tqdm": True,
@@ -129,18 +145,18 @@ def check_checkpointing(args: Any, asked: str) -> None:
 
 
 @contextmanager
-def scripted_sampling(rank: int, blocks: int = 1) -> Iterator[None]:
+def scripted_sampling(rank: int, blocks: int = 1, drawn: int = 0) -> Iterator[Iterator[int]]:
     """Sample the same completions however rows are spread over ranks and whatever rounding does.
 
     Generation runs as it is; only the draw is replaced, by a token that is a
     function of the row's place in the global batch and of the position. Never
     one of the special tokens, so that all completions have full length. A trainer
     that samples several times for each prompt has the copies side by side, or in
-    `blocks` of all its prompts.
+    `blocks` of all its prompts. So many were `drawn` before; the draws are counted on.
     """
     from tiny_models.tokenizer import SPECIAL, VOCABULARY
 
-    position = iter(range(10**9))
+    position = itertools.count(drawn)
 
     def draw(probabilities: torch.Tensor, num_samples: int, **kwargs: Any) -> torch.Tensor:
         at, rows = next(position), len(probabilities)
@@ -152,7 +168,7 @@ def scripted_sampling(rank: int, blocks: int = 1) -> Iterator[None]:
         return torch.tensor(tokens, device=probabilities.device).unsqueeze(1)
 
     with mock.patch("torch.multinomial", draw):
-        yield
+        yield position
 
 
 def _hash(*values: int) -> int:

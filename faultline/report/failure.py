@@ -8,6 +8,7 @@ from rich.console import Console
 from faultline.base.console import write_beside, write_line
 from faultline.base.text import here, listing, short_link
 from faultline.catalogue import REMEDIES, TRIED_HERE, Failure, stories
+from faultline.cells import rules
 from faultline.observations import measured, verdicts
 from faultline.observations.remedies import Fate
 from faultline.report import claims
@@ -77,6 +78,8 @@ def commands(failure: Failure) -> list[str]:
     cell = measured.example(failure)
     lines = [f"faultline run --failure {failure.name}"]
     lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
+    if cell and not rules.exportable(cell, failure.variant(cell.variant)):
+        return [*lines, f"faultline run --cell {cell.id}"]
     return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])
 
 

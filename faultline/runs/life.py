@@ -5,20 +5,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells.cell import Cell
 from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
 
 
-def in_two_halves(server: RankServer, job: Job, judge: Callable[[Ended, int], Judgement]) -> tuple[Ended, Judgement]:
-    """Train half of a life and save; if that trains, have fresh ranks load and train on."""
+def in_two_halves(
+    server: RankServer, job: Job, judge: Callable[[Cell, Ended, int], Judgement]
+) -> tuple[Ended, Judgement]:
+    """Train half of a life and save; if that trains, have fresh ranks load and train on, in a resized life fewer."""
+    cell = Cell.parse(job.cell)
+    before = replace(cell, world_size=cell.saved_by)
     with tempfile.TemporaryDirectory(dir=server.folder, prefix="half-") as folder:
-        first = server.run(replace(job, checkpoint="", half=FIRST, state=folder))
-        judged = judge(first, FIRST)
+        job = replace(job, checkpoint="", state=folder)
+        first = server.run(replace(job, cell=before.id, world_size=before.world_size, half=FIRST))
+        judged = judge(before, first, FIRST)
         if judged.outcome is not Outcome.TRAINS:
             return first, judged
-        second = server.run(replace(job, checkpoint="", half=SECOND, state=folder))
-    return second, resumed(judge(second, SECOND), first, second)
+        second = server.run(replace(job, half=SECOND))
+    return second, resumed(judge(cell, second, SECOND), first, second)
 
 
 def resumed(after: Judgement, first: Ended, second: Ended) -> Judgement:

@@ -107,7 +107,7 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
             job = Job(cell.id, cell.world_size, reference=str(reference.file), checkpoint=folder, inject=inject)
             if cell.life != "straight":
                 return life.in_two_halves(
-                    server, job, lambda ended, half: oracle.judge(cell, failure, ended, half=half)
+                    server, job, lambda of, ended, half: oracle.judge(of, failure, ended, half=half)
                 )
             ended = server.run(job)
             loaded = server.run(Job(cell.id, checkpoint=folder, load=True)) if os.listdir(folder) else None

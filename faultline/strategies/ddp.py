@@ -17,6 +17,7 @@ from faultline.strategies.shared import (
 )
 
 ORDER = 1
+RESIZES = True
 USUAL = ONE_RANK = ("ddp",)
 # As in the arguments of DDP, and not as in the message that recommends it.
 SETTINGS = (

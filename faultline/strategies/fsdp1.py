@@ -24,6 +24,7 @@ from faultline.strategies.shared import (
 ORDER = 3
 CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
+RESIZES = True
 USUAL = ("fsdp1-full",)
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),)
 PRESETS = {"fsdp1": ("fsdp1-full",)}

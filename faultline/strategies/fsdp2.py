@@ -23,6 +23,7 @@ from faultline.strategies.shared import (
 ORDER = 4
 CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
+RESIZES = True
 USUAL = ONE_RANK = ("fsdp2",)
 SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
 PRESETS = {"fsdp2": ("fsdp2",)}

@@ -18,6 +18,7 @@ from faultline.catalogue import outcomes
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
+from faultline.cells.selection import Selection
 from faultline.check import cell as checking
 from faultline.check import command, findings, target, tried, view
 from faultline.diagnose import diagnosis, lines
@@ -81,6 +82,14 @@ def test_what_is_no_target_is_refused_in_one_line(tmp_path, text, reason):
     with pytest.raises(UsageError, match=reason.format(tmp_path)) as error:
         target.parse(f"{tmp_path}/{text}", "")
     assert "\n" not in str(error.value)
+
+
+def test_a_model_of_ones_own_is_resumed_and_never_resized():
+    """Breaks when its rows would be shared among another number of ranks on the way."""
+    asked = Selection(life=("resumed", "resized"), strategy=("ddp",))
+    assert {cell.life for cell in command.selected(asked)} == {"resumed"}
+    with pytest.raises(UsageError, match="no cell matches"):
+        command.selected(replace(asked, life=("resized",)))
 
 
 def test_a_folder_stands_for_its_config(tmp_path):

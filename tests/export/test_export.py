@@ -60,6 +60,8 @@ RUN = (
     "fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu",  # misplaced
     "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
     "zero3_lora_target_parameters_no_checkpoint/sft-aux_loss/single/reentrant/fp32/w1/cpu",  # in one process too
+    "zero_weights_loaded_after_initialize/broken/zero2/off/fp32/w2/resumed/cpu",
+    "rank0_random_state_for_every_rank/broken/ddp/off/fp32/w2/resumed/cpu",  # of which only the random state shows it
 )
 
 ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/cpu"
@@ -570,6 +572,7 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
             ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu",),
             "it is impossible here: create_reference_model refuses",
         ),
+        (("data_loader_starts_again/trainer-broken/ddp/off/fp32/w2/resumed/cpu",), "no file has a trainer that is"),
     ],
 )
 def test_mistakes_are_one_clear_line(asked, argv, expected):

@@ -1,5 +1,7 @@
 """A resumed life is held against the same steps in a row: what a checkpoint loses is found, and a whole one trains."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,10 @@ from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells import cell as cells
+from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
+from faultline.observations import measured
 from faultline.ranks.report import Report
 from faultline.runs import life, oracle, runner
 from faultline.runs.oracle import Judgement
@@ -18,12 +22,13 @@ from faultline.runs.supervisor import Ended, RankEnd
 
 FAULTS = ROOT / "tests" / "support" / "faults.py"
 USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]
+DATA = "data_loader_starts_again"
 SEEN = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 
 
-def resumed(strategy, checkpointing="off"):
+def resumed(strategy, checkpointing="off", life="resumed"):
     world = 2 if strategies.distributed(strategy) else 1
-    return Cell("zero_double_reduction", "one_call", strategy, checkpointing, world_size=world, life="resumed")
+    return Cell("zero_double_reduction", "one_call", strategy, checkpointing, world_size=world, life=life)
 
 
 @given(st.sampled_from(cells.LIVES), st.sampled_from(cells.DEVICES), st.sampled_from(cells.WORLD_SIZES))
@@ -39,12 +44,31 @@ def test_an_id_has_one_form():
         Cell.parse("a/b/ddp/off/fp32/w2/straight/cpu")
 
 
+def lives(failure, *asked):
+    return {cell.life for cell in select(failures(), Selection(failure=(failure,), life=asked))}
+
+
 def test_training_is_resumed_where_it_is_asked_for():
-    """Breaks when the default matrix grows by itself, or `--life resumed` brings trainers, which can't be resumed."""
-    assert {cell.life for cell in select(failures(), Selection(failure=("zero3_dummy_loss",)))} == {"straight"}
-    asked = select(failures(), Selection(failure=("grpo_lora_no_grad",), life=("resumed",)))
-    assert asked and {cell.life for cell in asked} == {"resumed"}
-    assert not any(failures()[cell.failure].variant(cell.variant).trainer for cell in asked)
+    """Breaks when the default matrix resumes what isn't about resuming, or runs what is straight through."""
+    assert lives("zero3_dummy_loss") == {"straight"} and lives("zero3_dummy_loss", "resumed") == {"resumed"}
+    assert lives(DATA) == {"resumed"} and lives(DATA, "straight") == {"straight"}
+
+
+def test_an_engine_is_resized_only_where_it_promises_that():
+    """Breaks when ZeRO is to load what more ranks have saved, or more ranks save than there are rows."""
+    asked = select(failures(), Selection(failure=("zero3_dummy_loss",), life=("resized",), world_size=(1, 2, 4)))
+    assert {cell.world_size for cell in asked} == {1, 2} and {cell.saved_by for cell in asked} == {2, 4}
+    assert {strategies.family(cell.strategy).ORDER for cell in asked} == {1, 3, 4}
+
+
+def test_a_claim_of_a_failure_of_resuming_is_about_its_resumed_cells():
+    """Breaks when such a claim is untested, or when a straight cell that trains speaks against it."""
+    failure = failures()[DATA]
+    cell = Cell(DATA, "broken", "ddp", life="resumed")
+    assert claims.chosen(failure, failure.claims["skip"], cell)
+    assert not claims.chosen(failure, failure.claims["skip"], replace(cell, life="straight"))
+    assert measured.usual(replace(cell, world_size=4, precision="bf16")) == cell
+    assert failure.life("gone") == "straight", "a variant that the catalogue has no more"
 
 
 def ended(random_state):
@@ -76,6 +100,48 @@ def test_a_whole_checkpoint_trains_on(run, strategy):
     """Breaks when the engine's own saving and loading is taken for a fault."""
     result = run(resumed(strategy))
     assert result.outcome == "trains", result.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp1-full", "fsdp2"])
+def test_a_whole_checkpoint_trains_on_with_fewer_ranks(run, strategy):
+    """Breaks when ranks take the shards of others, or when what is lost on the way to fewer ranks passes."""
+    result = run(resumed(strategy, life="resized"))
+    assert result.outcome == "trains", result.detail
+    assert run(resumed(strategy, life="resized"), "MOMENTUM_LOST").signature == "resumed-differs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", USUAL)
+def test_loading_twice_is_no_fault(run, strategy):
+    """Breaks when new tensors with the same numbers, or random numbers that are put back, count as another state."""
+    result = run(resumed(strategy), "LOADED_TWICE")
+    assert result.outcome == "trains", result.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Cell("custom_loss_ignores_num_items", "trainer-num_items", "zero3", life="resumed"),
+        Cell("grpo_lora_no_grad", "grpo-enable_input_require_grads", "ddp", life="resumed"),
+        Cell(DATA, "trainer-skip", "fsdp2", life="resized"),
+    ],
+    ids=lambda cell: cell.variant,
+)
+def test_a_trainer_trains_on(run, cell):
+    """Breaks when a trainer's own saving and resuming is taken for a fault: its sampling, say, or accumulation."""
+    result = run(cell)
+    assert result.outcome == "trains", result.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
+@pytest.mark.parametrize("fault", [*SEEN[:3], "LOADED_TWICE"])
+def test_what_a_trainer_loses_is_caught(run, strategy, fault):
+    """Breaks when a trainer that goes on with something else than it saved passes, or one that doesn't is caught."""
+    result = run(Cell(DATA, "trainer-skip", strategy, life="resumed"), fault)
+    assert result.signature == ("" if fault == "LOADED_TWICE" else "resumed-differs"), result.detail
 
 
 @pytest.mark.slow

@@ -310,6 +310,17 @@ def _first_rate(optimizer, scheduler, setup):
         group["lr"] = rate
 
 
+def _loaded_twice(optimizer, scheduler, setup):
+    """What was loaded, in new tensors; and a random number whose drawing is undone."""
+    for state in optimizer.state.values():
+        state["momentum_buffer"] = state["momentum_buffer"].clone()
+    scheduler.load_state_dict(scheduler.state_dict())
+    before = torch.get_rng_state()
+    torch.rand(1)
+    torch.set_rng_state(before)
+
+
+LOADED_TWICE = on_resuming(_loaded_twice)
 MOMENTUM_LOST = on_resuming(_no_momentum)
 SCHEDULE_RESTARTED = on_resuming(_first_rate)
 RANDOM_STATE_OF_ONE_RANK = on_resuming(lambda optimizer, scheduler, setup: torch.manual_seed(1000))
