@@ -75,7 +75,7 @@ def write(source: Path) -> None:
 
 
 def breakable(html: str) -> str:
-    """A page on which names may be broken after underscores and dots, and code after further signs: no screen breaks a word."""
+    """A page on which names may be broken after underscores and dots, and code after further signs."""
 
     def part(match: re.Match[str]) -> str:
         if match["code"]:

@@ -6,12 +6,12 @@ TORN = r"""() => {
   const bad = new Set()
   // The nearest element at or above another whose style is so, kept for the words beside it.
   const nearest = wanted => {
-    const kept = new Map()
+    const passed = new Map()
     const search = element => {
       if (element === document.documentElement) return null
-      if (!kept.has(element))
-        kept.set(element, wanted(getComputedStyle(element)) ? element : search(element.parentElement))
-      return kept.get(element)
+      if (!passed.has(element))
+        passed.set(element, wanted(getComputedStyle(element)) ? element : search(element.parentElement))
+      return passed.get(element)
     }
     return search
   }
