@@ -273,7 +273,7 @@ def test_one_failure_is_told_once_whatever_its_forms():
     assert len(groups) == 1 and len(groups[0].forms) == 2
     fates = {fate.key: fate for fate in groups[0].fates}
     helps = fates["non-reentrant"]
-    assert helps.word == "verified" and helps.cells == 2, "non-reentrant helps against both"
+    assert helps.word == "verified" and helps.cells == 4, "non-reentrant helps against both"
     assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=remedies.ORDER.index)
 
 
