@@ -9,7 +9,7 @@ FAILURE = Failure(
     title="A module that runs several times is reduced twice with reentrant checkpointing",
     first_seen="MiniCPM-V 2.6's vision tower, which runs once per image",
     since="MiniCPM-V 2.6 (2024-08)",
-    until="not fixed: engines reduce a gradient as soon as one backward pass brings it; under FSDP2 by transformers 5.23,"
+    until="not fixed: engines reduce a gradient as soon as a backward pass brings it; under FSDP2 by transformers 5.23"
     " for its own checkpoints",
     upstream="deepspeedai/DeepSpeed",
     errors={
