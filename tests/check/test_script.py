@@ -1,0 +1,87 @@
+"""What a check found, as one file: run from an empty folder, it shows the same without this repository."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from faultline.base.errors import NotExportable, UsageError
+from faultline.base.paths import ROOT
+from faultline.cells.cell import Cell
+from faultline.check import cell as checking
+from faultline.check import script, target
+from faultline.runs.runner import References
+
+pytestmark = pytest.mark.slow
+
+OWN = ROOT / "tests" / "support"
+SPEECH = {"architectures": ["Speech2TextForConditionalGeneration"], "model_type": "speech_to_text"}
+EXPERTS = ["--only", "left", "--only", "right"]
+
+
+@pytest.fixture
+def exported(shared_server, tmp_path):
+    """The script of what a function of own_models.py or a config does in one cell."""
+
+    def exported(what, strategy, mode="off"):
+        if isinstance(what, dict):
+            (tmp_path / "config.json").write_text(json.dumps(what))
+        given = str(tmp_path / "config.json") if isinstance(what, dict) else f"{OWN / what}"
+        model, cell = target.parse(given, ""), Cell("check", "model", strategy, mode, "fp32", 2)
+        result = checking.run(model, shared_server, References(tmp_path), cell)
+        file = tmp_path / "repro.py"
+        file.write_text(script.write(model, script.chosen([result]), file, sys.executable))
+        return file
+
+    return exported
+
+
+def ran(file, *options):
+    """Its exit code and what it prints, in an empty folder and without this repository on the path."""
+    empty = file.parent / "empty"
+    empty.mkdir(exist_ok=True)
+    words = [sys.executable, "-P", file, *options]
+    done = subprocess.run(words, cwd=empty, capture_output=True, text=True, check=False, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_silent_difference_is_shown_beside_one_process(exported):
+    """Breaks when the script of a silent finding shows no difference, or needs what is only here."""
+    file = exported("own_models.py:experts", "fsdp2")
+    assert "faultline." not in file.read_text()
+    code, printed = ran(file)
+    assert code == 0 and printed.endswith("REPRODUCED\n"), printed
+    assert "gradient of right.weight: 0.08212 in one process" in printed
+    code, printed = ran(file, *EXPERTS)
+    assert code == 0 and "head.weight" not in printed, "with all other weights frozen it is there as well"
+    code, printed = ran(file, "--only", "head")
+    assert code == 1 and printed.endswith("NOT REPRODUCED\n"), printed
+
+
+@pytest.mark.parametrize(
+    ("what", "strategy", "mode", "shown"),
+    [
+        ("stateful.py:average", "fsdp1-full", "off", "buffer between.mean: "),
+        ("stateful.py:average", "zero2", "off", "buffer between.mean: "),
+        (SPEECH, "fsdp1-full", "reentrant", "got weight of shape [0]"),
+    ],
+)
+def test_buffers_and_errors_are_shown_too(exported, what, strategy, mode, shown):
+    """Breaks when only gradients are compared, an engine's template fails, or a config can't be built again."""
+    code, printed = ran(exported(what, strategy, mode))
+    assert code == 0 and shown in printed, printed
+
+
+def test_what_agrees_is_not_exported(exported):
+    """Breaks when a script is written that shows nothing."""
+    with pytest.raises(UsageError, match="nothing to export"):
+        exported("own_models.py:healthy", "ddp")
+
+
+def test_what_a_script_cannot_show_is_refused(exported, monkeypatch):
+    """Breaks when the interpreter's reason not to build a model again is lost."""
+    refused = script.Written(refused="some of its blocks share weights")
+    monkeypatch.setattr(script, "_written", lambda *given: refused)
+    with pytest.raises(NotExportable, match="share weights"):
+        exported("own_models.py:experts", "fsdp2")
