@@ -380,6 +380,22 @@ def test_cells_that_agree_hide_nothing_that_one_process_does_already():
         assert not findings.groups(quiet) and "never move" not in view.verdict(quiet), other
 
 
+def test_adapters_that_are_cut_off_are_known_where_the_failure_was_measured_to_train():
+    """Breaks when an image model with LoRA under FSDP1 has no name, or any weight that never moves has this one."""
+    id, facts = "check/model/fsdp1-full/reentrant/fp32/w2/cpu", replace(FACTS, frozen_input=("bs.0",))
+    for unmoved, mode, known in (
+        (("bs.0.w",), "reentrant", True),
+        (("bs.0.w",), "off", False),
+        (("bs.0.w", "head.w"), "reentrant", False),
+        (("bs.01.w",), "reentrant", False),
+    ):
+        found = Finding(unmoved=unmoved, unmoved_count=len(unmoved))
+        cell = id.replace("reentrant", mode)
+        match, _ = findings.recognised(of(entry("diverges", cell, signature="unmoved", finding=found), facts))
+        assert bool(match) == known, unmoved
+        assert not match or (match.failure.name, match.sure) == ("reentrant_frozen_embeddings_adapters", "likely")
+
+
 def test_a_parameter_that_is_cut_off_is_not_called_unused():
     """Breaks when DDP's own advice, which only silences it, is told to be verified."""
     matches = entry("raises", detail=WAITS, ranks=(error(WAITS),))

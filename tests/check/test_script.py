@@ -42,7 +42,7 @@ def ran(file, *options):
     empty = file.parent / "empty"
     empty.mkdir(exist_ok=True)
     words = [sys.executable, "-P", file, *options]
-    done = subprocess.run(words, cwd=empty, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(words, cwd=empty, capture_output=True, text=True, check=False, timeout=900)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -54,7 +54,7 @@ def test_a_silent_difference_is_shown_beside_one_process(exported):
     assert code == 0 and printed.endswith("REPRODUCED\n"), printed
     assert "gradient of right.weight: 0.08212 in one process" in printed
     code, printed = ran(file, *EXPERTS)
-    assert code == 0 and "head.weight" not in printed, "with all other weights frozen it is there as well"
+    assert code == 0 and "of head.weight" not in printed, f"with all other weights frozen it is there too: {printed}"
     code, printed = ran(file, "--only", "head")
     assert code == 1 and printed.endswith("NOT REPRODUCED\n"), printed
 
