@@ -91,5 +91,5 @@ def scenario(remedy, setup):
         calls = {"one_call": 1, "own_one_call": 1, "two_calls": 2}.get(remedy, slices.shape[0] * slices.shape[1])
         return next_token_loss(model(batch["input_ids"], slices, calls), batch)
 
-    own = partial(checkpoint_tower, inside=remedy == "own_inside") if remedy.startswith("own") else None
-    return Scenario(per_image_vision_model(), loss, batch, checkpoint=own)
+    checkpointing = partial(checkpoint_tower, inside=remedy == "own_inside") if remedy.startswith("own") else None
+    return Scenario(per_image_vision_model(), loss, batch, checkpoint=checkpointing)

@@ -389,9 +389,9 @@ def test_adapters_that_are_cut_off_are_known_where_the_failure_was_measured_to_t
         (("bs.0.w", "head.w"), "reentrant", False),
         (("bs.01.w",), "reentrant", False),
     ):
-        found = Finding(unmoved=unmoved, unmoved_count=len(unmoved))
+        numbers = Finding(unmoved=unmoved, unmoved_count=len(unmoved))
         cell = id.replace("reentrant", mode)
-        match, _ = findings.recognised(of(entry("diverges", cell, signature="unmoved", finding=found), facts))
+        match, _ = findings.recognised(of(entry("diverges", cell, signature="unmoved", finding=numbers), facts))
         assert bool(match) == known, unmoved
         assert not match or (match.failure.name, match.sure) == ("reentrant_frozen_embeddings_adapters", "likely")
 
