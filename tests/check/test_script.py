@@ -62,8 +62,8 @@ def test_a_silent_difference_is_shown_beside_one_process(exported):
 @pytest.mark.parametrize(
     ("what", "strategy", "mode", "shown"),
     [
-        ("stateful.py:average", "fsdp1-full", "off", "buffer between.mean: "),
-        ("stateful.py:average", "zero2", "off", "buffer between.mean: "),
+        ("stateful.py:statistic", "fsdp1-full", "off", "buffer between.mean: "),
+        ("stateful.py:batch_norm", "zero2", "off", "buffer between.running_mean: "),
         (SPEECH, "fsdp1-full", "reentrant", "got weight of shape [0]"),
     ],
 )
