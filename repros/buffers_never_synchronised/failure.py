@@ -95,14 +95,14 @@ def scenario(remedy, setup):
     model = (with_norm if normed else with_average)(qwen2(), remedy)
     shares = 2 if normed and setup.reference else 0
 
-    def before_step(wrapped, step):
+    def before(wrapped, step):
         if distributed.is_initialized() and (remedy == "broadcast" or (remedy == "broadcast_late" and step == 2)):
             distributed.broadcast(model.model.average, 0)
         if remedy == "checked" and not over_ranks(model.model.average.clone()).allclose(model.model.average):
             raise CheckFailed("ranks hold different buffers")
 
     @contextmanager
-    def averaged():
+    def after():
         yield
         if remedy == "averaged":
             over_ranks(model.model.average)
@@ -110,8 +110,8 @@ def scenario(remedy, setup):
     def batch(number, rank, world_size):
         return text_batch(number // 2, number % 2, 2) if shares else text_batch(number, rank, world_size)
 
-    settings = {"around": averaged, "before_step": before_step, "micro_batches": shares or 1, "shares": shares}
-    return Scenario(model, causal_lm_loss, batch, **settings)
+    parts = shares or 1
+    return Scenario(model, causal_lm_loss, batch, around=after, before_step=before, micro_batches=parts, shares=shares)
 
 
 def trainer(variant, arguments, setup):
