@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from faultline.base.paths import INSTALLED, ROOT
@@ -17,6 +17,7 @@ def matches(value: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
+LINE = 120  # characters of a line of Python
 STDIN = "-"
 LONGEST = 1000  # characters of an error that is printed in one line
 
@@ -87,3 +88,15 @@ def short_link(url: str) -> str:
 def count(number: int, noun: str) -> str:
     """A number of things: ``1 cell``, ``2 cells``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def statements(name: str, content: Mapping[str, object]) -> list[str]:
+    """Statements that make a dictionary of that name, each with as many keys as fit on a line."""
+    made: list[str] = []
+    items: dict[str, object] = {}
+    for key, value in content.items():
+        if items and len(f"{name} |= { {**items, key: value} }") > LINE:
+            made.append(f"{name} {'|' if made else ''}= {items}")
+            items = {}
+        items[key] = value
+    return [*made, f"{name} {'|' if made else ''}= {items}"]

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -21,7 +22,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
-from faultline.check import findings, tried
+from faultline.check import findings, script, tried
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
@@ -35,6 +36,7 @@ class Request:
     """A model to check (``train.py:build``, a config.json or a model's folder), in which cells and environment.
 
     `path` has folders in which its file looks for modules, beside its own. `resume` goes on with the newest check.
+    `export` names a file that is not there yet, for a script that shows a difference.
     """
 
     target: str
@@ -46,10 +48,13 @@ class Request:
     json: bool = False
     path: tuple[str, ...] = ()
     resume: bool = False
+    export: str = ""
 
 
 def run(request: Request) -> int:
     """Check a model and print the answer: exit code 0 if it trains alike everywhere, 1 if not."""
+    if request.export and Path(request.export).exists():
+        raise UsageError(f"{plain(request.export)} exists: name a file that doesn't")
     try:
         result = answer(request)
     except TargetFailed as failed:
@@ -61,9 +66,20 @@ def run(request: Request) -> int:
         print(json.dumps(result.as_json(), indent=2))
     else:
         result.show(Console())
+    if request.export and not result.agrees:
+        print(export(request, result), file=sys.stderr)
     if not result.ran:
         return EXIT_USAGE
     return EXIT_AS_EXPECTED if result.agrees else EXIT_UNEXPECTED
+
+
+def export(request: Request, result: CheckResult) -> str:
+    """Write the script of the first difference, and give the line that says so; raises NotExportable."""
+    cell, file = script.chosen(result.cells), Path(request.export)
+    target = parse(request.target, request.lora, request.path)
+    text = script.write(target, cell, file, environments.chosen(request.stack, request.python).python)
+    file.write_text(text, encoding="utf-8")
+    return f"{plain(file)}: {cell.cell.id.removeprefix('check/model/')}, {count(len(text.splitlines()), 'line')}"
 
 
 def answer(request: Request) -> CheckResult:

@@ -155,7 +155,7 @@ def recognised(result: Result) -> Known:
     if compared := _doing(did, place(result), result.checked.shows):
         return compared[0], compared[1:]
     alike = _doing(did, place(result), seen(result.checked.facts))
-    return (alike[0] if alike else None), ()  # what a model is like shows no more than one
+    return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
 
 
 def _by_error(result: Result) -> Known:
@@ -198,6 +198,17 @@ def _alone(result: Result) -> Match | None:
         return None
     fitting = _doing(UNMOVED, ("single", facts.checkpointing), seen(Facts(frozen_input=facts.frozen_input)))
     return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
+
+
+def _cut_off_here(result: Result) -> Match | None:
+    """As `_alone`, of reentrant checkpoints that a cell asks for: where all that never move is in blocks whose inputs
+    require no gradient, it is the same mechanism, also under a strategy in which the failure was not measured."""
+    blocks = tuple(f"{block}." for block in result.checked.facts.frozen_input)
+    unmoved = result.finding.unmoved
+    if result.did != UNMOVED or place(result)[1] != "reentrant" or not all(n.startswith(blocks) for n in unmoved):
+        return None
+    fitting = _doing(UNMOVED, ("single", "reentrant"), seen(Facts(frozen_input=result.checked.facts.frozen_input)))
+    return replace(fitting[0], where=frozenset([place(result)]), mechanism=CUT_OFF) if fitting else None
 
 
 def cut_off(facts: Facts) -> list[str]:

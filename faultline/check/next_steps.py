@@ -37,14 +37,18 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
 
 def involved(group: Group) -> list[str]:
     """The modules that a smaller model has to keep to show it: where cells first differ, and those of the buffers."""
-    modules: dict[str, None] = {}
-    for form in group.forms:
-        for result in form.results:
-            modules |= dict.fromkeys(name.rpartition(".")[0] for name in result.finding.apart)
-            if result.finding.first:
-                modules.setdefault(result.finding.first.module)
-    named = [name for name in modules if name]
+    named = modules([result for form in group.forms for result in form.results])
     return [f"a smaller model shows it if it keeps {some(named)}"] if named else []
+
+
+def modules(results: Sequence[Result]) -> list[str]:
+    """The modules in which cells first differ, and those of buffers that differ."""
+    named: dict[str, None] = {}
+    for result in results:
+        named |= dict.fromkeys(name.rpartition(".")[0] for name in result.finding.apart)
+        if result.finding.first:
+            named.setdefault(result.finding.first.module)
+    return [name for name in named if name]
 
 
 def same_start(group: Group) -> list[str]:

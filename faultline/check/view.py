@@ -192,7 +192,10 @@ def _group(
     else:
         for line in next_steps(group, results):
             write_line(console, f"  {line}")
-    write_line(console, f"  reproduce: {command(target, options, group.forms[0].results[0])}", "dim")
+    again = command(target, options, group.forms[0].results[0])
+    write_line(console, f"  reproduce: {again}", "dim")
+    if group.forms[0].results[0].outcome in ("diverges", "raises"):
+        write_line(console, f"  as a script: {again} --export repro.py", "dim")
 
 
 def _form(console: Console, form: Form, results: Sequence[Result]) -> None:

@@ -67,6 +67,7 @@ def check(
     places: options.Places = options.EVERYWHERE,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest check, if it is of the same model.")] = False,
+    export: Annotated[File, Parameter(help="Write the first difference as a script, into a file that is new.")] = "",
     json: Json = False,
 ) -> int:
     """Compare your model under each strategy with a single process.
@@ -81,7 +82,9 @@ def check(
     from faultline.check import command
 
     request = command.Request(
-        str(target), places.selection(), lora, stack or TODAY, str(python), workers, json, resume=resume
+        *(str(target), places.selection(), lora, stack or TODAY, str(python), workers, json),
+        resume=resume,
+        export=str(export),
     )
     return command.run(request)
 

@@ -10,6 +10,7 @@ from faultline.base.packages import STACK, pinned
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant, loading
+from faultline.catalogue.outcomes import Signature
 from faultline.cells import expected, rules
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
@@ -19,6 +20,7 @@ from faultline.observations.store import Error
 COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
 LONGEST_ERROR = 180  # characters of an error in a file's docstring
 WIDTH = 118  # of a line in a file's docstring
+BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 CHECKPOINTS = {
     "checkpoint-untied": "no error, but tied weights are saved as two tensors",
     "checkpoint-differs": "no error, and other weights in the checkpoint than were trained",
@@ -114,6 +116,8 @@ def place(cell: Cell) -> ExportedCell:
         why = f": {rule.reason}" if rule.reason else ""
         raise NotExportable(f"it is {rule.outcome} here{why}", cell.id)
     signature = rule.signature[0] if rule.signature else ""
+    if signature in BUFFERS:
+        raise NotExportable("only buffers are wrong there, and a file compares weights", cell.id)
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)
     where = ExportedCell(cell, failure, variant, rule.outcome, signature, pinned(ROOT / "requirements.txt"), saves)

@@ -12,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from faultline import strategies
 from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK
+from faultline.base.text import statements
 from faultline.cells.cell import HALF, STEPS, TOLERANCE
 from faultline.export.cell import ExportedCell, introduction
-from faultline.export.file import File, statements
+from faultline.export.file import File
 from faultline.export.names import code
 from faultline.export.parse import Sources
 from faultline.export.program import gather

@@ -1,7 +1,6 @@
 """What the templates of one file read."""
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,6 @@ from faultline.strategies import Setup
 
 ERROR_LIKE = ("raises", "crashes", "hangs")
 LOCAL = {"optimizer": "make_optimizer"}  # names in the loop of parts whose name means something else there
-WIDTH = 120
 PATTERN_LINES = textwrap.TextWrapper(
     105, drop_whitespace=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
 )
@@ -139,15 +137,3 @@ class File:
         """The pattern of the error as source, with lines broken at spaces if it is long."""
         lines = PATTERN_LINES.wrap(self.place.pattern)
         return "(" + "\n".join(repr(each) if '"' in each else f'r"{each}"' for each in lines) + ")"
-
-
-def statements(name: str, content: Mapping[str, object]) -> list[str]:
-    """Statements that make a dictionary of that name, each with as many keys as fit on a line."""
-    made: list[str] = []
-    items: dict[str, object] = {}
-    for key, value in content.items():
-        if items and len(f"{name} |= { {**items, key: value} }") > WIDTH:
-            made.append(f"{name} {'|' if made else ''}= {items}")
-            items = {}
-        items[key] = value
-    return [*made, f"{name} {'|' if made else ''}= {items}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import count, cut, listing
 from faultline.catalogue.outcomes import Did
-from faultline.cells.cell import CHECKPOINTING
+from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.words import ordered, places
 from faultline.check import findings
 from faultline.report.run import ABSENT, SYMBOLS
@@ -22,6 +23,10 @@ from faultline.runs.results import Result
 RECORD, PAGE = OBSERVATIONS / "models.jsonl", ROOT / "docs" / "models.md"
 REFUSED = "refused"  # the signature of what one process can't build or train
 LONGEST = 160  # characters of a reason
+EXPORTED = (
+    "Each line has a config, and what writes the difference as [one file](check.md#as-a-script) that builds the model"
+    " and needs nothing of this repository:"
+)
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,12 @@ def _symbol(each: Summary, strategy: str, mode: str) -> str:
 def _listed_differences(rows: Sequence[Summary]) -> list[str]:
     """Each known failure with the models that show it, then what is in no catalogue."""
     by_failure: dict[tuple[str, str], dict[str, list[str]]] = {}
+    scripts: dict[tuple[str, str], str] = {}
     for each in rows:
         for difference in each.differences:
             key = (difference.failure, difference.did if difference.failure else _shown(difference.text))
             by_failure.setdefault(key, {}).setdefault(difference.where, []).append(each.name)
+            scripts.setdefault(key, _script(each, difference))
     if not by_failure:
         return ["Nothing: every cell trains as a single process does."]
     known, new = [], []
@@ -186,9 +193,18 @@ def _listed_differences(rows: Sequence[Summary]) -> list[str]:
         if failure:
             known.append(f"- [{failure}](../repros/{failure}/README.md), {did}. {_shown(where, whole=True)}.")
         else:
-            new.append(f"- {did} {_shown(where, whole=True)}.")
+            new.append(f"- {did} {_shown(where, whole=True)}.\n  {scripts[failure, did]}")
     parts = ["### Known failures", "\n".join(known)] if known else []
-    return [*parts, *(["### Not in the catalogue", "\n".join(new)] if new else [])]
+    return [*parts, *(["### Not in the catalogue", EXPORTED, "\n".join(new)] if new else [])]
+
+
+def _script(each: Summary, difference: Difference) -> str:
+    """The command that writes a difference of a model as one file, behind what its config has."""
+    cell = Cell.parse(difference.example)
+    config = json.dumps({"model_type": each.model, "architectures": [each.model_class]})
+    lora = " --lora r=8,target=all-linear" if each.lora else ""
+    place = f"--strategy {cell.strategy} --checkpointing {cell.checkpointing}"
+    return f"`{config}`: `faultline check config.json{lora} {place} --export repro.py`"
 
 
 def _since(every: Sequence[Summary]) -> list[str]:

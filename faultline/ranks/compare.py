@@ -93,17 +93,6 @@ def read(file: Path) -> Any:
     return pickle.loads(whole[start:], buffers=buffers)
 
 
-def perturb(model: torch.nn.Module, precision: str) -> None:
-    """Move every weight by about one unit in the last place: what the run does then is its noise."""
-    generator = torch.Generator().manual_seed(17)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not (parameter.is_floating_point() or parameter.is_complex()):
-                continue
-            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
-            parameter.mul_(1 + EPSILON[precision] * sign.to(parameter.device))
-
-
 def digest(tensors: Tensors, before: str = "") -> str:
     """Equal on two ranks only if every bit of every tensor is, and the digest of what came `before`."""
     hashed = hashlib.blake2b(before.encode(), digest_size=8)
@@ -211,8 +200,7 @@ def truth(reference: Trace, index: int, rank: int, world_size: int) -> Tensors:
     It begins with rank 0's state, as under an engine that broadcasts it. Where a reference ran the global batch only,
     what depends on rows is left out, which is all that moves and isn't a count, if nothing else is known.
     """
-    whole = reference.buffers[index] if index < len(reference.buffers) else {}
-    shares = reference.shares[index] if index < len(reference.shares) else []
+    whole, shares = _left(reference, index)
     if len(shares) == world_size:
         return shares[rank]
     if world_size == 1:
@@ -221,6 +209,11 @@ def truth(reference: Trace, index: int, rank: int, world_size: int) -> Tensors:
         return {name: held for name, held in whole.items() if all(_apart(held, each.get(name)) == 0 for each in shares)}
     first = reference.held
     return {name: t for name, t in whole.items() if _apart(t, first.get(name)) == 0 or bool((t == t.round()).all())}
+
+
+def _left(reference: Trace, index: int) -> tuple[Tensors, list[Tensors]]:
+    """The buffers of a reference after a step, and those that each rank's rows leave behind."""
+    return next(iter(reference.buffers[index:]), {}), next(iter(reference.shares[index:]), [])
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor | None) -> float:
@@ -240,6 +233,7 @@ def _bad_buffers(
     """
     run, wrong = trace.buffers[index], {}
     rounded = truth(noise, before + index, rank, world_size)
+    whole, shares = _left(reference, before + index)
     for name, want in truth(reference, before + index, rank, world_size).items():
         first, have, start = reference.held.get(name), run.get(name), trace.held.get(name)
         if have is None or have.shape != want.shape or first is None or start is None or first.shape != want.shape:
@@ -248,6 +242,8 @@ def _bad_buffers(
         # An engine that casts buffers changes them before training: what it makes of them counts from there.
         if _apart(start, first) <= TOLERANCE[precision] * first.norm():
             off = min(off, _apart(have - start, want - first))
+        if shares and _apart(whole[name], shares[0].get(name)):  # where ranks put together what all rows leave behind
+            off = min(off, _apart(have, whole[name]))
         size = max(_size(first), _size(want))
         rounding = max(_apart(rounded.get(name, want), want), EPSILON[precision] * size)
         if off > TOLERANCE[precision] * moved and off > MARGIN[precision] * rounding:

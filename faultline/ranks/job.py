@@ -27,6 +27,23 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Written:
+    """What a script that builds a target again has to know of it.
+
+    `units` are the classes of its blocks, of which FSDP makes units; `cast`, whether its weights are cast to fp32. Of a
+    config there is the small model's `config` as JSON, and its `model_class`; where the target brings no loss, the
+    generated `batch` as an expression. `refused` says why there is none of it.
+    """
+
+    units: Sequence[str] = ()
+    config: str = ""
+    model_class: str = ""
+    batch: str = ""
+    cast: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class Job:
     """What the ranks of a cell are given to do.
 

@@ -18,7 +18,7 @@ from faultline.ranks import accelerate, checkpointing, compare, executed, life, 
 from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
-from faultline.ranks.run import Injection, Run, injection, show
+from faultline.ranks.run import Injection, Run, injection, perturb, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Setup, Wrapped
 
@@ -237,7 +237,7 @@ def record(run: Run, file: Path) -> None:
     """Train the reference twice, once with weights moved by one unit in the last place, and save both."""
     report, setup = run.report, replace(run.setup, reference=True)
     traces = []
-    for change in (Injection(), Injection(model=lambda model: compare.perturb(model, run.cell.precision))):
+    for change in (Injection(), Injection(model=lambda model: perturb(model, run.cell.precision))):
         traces.append(compare.Trace())
         _train(replace(run, setup=setup, inject=change, trace=traces[-1]))
     if report.facts:

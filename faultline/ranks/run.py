@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
-from faultline.ranks.compare import Trace
+from faultline.ranks.compare import EPSILON, Trace
 from faultline.ranks.report import Report
 from faultline.strategies import Setup
 
@@ -37,6 +39,17 @@ def injection(name: str) -> Injection:
         return Injection()
     file, attribute = name.rsplit(":", 1)
     return runpy.run_path(file)[attribute]
+
+
+def perturb(model: torch.nn.Module, precision: str) -> None:
+    """Move every weight by about one unit in the last place: what the run does then is its noise."""
+    generator = torch.Generator().manual_seed(17)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not (parameter.is_floating_point() or parameter.is_complex()):
+                continue
+            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+            parameter.mul_(1 + EPSILON[precision] * sign.to(parameter.device))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Starts a rank server in any interpreter: `faultline` comes from here, and nothing else of this environment."""
+"""Starts a rank server, or another module, in any interpreter: only `faultline` comes from here."""
 
 import sys
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -8,7 +9,7 @@ IN_RANKS = "FAULTLINE_RANKS"  # the variable that a rank server and all that it 
 
 
 def main() -> None:
-    """Become a rank server, with the catalogue's folder first among those where modules are looked for."""
+    """Run the module that is named, or become a rank server; the catalogue's folder is the first with modules."""
     spec = spec_from_file_location("faultline", Path(__file__).resolve().parents[1] / "__init__.py")
     assert spec and spec.loader
     package = sys.modules["faultline"] = module_from_spec(spec)
@@ -17,9 +18,7 @@ def main() -> None:
     from faultline.base.paths import ROOT
 
     sys.path.insert(0, str(ROOT))
-    from faultline.ranks import server
-
-    server.main()
+    import_module(sys.argv[1] if len(sys.argv) > 1 else "faultline.ranks.server").main()
 
 
 if __name__ == "__main__":

@@ -282,7 +282,7 @@ def test_one_failure_is_told_once_whatever_its_forms():
     assert len(groups) == 1 and len(groups[0].forms) == 2
     fates = {fate.key: fate for fate in groups[0].fates}
     helps = fates["non-reentrant"]
-    assert helps.word == "verified" and helps.cells == 2, "non-reentrant helps against both"
+    assert helps.word == "verified" and helps.cells == 4, "non-reentrant helps against both"
     assert [fate.word for fate in groups[0].fates] == sorted((f.word for f in fates.values()), key=remedies.ORDER.index)
 
 
@@ -387,6 +387,22 @@ def test_cells_that_agree_hide_nothing_that_one_process_does_already():
     for other in ({"frozen_input": ()}, {"checkpointing": "off"}, {"no_gradient": ()}, {"no_gradient": ("bs.01.w",)}):
         quiet = [entry(cell="check/model/fsdp2/off/fp32/w2/cpu", facts=replace(CUT_OFF, **other))]
         assert not findings.groups(quiet) and "never move" not in view.verdict(quiet), other
+
+
+def test_adapters_that_are_cut_off_are_known_where_the_failure_was_measured_to_train():
+    """Breaks when an image model with LoRA under FSDP1 has no name, or any weight that never moves has this one."""
+    id, facts = "check/model/fsdp1-full/reentrant/fp32/w2/cpu", replace(FACTS, frozen_input=("bs.0",))
+    for unmoved, mode, known in (
+        (("bs.0.w",), "reentrant", True),
+        (("bs.0.w",), "off", False),
+        (("bs.0.w", "head.w"), "reentrant", False),
+        (("bs.01.w",), "reentrant", False),
+    ):
+        numbers = Finding(unmoved=unmoved, unmoved_count=len(unmoved))
+        cell = id.replace("reentrant", mode)
+        match, _ = findings.recognised(of(entry("diverges", cell, signature="unmoved", finding=numbers), facts))
+        assert bool(match) == known, unmoved
+        assert not match or (match.failure.name, match.sure) == ("reentrant_frozen_embeddings_adapters", "likely")
 
 
 def test_a_parameter_that_is_cut_off_is_not_called_unused():

@@ -62,8 +62,15 @@ def test_a_difference_has_its_known_failure_and_its_place():
 
 def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     """Breaks when a symbol stands in another mode's place, or a cell that was not run looks like one that trains."""
-    known = Difference("zero_double_reduction", "raises (reduced-twice)", "zero2, reentrant", "reduced", "an id")
-    new = Difference("", "diverges (differs)", "fsdp2", "gradient of a_b*c differs <b>", "an id")
+    known = Difference(
+        "zero_double_reduction",
+        "raises (reduced-twice)",
+        "zero2, reentrant",
+        "reduced",
+        "models/qwen2/zero2/reentrant/fp32/w2/cpu",
+    )
+    example = "models/qwen2/fsdp2/off/fp32/w2/cpu"
+    new = Difference("", "diverges (differs)", "fsdp2", "gradient of a_b*c differs <b>", example)
     outcomes = {
         "ddp/off": "trains",
         "zero2/off": "trains",
@@ -73,7 +80,8 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     text = models_page.page([summary(outcomes=outcomes, differences=(known, new), transformers="5.23.0")])
     assert row("`qwen2`", "✓··", "✓✗✓") in text.splitlines()
     assert "[zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice)." in text
-    assert "### Not in the catalogue\n\n- gradient of a\\_b\\*c differs &lt;b> fsdp2: qwen2." in text
+    assert "\n\n- gradient of a\\_b\\*c differs &lt;b> fsdp2: qwen2.\n" in text.partition("### Not in the catalogue")[2]
+    assert "faultline check config.json --strategy fsdp2 --checkpointing off --export repro.py`" in text
 
 
 def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):

@@ -296,7 +296,7 @@ def with_buffers(*values, shares=()):
 
 
 @pytest.mark.parametrize(
-    ("rank", "right", "twice"), [(0, (1.0, 2.0, 3.0), (2.0, 4.0, 6.0)), (1, (5.0, 6.0, 7.0), (10.0, 11.0, 12.0))]
+    ("rank", "right", "twice"), [(0, (1.0, 2.0, 3.0), (2.0, 4.5, 6.0)), (1, (5.0, 6.0, 7.0), (10.0, 11.0, 12.0))]
 )
 def test_a_buffer_is_held_against_what_a_ranks_own_rows_leave(rank, right, twice):
     """Breaks when a rank's buffers are held against another's rows, or when infinities count as a difference."""
@@ -306,6 +306,17 @@ def test_a_buffer_is_held_against_what_a_ranks_own_rows_leave(rank, right, twice
         assert [bool(step.buffers) for step in steps] == [bad] * STEPS
     other = compare.compare(with_buffers(*right), reference, reference, "fp32", rank, 4)
     assert not any(step.buffers for step in other), "what depends on rows has no truth at another world size"
+
+
+def test_statistics_that_ranks_put_together_are_right():
+    """Breaks when what the global batch leaves behind counts as wrong on a rank, as SyncBatchNorm has it."""
+    reference = with_buffers(3.0, 4.0, 5.0, shares=((1.0, 2.0, 3.0), (5.0, 6.0, 7.0)))
+    together, off = (with_buffers(3.0, 4.0, last) for last in (5.0, 5.5))
+    assert not any(step.buffers for step in compare.compare(together, reference, reference, "fp32", 1, 2))
+    assert [bool(step.buffers) for step in compare.compare(off, reference, reference, "fp32", 1, 2)] == [0, 0, 1]
+    by_shares = with_buffers(1.0, 2.0, 3.0, shares=((1.0, 2.0, 3.0), (5.0, 6.0, 7.0)))
+    steps = compare.compare(with_buffers(1.0, 2.0, 3.0), by_shares, by_shares, "fp32", 1, 2)
+    assert all(step.buffers for step in steps), "a reference of shares never ran the global batch"
 
 
 def test_a_count_is_known_without_shares():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from faultline.cells.cell import PRECISIONS
 from faultline.ranks import compare
 from faultline.ranks.compare import EPSILON
+from faultline.ranks.run import perturb
 
 NAN = 0x7FC00000
 BITS = st.integers(0, 2**32 - 1) | st.integers(NAN, NAN + 8)
@@ -57,7 +58,7 @@ def test_noise_is_one_unit_in_the_last_place_of_every_weight(precision):
     models[1].load_state_dict(models[0].state_dict())
     before = {name: value.clone() for name, value in models[0].state_dict().items()}
     for model in models:
-        compare.perturb(model, precision)
+        perturb(model, precision)
     for name, value in models[0].state_dict().items():
         ratio = (value / before[name] - 1).abs()
         assert (ratio > EPSILON[precision] / 4).all() and (ratio < EPSILON[precision] * 2).all()

@@ -40,8 +40,8 @@ class Module:
     def scenario(self, variant: str, setup: Setup) -> Scenario:
         file, function = Path(self.target.file), self.target.function
         with alone():
-            built = _call(file, function, self.target.path) if function else tiny(file)
-        model, loss, batch = _parts(built)
+            built = call(file, function, self.target.path) if function else tiny(file)
+        model, loss, batch = parts(built)
         cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
         model = ready(model._apply(whole) if cast else model, self.target.lora)
         observer = Observer(model)
@@ -96,7 +96,7 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _call(file: Path, function: str, path: Sequence[str]) -> Any:
+def call(file: Path, function: str, path: Sequence[str]) -> Any:
     package = [folder.name for folder in takewhile(lambda folder: (folder / "__init__.py").exists(), file.parents)]
     sys.path[:0] = dict.fromkeys((str(file.parent), str(file.parents[len(package)]), *path))
     sys.argv = [str(file)]
@@ -152,7 +152,7 @@ def tiny(file: Path) -> Any:
         raise Refused(f"the config leaves out what {name} needs ({why}); give one that names it") from error
 
 
-def _parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
+def parts(built: Any) -> tuple[Any, Callable[..., Any] | None, Any]:
     """A model alone, which must bring its own loss, or with loss and batch."""
     model, loss, batch = built, None, None
     if isinstance(built, tuple | list) and len(built) == 3:

@@ -1,0 +1,147 @@
+"""What a check found in one cell as one file, which builds the model again and needs nothing of this repository."""
+
+import json
+import re
+import subprocess
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from faultline import strategies
+from faultline.base.errors import NotExportable, UsageError
+from faultline.base.packages import stack_name
+from faultline.base.text import one_line, plain, statements
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import STEPS, TOLERANCE, Cell
+from faultline.check.findings import fine, groups
+from faultline.check.next_steps import modules
+from faultline.check.target import Target
+from faultline.ranks import preload, start
+from faultline.ranks.job import Written
+from faultline.runs.results import Result
+from faultline.runs.supervisor import inherited
+from faultline.strategies import Setup
+
+SHOWN = (Outcome.DIVERGES, Outcome.RAISES)
+BEGINNING = 70  # characters of an error by which it is known again
+TEMPLATES = Environment(
+    loader=FileSystemLoader([Path(__file__).parent, Path(strategies.__file__).parent]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,  # it is Python
+)
+TEMPLATES.globals |= {"statements": statements}
+TEMPLATES.filters["tojson"] = json.dumps
+
+
+@dataclass(frozen=True)
+class File:
+    """What the templates of strategies read of a file that compares a cell with one process."""
+
+    cell: Cell
+    compared: bool = True
+    cuda: bool = False
+
+    @property
+    def bf16(self) -> bool:
+        return self.cell.precision == "bf16"
+
+    @property
+    def options(self) -> Any:
+        return strategies.options(self.cell.strategy)
+
+    @property
+    def family(self) -> ModuleType:
+        return strategies.family(self.cell.strategy)
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(0, self.cell.world_size, self.cell.checkpointing, self.cell.precision, None, "", {}, 1)
+
+    @property
+    def built(self) -> SimpleNamespace:
+        return SimpleNamespace(deepspeed={}, parts={}, statements="")
+
+
+def chosen(results: Collection[Result]) -> Result:
+    """The cell to show: the first that is silently wrong, else one that raises. Raises UsageError if there is none."""
+    wrong = [result for group in groups(results) for form in group.forms for result in form.results if not fine(result)]
+    for outcome in SHOWN:
+        if there := [result for result in wrong if result.outcome == outcome]:
+            return there[0]
+    raise UsageError("there is nothing to export: no cell trains wrongly or raises an error")
+
+
+def write(target: Target, result: Result, file: Path, python: str) -> str:
+    """The source of a file for a cell of a target; raises NotExportable for what a script can't show."""
+    cell = result.cell
+    template = Path(str(strategies.family(cell.strategy).__file__)).with_suffix(".py.j2")
+    if cell.device != "cpu" or cell.life != "straight" or not template.exists():
+        raise NotExportable(
+            "a script shows what runs through on the CPU, under a strategy that has a template", cell.id
+        )
+    written = _written(target, cell, python)
+    if written.refused:
+        raise NotExportable(written.refused, cell.id)
+    package = [folder.name for folder in takewhile(lambda each: (each / "__init__.py").exists(), target.file.parents)]
+    folders = dict.fromkeys((str(target.file.parent), str(target.file.parents[len(package)]), *target.path))
+    module = ".".join((*reversed(package), target.file.stem))
+    of = File(cell)
+    text = TEMPLATES.get_template("script.py.j2").render(
+        template=template.name,
+        file=of,
+        cell=cell,
+        name=file.name,
+        function=target.function,
+        path=str(target.file),
+        module=module,
+        folders=[*folders],
+        cwd=str(Path.cwd()),
+        lora=dict(target.lora),
+        written=written,
+        bf16=of.bf16,
+        autocast=of.bf16 and not strategies.casts(cell.strategy),
+        title=_in_docstring(f"{result.checked.facts.model} trains otherwise than in one process."),
+        detail=_in_docstring(result.detail),
+        only=" ".join(f"`--only {name}`" for name in modules([result])),
+        versions=stack_name(result.stack),
+        wanted=beginning(result) if result.outcome == Outcome.RAISES else "",
+        STEPS=STEPS,
+        TOLERANCE=TOLERANCE[cell.precision],
+        FLOOR={"fp32": 1e-3, "bf16": 0.05}[cell.precision],
+    )
+    return text.lstrip("\n")
+
+
+def beginning(result: Result) -> str:
+    """How a cell's error begins, with each number as 0: rows and ranks differ in them."""
+    error = next((rank.error for rank in result.ranks[result.rank or 0 :] if rank.error), None)
+    text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else result.detail
+    return re.sub(r"\d+", "0", text)[:BEGINNING]
+
+
+def _in_docstring(text: str) -> str:
+    return plain(one_line(text)).replace("\\", "/").replace('"', "'")
+
+
+def _written(target: Target, cell: Cell, python: str) -> Written:
+    """What the interpreter of the stack says of a target."""
+    done = subprocess.run(
+        [python, "-P", start.__file__, "faultline.ranks.own_model.written"],
+        input=json.dumps(asdict(target.for_ranks(cell.world_size))),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=inherited(python) | preload.environment(cell.device) | {start.IN_RANKS: "1"},
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise NotExportable(one_line((done.stderr.splitlines() or ["it gave no answer"])[-1]), cell.id)
+    return msgspec.convert(json.loads(lines[-1]), Written)
