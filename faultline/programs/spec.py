@@ -69,7 +69,8 @@ class Spec:
     @property
     def parts_are_units(self) -> bool:
         """Whether the model has no list of modules, so that all its parts are FSDP units (see `target.name_blocks`)."""
-        lists = self.container in ("list", "nested") or self.block == "experts" or self.dtype == "mixed"
+        tied = self.tied == "blocks" and self.layers == 2  # and so none of the blocks can be one
+        lists = (self.container in ("list", "nested") and not tied) or self.block == "experts" or self.dtype == "mixed"
         return not lists
 
     @property
@@ -80,9 +81,17 @@ class Spec:
     @property
     def bare_blocks(self) -> bool:
         """Whether blocks are FSDP units with parameters that are in no smaller one."""
-        units = self.container in ("list", "nested") or (self.container == "attributes" and self.parts_are_units)
+        parts = self.container == "attributes" and self.parts_are_units
+        units = parts or (self.container in ("list", "nested") and not self.parts_are_units)
         rest = self.block in ("norm", "convolution") or self.state == "batchnorm"
         return units and (rest or not self.linear_units)
+
+    @property
+    def empty_unit(self) -> bool:
+        """Whether an FSDP unit, a part or the root, has a parameter of the shape `empty` and no other one."""
+        in_root = self.tied != "nothing" or self.sparse
+        in_root |= self.state == "batchnorm" and self.container not in ("list", "nested")
+        return self.parts_are_units or (self.linear_units and not in_root)
 
     @property
     def reused(self) -> bool:
