@@ -40,7 +40,8 @@ def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISE
 
 
 SHARD = (
-    "mat2 must be a matrix|mixed torch.Tensor and DTensor|expected 1D|must match the size|[Ss]hape|dimension|setStorage"
+    "mat2 must be a matrix|mixed torch.Tensor and DTensor|expected 1D|must match the size|size mismatch|[Ss]hape"
+    "|dimension|setStorage"
 )
 """How torch refuses what is still sharded when it is used."""
 DTYPES = r"must have the same dtype|len\(set\(t\.dtype for t in tensors\)\) == 1|uniform|Cannot flatten integer dtype"
