@@ -49,6 +49,8 @@ APART = "buffers differ between ranks"
 BRANCHES = "data", "rank"
 WITH = "nothing", "tower", "target"
 """What runs without a graph where all in front of the blocks has a gradient."""
+NO_TARGET = "nothing", "tower", "part"
+"""What runs without a graph where nothing runs between a step's backward passes."""
 ENGINE = "forward", "block"
 """What is called where the engine's own forward pass runs."""
 VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
@@ -75,7 +77,17 @@ RULES: Sequence[Rule] = (
     rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero* fsdp*", APART, "no buffer is broadcast", Outcome.DIVERGES, state=("average", "batchnorm")),
     rule("zero2", "list index out of range", "the first backward pass counts as the step's", twice=True, method=ENGINE),
-    rule("zero3", SHARD, "the parameters are partitioned again before the second backward pass", twice=True),
+    rule("zero3", SHARD, "weights are partitioned before the second backward pass", twice=True, no_grad=NO_TARGET),
+    rule("zero3", SHARD, "weights are partitioned before it", twice=True, no_grad="target", method="model"),
+    rule(
+        "zero3",
+        "differs by",
+        "a pass between gathers them",
+        Outcome.DIVERGES,
+        twice=True,
+        no_grad="target",
+        method=ENGINE,
+    ),
     rule("fsdp*", f"{SHARD}|_will_engine_execute_node", "parameters are sharded before the second pass", twice=True),
     rule("zero2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True, no_grad=WITH),
