@@ -94,6 +94,15 @@ class Spec:
         return self.parts_are_units or (self.linear_units and not in_root)
 
     @property
+    def unit_again(self) -> bool:
+        """Whether an FSDP unit that trains is in the first block, and takes part in several places of a step."""
+        several = self.calls > 1 or (self.shared and self.layers > 1) or self.loss == "two passes"
+        inner = self.linear_units and self.block in ("attention", "experts")
+        unit = inner or self.tied != "blocks" or self.layers == 1
+        frozen = self.frozen == "block" and (self.shared or self.layers == 1)
+        return several and unit and not frozen
+
+    @property
     def reused(self) -> bool:
         """Whether a parameter of the first block takes part in several places of a step."""
         several = self.calls > 1 or self.tied == "blocks" or (self.shared and self.layers > 1)

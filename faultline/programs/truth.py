@@ -51,6 +51,9 @@ WITH = "nothing", "tower", "target"
 """What runs without a graph where all in front of the blocks has a gradient."""
 NO_TARGET = "nothing", "tower", "part"
 """What runs without a graph where nothing runs between a step's backward passes."""
+ONE_PASS = "one", "auxiliary", "weight penalty", "zero term"
+"""What a loss is made of where no other forward pass follows, for which FSDP1 would gather once more."""
+LOST = "a unit takes its recomputation for a part of its own backward pass, and reduces nothing of it"
 ENGINE = "forward", "block"
 """What is called where the engine's own forward pass runs."""
 VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
@@ -88,7 +91,10 @@ RULES: Sequence[Rule] = (
         no_grad="target",
         method=ENGINE,
     ),
-    rule("fsdp*", f"{SHARD}|_will_engine_execute_node", "parameters are sharded before the second pass", twice=True),
+    rule("fsdp1*", f"{SHARD}|_will_engine_execute_node", "sharded before the second", twice=True, loss=ONE_PASS),
+    rule("fsdp2", f"{SHARD}|_will_engine_execute_node", "sharded before the second backward pass", twice=True),
+    rule("fsdp2", "differs by", LOST, Outcome.DIVERGES, checkpoint="reentrant", unit_again=True),
+    rule("zero3", SHARD, "no module gathers what is in a list", shape="storage", method="model"),
     rule("zero2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("fsdp1*", "reshape is not implemented for sparse", "no sparse gradients", sparse=True, no_grad=WITH),
