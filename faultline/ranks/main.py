@@ -179,7 +179,7 @@ def train_scenario(run: Run) -> None:
             gradients = compare.copy(strategy.gradients(wrapped.model)) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
-            trace.keep(state.buffers(wrapped.model), entry.held)
+            trace.keep(state.buffers(wrapped.model), entry.held, entry.replaced)
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:
                 saved.save(run, wrapped, tied)
         if run.half == FIRST:

@@ -92,7 +92,7 @@ class Reader(TrainerCallback):
     def on_step_end(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         trace = self.run.trace
         trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
-        trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held)
+        trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held, self.entry.replaced)
         self.entry.expect()
         if self.run.half == FIRST and progress.global_step == HALF:
             control.should_training_stop = True  # as somebody interrupts a training: its arguments are of the whole
