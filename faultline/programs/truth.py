@@ -94,6 +94,7 @@ RULES: Sequence[Rule] = (
     rule("fsdp1*", f"{SHARD}|_will_engine_execute_node", "sharded before the second", twice=True, loss=ONE_PASS),
     rule("fsdp2", f"{SHARD}|_will_engine_execute_node", "sharded before the second backward pass", twice=True),
     rule("fsdp2", "differs by", LOST, Outcome.DIVERGES, checkpoint="reentrant", unit_again=True),
+    rule("fsdp1*", SHARD, "the root's are sharded by then", checkpoint="reentrant", root_again=True),
     rule("zero3", SHARD, "no module gathers what is in a list", shape="storage", method="model"),
     rule("zero2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True, no_grad=WITH),

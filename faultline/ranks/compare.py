@@ -26,9 +26,8 @@ class Trace:
     """One run: initial weights, then gradients and weights after each step, whole and by name, in fp32.
 
     `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them. `buffers`
-    are this rank's after each step, from `held` on, and `entered` as a step's first forward pass began; in the steps
-    `replaced`, a later pass began with others than one had left. A reference has in `shares`, for each step, those that
-    the forward pass of each rank's rows leaves behind, where that was seen.
+    are this rank's after each step, from `held` on, and `entered` as a step's first forward pass began. A reference has
+    in `shares`, for each step, those that the forward pass of each rank's rows leaves behind, where that was seen.
     """
 
     initial: Tensors = field(default_factory=dict)
@@ -38,7 +37,6 @@ class Trace:
     held: Tensors = field(default_factory=dict)
     buffers: list[Tensors] = field(default_factory=list)
     entered: list[Tensors] = field(default_factory=list)
-    replaced: set[int] = field(default_factory=set)
     shares: list[list[Tensors]] = field(default_factory=list)
 
     def add(self, gradients: Tensors | None, weights: Tensors, outputs: Tensors | None = None) -> None:
@@ -47,10 +45,9 @@ class Trace:
         self.outputs.append(copy(outputs or {}))
 
     def keep(self, buffers: Tensors, entered: Tensors | None, replaced: bool = False) -> None:
-        """The buffers after a step, and as it began where that was seen: else they are those of the step before."""
-        self.replaced.update({len(self.buffers)} if replaced else ())
+        """The buffers after a step, none if `replaced`, and as it began: if not seen, as the one before it ended."""
         self.entered.append((self.buffers[-1] if self.buffers else self.held) if entered is None else entered)
-        self.buffers.append(copy(buffers))
+        self.buffers.append({} if replaced else copy(buffers))
 
 
 def copy(tensors: Mapping[str, torch.Tensor | None]) -> Tensors:
@@ -138,7 +135,7 @@ def compare(
     rounding whatever the noise is. Gradients that were not read (None) are not compared.
     A reference that is not finite proves nothing, so that counts as `nan` too. `outputs` is there where modules were
     observed: those that are bad, in the order of their calls. `factors` are there where the first step is wrong.
-    `buffers` are bad ones, against what this rank's rows leave behind (see `truth`), unless rank 0's replaced that.
+    `buffers` are those that are bad, held against what this rank's rows leave behind (see `truth`).
     """
     runs = ((trace, 0), (reference, before), (noise, before))
     size = dict(zip(reference.initial, _sizes([*reference.initial.values()]), strict=True))
@@ -154,10 +151,9 @@ def compare(
         factors = {kind: factor(sides[kind][0], sides[kind][1], TOLERANCE[precision]) for kind in sorted(bad)}
         step.factors = {kind: times for kind, times in factors.items() if times}
         if trace.outputs and trace.outputs[index]:
-            step.outputs = _bad_outputs(
-                [run.outputs[at + index] for run, at in runs], TOLERANCE[precision], MARGIN[precision]
-            )
-        if trace.buffers and trace.buffers[index] and not (rank and index in trace.replaced):
+            outputs = [run.outputs[at + index] for run, at in runs]
+            step.outputs = _bad_outputs(outputs, TOLERANCE[precision], MARGIN[precision])
+        if trace.buffers and trace.buffers[index]:
             step.buffers = _bad_buffers(trace, reference, noise, index, precision, rank, world_size, before)
         steps.append(step)
     return steps

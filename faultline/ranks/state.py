@@ -40,17 +40,18 @@ class Entry:
     """What the buffers of a model held as its first forward pass since `expect` began, once they were broadcast.
 
     `replaced` says whether what one forward pass left in them was something else as the next one began: an engine that
-    broadcasts them does so before each.
+    broadcasts rank 0's does so before each, on every other `rank`.
     """
 
-    def __init__(self, model: torch.nn.Module, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
+    def __init__(self, model: torch.nn.Module, read: Callable[[dict[str, torch.Tensor]], Tensors], rank: int) -> None:
         self.held: Tensors | None = None
         self.replaced = False
         self._model, self._read, self._expected = model, read, False
         self._left: Tensors = {}
         if buffers(model):
             model.register_forward_pre_hook(self._enter)
-            model.register_forward_hook(self._leave)
+            if rank:
+                model.register_forward_hook(self._leave)
 
     def expect(self) -> None:
         self.held, self.replaced, self._expected, self._left = None, False, True, {}

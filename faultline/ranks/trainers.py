@@ -68,7 +68,7 @@ class Reader(TrainerCallback):
 
     def __init__(self, run: Run, trainer: Any) -> None:
         self.run, self.trainer, self.strategy = run, trainer, strategies.family(run.cell.strategy)
-        self.entry = state.Entry(trainer.model, compare.copy)
+        self.entry = state.Entry(trainer.model, compare.copy, run.setup.rank)
 
     def on_train_begin(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         run, trainer, evidence = self.run, self.trainer, self.run.report.evidence
