@@ -57,12 +57,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
 
         def judge(ended: Ended, half: int = 0) -> oracle.Judgement:
-            judged = oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half)
-            if judged.outcome is Outcome.INVALID and any(report.error for report in _reports(ended)):
-                # What is refused before its first forward pass had no time to show the mode.
-                before = oracle.judge(cell, CHECKED, ended, order=facts.order, half=half)
-                return before if before.outcome is Outcome.RAISES else judged
-            return judged
+            return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half, asked=cell.checkpointing)
 
         if cell.life != "straight":
             return life.in_two_halves(server, job, lambda _, ended, half: judge(ended, half))

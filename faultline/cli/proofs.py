@@ -41,24 +41,27 @@ def chaos(
 
 def trust(
     *,
-    healthy: Annotated[int, Parameter(help="How many healthy specs to run (default: 500).")] = 500,
-    faulty: Annotated[int, Parameter(help="How many specs with a seeded fault (default: 300).")] = 300,
+    healthy: Annotated[int | None, Parameter(help="How many healthy specs (default: 500), or cells (1000).")] = None,
+    faulty: Annotated[int | None, Parameter(help="How many seeded faults (default: 300; of the matrix, all).")] = None,
+    matrix: Annotated[bool, Parameter(help="Prove the matrix's oracle, on cells of the matrix.")] = False,
     seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
     workers: Workers = CORES,
     resume: Annotated[bool, Parameter(help="Go on with the newest proof.")] = False,
 ) -> int:
-    """Prove check on models whose truth is known.
+    """Prove check, or the matrix's oracle, on what is known.
 
-    They are made from random specs, healthy and with one seeded fault.
+    For check, models are made from random specs, healthy and with one seeded fault. For the oracle, cells of the
+    matrix that train run as they are, and with every fault that can be seeded into them.
 
     Examples:
       faultline maintain trust --healthy 50 --faulty 30
+      faultline maintain trust --matrix
     """
-    if healthy < 0 or faulty < 0 or healthy + faulty < 1:
+    if min(each for each in (healthy, faulty, 1) if each is not None) < 0 or (healthy, faulty) == (0, 0):
         raise UsageError("--healthy and --faulty must be at least 0, and one of them more than that")
     from faultline.maintain import trust
 
-    return trust.run(trust.Request(healthy, faulty, seed, workers, resume))
+    return trust.run(trust.Request(healthy, faulty, seed, workers, resume, matrix))
 
 
 def bench() -> int:

@@ -1,22 +1,22 @@
-"""The proof of `check`: models whose truth is known by construction, healthy and with a seeded fault."""
+"""The proofs of `check` and of the matrix's oracle: models and cells whose truth is known, with and without a fault."""
 
 import random
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, TargetFailed
-from faultline.base.markdown import headed, row
 from faultline.base.packages import versions
-from faultline.base.text import count, one_line, percent
+from faultline.base.text import one_line
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
 from faultline.check import cell as checking
 from faultline.check.target import parse
 from faultline.maintain import trust_judgement as judging
+from faultline.maintain import trust_matrix
+from faultline.maintain.trust_figures import Proof, measured, show
 from faultline.programs import files, sampling, truth
 from faultline.programs.sampling import Case
 from faultline.runs import folders, results, storage
@@ -26,101 +26,92 @@ from faultline.runs.runner import References
 from faultline.runs.supervisor import Ended, RankServer
 
 KIND = "trust"
-NAMED_RIGHTLY = 0.95
-SHOWN = 20  # cells that were judged wrongly
+HEALTHY, FAULTY = 500, 300
 WRONG = "judged wrongly"
 
 
 @dataclass(frozen=True)
 class Request:
-    """How many healthy and faulty cases to run, from which seed and on how many workers; or to go on with."""
+    """How many healthy cases and how many with a fault, from which seed and on how many workers; or to go on with.
 
-    healthy: int = 500
-    faulty: int = 300
+    With `matrix` they are cells of the matrix, else models of random specs. Without a number, they are as many as a
+    whole proof has.
+    """
+
+    healthy: int | None = None
+    faulty: int | None = None
     seed: int = 0
     workers: int = 1
     resume: bool = False
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What came of a proof: cells by what their judgements are worth, of healthy specs and of faults."""
-
-    specs: int
-    healthy: Counter[str]
-    faulty: Counter[str]
-
-    @property
-    def caught(self) -> int:
-        return self.faulty[judging.RIGHT] + self.faulty[judging.MISNAMED]
-
-    @property
-    def named(self) -> float:
-        """The share of the faults that were caught which were named rightly."""
-        return self.faulty[judging.RIGHT] / self.caught if self.caught else 1.0
-
-    @property
-    def rows(self) -> list[tuple[str, str, str]]:
-        """What was measured, its value, and the bar."""
-        alarms = self.healthy[judging.FALSE_ALARM] + self.healthy[judging.OTHERWISE]
-        ours = self.healthy[judging.FAULT_OF_OURS] + self.faulty[judging.FAULT_OF_OURS]
-        kinds = f"{self.healthy[judging.RIGHT]} train, {self.healthy[judging.REFUSED]} are refused as known"
-        return [
-            ("specs", str(self.specs), ""),
-            ("cells of healthy specs", f"{self.healthy.total()}: {kinds}", ""),
-            ("cells with a seeded fault", str(self.faulty.total()), ""),
-            ("false alarms", str(alarms), "0"),
-            ("faults missed", str(self.faulty[judging.MISSED]), "0"),
-            ("faults named rightly", f"{self.faulty[judging.RIGHT]} of {self.caught}", f"{NAMED_RIGHTLY:.0%}"),
-            ("faults of Faultline itself", str(ours), "0"),
-        ]
-
-    @property
-    def holds(self) -> bool:
-        """Whether every bar is held."""
-        wrong = sum(self.healthy.values()) - self.healthy[judging.RIGHT] - self.healthy[judging.REFUSED]
-        lost = self.faulty[judging.MISSED] + self.faulty[judging.FAULT_OF_OURS]
-        return not wrong and not lost and self.named >= NAMED_RIGHTLY
+    matrix: bool = False
 
 
 def run(request: Request) -> int:
-    """Run the proof and print its figures: exit code 1 if a bar is not held.
+    """Run a proof and print its figures: exit code 1 if a bar is not held.
 
     Going on with one, cells that it has are judged anew, by what is known today. A case that the sampler makes
     otherwise today has another name, and runs.
     """
-    cases = chosen(request)
-    cells = ordered(cases.values(), request.workers)
+    proof = of_matrix(request) if request.matrix else of_specs(request)
     if request.resume:
-        folder = storage.latest_run(kind=KIND)
+        folder = storage.latest_run(kind=proof.kind)
         folders.same_stack(folder, versions())
-        had = [entry for entry in folders.entries(folder) if entry.cell in {*cells}]
-        folder.describe(cells=tuple(cell.id for cell in cells))
+        had = [entry for entry in folders.entries(folder) if entry.cell in {*proof.cells}]
+        folder.describe(cells=tuple(cell.id for cell in proof.cells))
     else:
-        folder, had = storage.new_run(kind=KIND), []
+        folder, had = storage.new_run(kind=proof.kind), []
         asked = {"healthy": request.healthy, "faulty": request.faulty, "seed": request.seed}
-        folder.describe(request=asked, cells=tuple(cell.id for cell in cells))
-    left = folders.without(cells, had)
+        folder.describe(request=asked, cells=tuple(cell.id for cell in proof.cells))
+    left = folders.without(proof.cells, had)
     try:
         with tempfile.TemporaryDirectory(prefix="faultline-") as programs:
-            go = runs(cases, Path(programs))
+            go = proof.run(Path(programs))
             folders.measure(left, request.workers, folder, had, run=go, wrong=WRONG)
         folder.describe(finished=True)
     finally:  # after an interruption, of what ran until then
-        entries = [entry for entry in folder.results() if entry.cell in {*cells}]
-        figures = measured(cases, entries)
-        show(cases, entries, figures)
+        entries = [entry for entry in folder.results() if entry.cell in {*proof.cells}]
+        figures = measured(proof, entries, 0 if request.matrix else len({entry.cell.failure for entry in entries}))
+        show(proof, entries, figures)
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_AS_EXPECTED if figures.holds else EXIT_UNEXPECTED
+
+
+def of_matrix(request: Request) -> Proof:
+    """The proof of the matrix's oracle."""
+    healthy = trust_matrix.HEALTHY if request.healthy is None else request.healthy
+    return trust_matrix.proof(healthy, request.faulty, request.seed)
+
+
+def of_specs(request: Request) -> Proof:
+    """The proof of `check`."""
+    cases = chosen(request)
+
+    def about(cell: Cell) -> list[str]:
+        case = cases[cell.failure]
+        words = [f"spec: {case.spec.words}", f"spec as JSON: {case.spec.to_json()}"]
+        return [*words, f"fault: {case.fault.words}"] if case.fault else words
+
+    return Proof(
+        KIND,
+        ordered(cases.values(), request.workers),
+        lambda folder: runs(cases, folder),
+        lambda entry: judging.judged(cases[entry.cell.failure], entry),
+        lambda cell: cases[cell.failure].fault is not None,
+        about,
+    )
 
 
 def chosen(request: Request) -> dict[str, Case]:
     """The cases of a proof by name."""
     under = sampling.under()
-    cases = [sampling.healthy(request.seed, number) for number in range(request.healthy)]
-    cases += [sampling.faulty(request.seed, number, under) for number in range(request.faulty)]
+    cases = [sampling.healthy(request.seed, number) for number in range(_given(request.healthy, HEALTHY))]
+    cases += [sampling.faulty(request.seed, number, under) for number in range(_given(request.faulty, FAULTY))]
     random.Random(request.seed).shuffle(cases)  # what an interruption leaves is of both kinds
     return {case.name: case for case in cases}
+
+
+def _given(number: int | None, usual: int) -> int:
+    return usual if number is None else number
 
 
 def ordered(cases: Iterable[Case], workers: int) -> list[Cell]:
@@ -155,34 +146,3 @@ def runs(cases: dict[str, Case], folder: Path) -> Callable[[RankServer, Referenc
         return replace(entry, verdict="expected" if right else "unexpected failure")
 
     return go
-
-
-def measured(cases: dict[str, Case], entries: Sequence[Result]) -> Figures:
-    """The figures of a proof from its results."""
-    healthy: Counter[str] = Counter()
-    faulty: Counter[str] = Counter()
-    for entry in entries:
-        case = cases[entry.cell.failure]
-        (faulty if case.fault else healthy)[judging.judged(case, entry)] += 1
-    return Figures(len({entry.cell.failure for entry in entries}), healthy, faulty)
-
-
-def show(cases: dict[str, Case], entries: Sequence[Result], figures: Figures) -> None:
-    """Print the cells that were judged wrongly, what each kind of fault was called, and the figures."""
-    wrong = [
-        (judgement, cases[entry.cell.failure], entry)
-        for entry in entries
-        if (judgement := judging.judged(cases[entry.cell.failure], entry)) not in (judging.RIGHT, judging.REFUSED)
-    ]
-    for judgement, case, entry in wrong[:SHOWN]:
-        print(f"{judgement}: {entry.cell.failure} under {entry.cell.strategy}: {entry.did}")
-        print(f"  spec: {case.spec.words}")
-        print(f"  spec as JSON: {case.spec.to_json()}")
-        if case.fault:
-            print(f"  fault: {case.fault.words}")
-        print(f"  {one_line('; '.join([entry.detail, *entry.finding.words]))[:400]}")
-    if len(wrong) > SHOWN:
-        print(f"and {count(len(wrong) - SHOWN, 'cell')} more")
-    print("\n".join(headed(("measured", "value", "bar"), [row(*each) for each in figures.rows])))
-    if figures.caught:
-        print(f"named rightly: {percent(figures.named)}")

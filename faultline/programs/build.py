@@ -11,6 +11,7 @@ from faultline.programs.parts import Block, Unusual, packed, unpacked
 from faultline.programs.spec import Spec, parse
 
 TOKENS, VOCABULARY, INPUTS, ROWS = 3, 16, 5, 4
+SIGN = INPUTS // 2  # the number of a row that stays where it is when the row is flipped
 Batch = dict[str, torch.Tensor]
 Program = tuple[nn.Module, Callable[[Any, Batch], torch.Tensor], Callable[[int, int, int], Batch]]
 
@@ -111,7 +112,7 @@ class Model(nn.Module):
         """By the first row, whose sign is the rank's (see `batch`), or by the rank's number; in one process alike."""
         if self.spec.branch == "rank" and distributed.is_initialized():
             return distributed.get_rank() % 2 == 0
-        return bool(x[0, 0] > 0)
+        return bool(x[0, SIGN] > 0)
 
 
 def program(text: str) -> Program:
@@ -170,12 +171,11 @@ def loss(spec: Spec, model: Any, batch: Batch) -> torch.Tensor:
 
 
 def batch(spec: Spec, step: int, rank: int, world_size: int) -> Batch:
-    """A rank's rows of a step; on even ranks x[0, 0] is above zero, on odd ones below."""
+    """A rank's rows of a step; on even ranks x[0, SIGN] is above zero, on odd ones below."""
     drawn = torch.Generator().manual_seed(1000 * spec.seed + 10 * step + rank)
     rows = ROWS // world_size + (0 if spec.rows == "equal" else (1 if rank % 2 else 3))
     x = torch.randn(rows, INPUTS, generator=drawn)
-    x[0, 0] = x[0, 0].abs() + 0.1
-    x[0, 0] *= -1 if rank % 2 else 1
+    x[0, SIGN] = (x[0, SIGN].abs() + 0.1) * (-1 if rank % 2 else 1)
     return {
         "x": x,
         "tokens": torch.randint(0, VOCABULARY, (rows, TOKENS), generator=drawn),

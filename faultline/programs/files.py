@@ -1,5 +1,6 @@
 """A spec as a file of its own, which `check` trains like anybody's, with the fault that is seeded into it."""
 
+import threading
 from pathlib import Path
 
 from faultline.programs.fault import Fault
@@ -24,10 +25,15 @@ FAULT = inject.injection("""{fault}""")
 
 
 def write(folder: Path, spec: Spec, fault: Fault | None = None) -> Path:
-    """Write a spec's file into a folder: `build` in it is what `check` takes, and `FAULT` the Injection of a fault."""
+    """Write a spec's file into a folder: `build` in it is what `check` takes, and `FAULT` the Injection of a fault.
+
+    A rank that reads the file while another worker writes it anew finds all of it.
+    """
     file = folder / f"{spec.digest}{f'-{fault.kind}' if fault else ''}.py"
     text = TEXT.format(words=spec.words, spec=spec.to_json())
     if fault:
         text += FAULT.format(words=fault.words, fault=fault.to_json())
-    file.write_text(text)
+    partial = file.with_suffix(f".{threading.get_ident()}")
+    partial.write_text(text)
+    partial.replace(file)
     return file

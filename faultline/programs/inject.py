@@ -86,10 +86,8 @@ def _in_model(fault: Fault, clock: Clock, model: nn.Module) -> None:
     if fault.kind == "frozen":
         layer.weight.requires_grad_(False)
     elif fault.kind == "start":
-        # DDP and ZeRO give all ranks the weights of this one, FSDP shards what each rank has.
-        if distributed.get_rank() == 0:
-            with torch.no_grad():
-                layer.weight.mul_(1.5)
+        with torch.no_grad():  # on every rank: FSDP may shard it so that one of them keeps nothing of it
+            layer.weight.mul_(1.5)
     else:
         change = _change(fault, clock)
         layer.forward = lambda x: nn.functional.linear(x, Changed.apply(layer.weight, change), layer.bias)

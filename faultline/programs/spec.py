@@ -69,7 +69,8 @@ class Spec:
     @property
     def parts_are_units(self) -> bool:
         """Whether the model has no list of modules, so that all its parts are FSDP units (see `target.name_blocks`)."""
-        lists = self.container in ("list", "nested") or self.block == "experts" or self.dtype == "mixed"
+        tied = self.tied == "blocks" and self.layers == 2  # and so none of the blocks can be one
+        lists = (self.container in ("list", "nested") and not tied) or self.block == "experts" or self.dtype == "mixed"
         return not lists
 
     @property
@@ -78,17 +79,51 @@ class Spec:
         return self.parts_are_units or self.block == "experts" or self.dtype == "mixed"
 
     @property
+    def blocks_are_units(self) -> bool:
+        """Whether blocks are FSDP units, but for those that share a weight."""
+        parts = self.container == "attributes" and self.parts_are_units
+        return parts or (self.container in ("list", "nested") and not self.parts_are_units)
+
+    @property
     def bare_blocks(self) -> bool:
         """Whether blocks are FSDP units with parameters that are in no smaller one."""
-        units = self.container in ("list", "nested") or (self.container == "attributes" and self.parts_are_units)
         rest = self.block in ("norm", "convolution") or self.state == "batchnorm"
-        return units and (rest or not self.linear_units)
+        return self.blocks_are_units and (rest or not self.linear_units)
+
+    @property
+    def empty_unit(self) -> bool:
+        """Whether an FSDP unit, a part or the root, has a parameter of the shape `empty` and no other one."""
+        in_root = self.tied != "nothing" or self.sparse
+        in_root |= self.state == "batchnorm" and self.container not in ("list", "nested")
+        return self.parts_are_units or (self.linear_units and not in_root)
+
+    @property
+    def root_again(self) -> bool:
+        """Whether the first block has parameters that the root gathers, and is recomputed several times in a step."""
+        rest = self.block in ("norm", "convolution") and not self.blocks_are_units
+        in_root = (self.tied == "blocks" and self.layers > 1) or rest
+        return in_root and (self.calls > 1 or self.loss == "two passes")
+
+    @property
+    def unit_again(self) -> bool:
+        """Whether an FSDP unit that trains is in the first block, and takes part in several places of a step."""
+        inner = self.linear_units and self.block in ("attention", "experts")
+        unit = inner or self.tied != "blocks" or self.layers == 1
+        return self._again and unit and not self._first_is_frozen
 
     @property
     def reused(self) -> bool:
-        """Whether a parameter of the first block takes part in several places of a step."""
-        several = self.calls > 1 or self.tied == "blocks" or (self.shared and self.layers > 1)
-        return several or self.loss == "two passes"
+        """Whether a parameter of the first block trains, and takes part in several places of a step."""
+        tied = self.tied == "blocks" and not (self.frozen == "block" and self.layers == 2)
+        return (tied and self.layers > 1) or (self._again and not self._first_is_frozen)
+
+    @property
+    def _again(self) -> bool:
+        return self.calls > 1 or (self.shared and self.layers > 1) or self.loss == "two passes"
+
+    @property
+    def _first_is_frozen(self) -> bool:
+        return self.frozen == "block" and (self.shared or self.layers == 1)
 
     @property
     def words(self) -> str:

@@ -40,12 +40,22 @@ def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISE
 
 
 SHARD = (
-    "mat2 must be a matrix|mixed torch.Tensor and DTensor|expected 1D|must match the size|[Ss]hape|dimension|setStorage"
+    "mat2 must be a matrix|mixed torch.Tensor and DTensor|expected 1D|must match the size|size mismatch|[Ss]hape"
+    "|dimension|setStorage"
 )
 """How torch refuses what is still sharded when it is used."""
 DTYPES = r"must have the same dtype|len\(set\(t\.dtype for t in tensors\)\) == 1|uniform|Cannot flatten integer dtype"
 APART = "buffers differ between ranks"
 BRANCHES = "data", "rank"
+WITH = "nothing", "tower", "target"
+"""What runs without a graph where all in front of the blocks has a gradient."""
+NO_TARGET = "nothing", "tower", "part"
+"""What runs without a graph where nothing runs between a step's backward passes."""
+ONE_PASS = "one", "auxiliary", "weight penalty", "zero term"
+"""What a loss is made of where no other forward pass follows, for which FSDP1 would gather once more."""
+LOST = "a unit takes its recomputation for a part of its own backward pass, and reduces nothing of it"
+ENGINE = "forward", "block"
+"""What is called where the engine's own forward pass runs."""
 VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
 
 RULES: Sequence[Rule] = (
@@ -59,31 +69,45 @@ RULES: Sequence[Rule] = (
         "fsdp*", r"head\.bias", "FSDP makes other parameters, without their hooks", Outcome.DIVERGES, hook="parameter"
     ),
     rule("ddp", "Expected to have finished reduction", "DDP waits for all parameters", branch=BRANCHES),
-    rule("zero2", "left|right", "the ranks reduce other parameters together", Outcome.DIVERGES, branch=BRANCHES),
-    rule("zero3", "Detected a disagreement", "the ranks gather other parameters", branch=BRANCHES),
-    rule("fsdp2", "left|right", "the ranks reduce other parameters together", Outcome.DIVERGES, branch=BRANCHES),
-    rule("fsdp1*", "left|right", "other units on each rank", Outcome.DIVERGES, branch=BRANCHES, linear_units=True),
+    rule("zero3", "Detected a disagreement", "the ranks gather other parameters", branch=BRANCHES, method=ENGINE),
+    rule("zero3", "left|right", "only a forward pass compares them", Outcome.DIVERGES, branch=BRANCHES, method="model"),
+    rule("zero2 fsdp2", "left|right", "ranks reduce others together", Outcome.DIVERGES, branch=BRANCHES, no_grad=WITH),
+    rule("fsdp*", "left|right", "the ranks gather other units", Outcome.DIVERGES, branch=BRANCHES, linear_units=True),
     rule("fsdp2", SHARD, "outside of its forward pass, a unit is sharded", loss="weight penalty", linear_units=True),
     rule("ddp", "Expected to have finished reduction", "DDP waits for a gradient of all", no_grad="part"),
     rule("ddp", "mark a variable ready only once", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero2", "already been reduced", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero* fsdp*", APART, "no buffer is broadcast", Outcome.DIVERGES, state=("average", "batchnorm")),
-    rule("zero2", "list index out of range", "its hooks take the first backward pass for the step's", twice=True),
-    rule("zero3", SHARD, "the parameters are partitioned again before the second backward pass", twice=True),
-    rule("fsdp*", f"{SHARD}|_will_engine_execute_node", "parameters are sharded before the second pass", twice=True),
-    rule("zero2", "'aten::view' with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True),
-    rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True),
-    rule("fsdp1*", "reshape is not implemented for sparse", "no sparse gradients", sparse=True),
-    rule("fsdp2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True),
+    rule("zero2", "list index out of range", "the first backward pass counts as the step's", twice=True, method=ENGINE),
+    rule("zero3", SHARD, "weights are partitioned before the second backward pass", twice=True, no_grad=NO_TARGET),
+    rule("zero3", SHARD, "weights are partitioned before it", twice=True, no_grad="target", method="model"),
+    rule(
+        "zero3",
+        "differs by",
+        "a pass between gathers them",
+        Outcome.DIVERGES,
+        twice=True,
+        no_grad="target",
+        method=ENGINE,
+    ),
+    rule("fsdp1*", f"{SHARD}|_will_engine_execute_node", "sharded before the second", twice=True, loss=ONE_PASS),
+    rule("fsdp2", f"{SHARD}|_will_engine_execute_node", "sharded before the second backward pass", twice=True),
+    rule("fsdp2", "differs by", LOST, Outcome.DIVERGES, checkpoint="reentrant", unit_again=True),
+    rule("fsdp1*", SHARD, "the root's are sharded by then", checkpoint="reentrant", root_again=True),
+    rule("zero3", SHARD, "no module gathers what is in a list", shape="storage", method="model"),
+    rule("zero2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
+    rule("zero3", "between dense and sparse Tensors", "no sparse gradients", sparse=True, no_grad=WITH),
+    rule("fsdp1*", "reshape is not implemented for sparse", "no sparse gradients", sparse=True, no_grad=WITH),
+    rule("fsdp2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("zero*", DTYPES, "one type in a bucket", dtype=("float64", "mixed", "complex")),
     rule("fsdp1*", DTYPES, "one type in a flat parameter", dtype=("complex", "integer")),
     rule("fsdp*", DTYPES, "one type in a group", dtype="float64", linear_units=False),
     rule("fsdp2", "uniform", "one type in a group", dtype="complex", parts_are_units=False),
     rule("zero* fsdp*", VIEW, "a tensor without a dimension can't be sharded", shape="scalar"),
     rule("zero3", "'NOT_AVAILABLE'|expected a non-empty list", "an empty parameter has no status", shape="empty"),
-    rule("fsdp1*", "unsharded_start_idx", "an empty parameter has no place in a flat one", shape="empty"),
-    rule("fsdp2", "_chunk_cat expects non-empty tensor", "an empty parameter has no rows", shape="empty"),
+    rule("fsdp1*", "unsharded_start_idx", "nothing to share out", shape="empty", empty_unit=True),
+    rule("fsdp2", "_chunk_cat expects non-empty tensor", "an empty gradient has no rows", shape="empty", no_grad=WITH),
     rule("zero*", VIEW, "only contiguous parameters", shape="transposed"),
     rule("fsdp2", "does not support non-contiguous parameters", "only contiguous parameters", shape="transposed"),
 )

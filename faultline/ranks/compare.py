@@ -44,10 +44,10 @@ class Trace:
         self.weights.append(copy(weights))
         self.outputs.append(copy(outputs or {}))
 
-    def keep(self, buffers: Tensors, entered: Tensors | None) -> None:
-        """The buffers after a step, and as it began where that was seen: else they are those of the step before."""
+    def keep(self, buffers: Tensors, entered: Tensors | None, replaced: bool = False) -> None:
+        """The buffers after a step, none if `replaced`, and as it began: if not seen, as the one before it ended."""
         self.entered.append((self.buffers[-1] if self.buffers else self.held) if entered is None else entered)
-        self.buffers.append(copy(buffers))
+        self.buffers.append({} if replaced else copy(buffers))
 
 
 def copy(tensors: Mapping[str, torch.Tensor | None]) -> Tensors:

@@ -151,7 +151,7 @@ def train_scenario(run: Run) -> None:
     trace.held.update(compare.copy(state.buffers(wrapped.model)))
     if statistics := state.batch_statistics(built.model):
         report.evidence["batch_statistics"] = statistics
-    entry = state.Entry(built.model, compare.copy)
+    entry = state.Entry(built.model, compare.copy, report.rank)
     shares = state.Shares(built, compare.copy) if run.setup.reference else None
     watch = checkpointing.Watch(built.model)
     try:
@@ -164,7 +164,7 @@ def train_scenario(run: Run) -> None:
             replaced = built.before_step and built.before_step(wrapped.model, step)
             if replaced is not None:
                 wrapped = _wrap(run, replace(built, model=replaced))
-                entry = state.Entry(replaced, compare.copy)
+                entry = state.Entry(replaced, compare.copy, report.rank)
             entry.expect()
             if shares:
                 shares.begin()
@@ -179,7 +179,7 @@ def train_scenario(run: Run) -> None:
             gradients = compare.copy(strategy.gradients(wrapped.model)) if wrapped.gradients_remain else None
             wrapped.step()
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
-            trace.keep(state.buffers(wrapped.model), entry.held)
+            trace.keep(state.buffers(wrapped.model), entry.held, entry.replaced)
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:
                 saved.save(run, wrapped, tied)
         if run.half == FIRST:

@@ -155,8 +155,20 @@ def tied(model: torch.nn.Module) -> list[list[str]]:
 
 def one(model: torch.nn.Module, names: Iterable[str]) -> bool:
     """Whether names of a model's modules still stand for one tensor."""
-    first, *others = (local(functools.reduce(getattr, name.split("."), model)) for name in names)
+    first, *others = (local(_held(model, name)) for name in names)
     return all(tensor is first or tensor.data_ptr() == first.data_ptr() != 0 for tensor in others)
+
+
+def _held(model: torch.nn.Module, name: str) -> Any:
+    """What a model holds by a parameter's name, as it is.
+
+    An attribute would do more: within a forward pass, ZeRO-3 gathers a parameter that is asked for, and a rank that has
+    just raised an error waits for peers that never come.
+    """
+    *path, last = name.split(".")
+    module = functools.reduce(getattr, path, model)
+    parameter = dict.get(module._parameters, last)
+    return getattr(module, last) if parameter is None else parameter
 
 
 def local(tensor: Any) -> torch.Tensor:

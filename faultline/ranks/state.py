@@ -37,20 +37,34 @@ def batch_statistics(model: torch.nn.Module) -> list[str]:
 
 
 class Entry:
-    """What the buffers of a model held as its first forward pass since `expect` began, once they were broadcast."""
+    """What the buffers of a model held as its first forward pass since `expect` began, once they were broadcast.
 
-    def __init__(self, model: torch.nn.Module, read: Callable[[dict[str, torch.Tensor]], Any]) -> None:
-        self.held: Any = None
+    `replaced` says whether what one forward pass left in them was something else as the next one began: an engine that
+    broadcasts rank 0's does so before each, on every other `rank`.
+    """
+
+    def __init__(self, model: torch.nn.Module, read: Callable[[dict[str, torch.Tensor]], Tensors], rank: int) -> None:
+        self.held: Tensors | None = None
+        self.replaced = False
         self._model, self._read, self._expected = model, read, False
+        self._left: Tensors = {}
         if buffers(model):
             model.register_forward_pre_hook(self._enter)
+            if rank:
+                model.register_forward_hook(self._leave)
 
     def expect(self) -> None:
-        self.held, self._expected = None, True
+        self.held, self.replaced, self._expected, self._left = None, False, True, {}
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if self._expected:
             self.held, self._expected = self._read(buffers(self._model)), False
+        elif self._left:
+            now = self._read(buffers(self._model))
+            self.replaced |= any(not torch.equal(now[name], left) for name, left in self._left.items() if name in now)
+
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self._left = self._read(buffers(self._model))
 
 
 class Shares:

@@ -68,7 +68,7 @@ class Reader(TrainerCallback):
 
     def __init__(self, run: Run, trainer: Any) -> None:
         self.run, self.trainer, self.strategy = run, trainer, strategies.family(run.cell.strategy)
-        self.entry = state.Entry(trainer.model, compare.copy)
+        self.entry = state.Entry(trainer.model, compare.copy, run.setup.rank)
 
     def on_train_begin(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         run, trainer, evidence = self.run, self.trainer, self.run.report.evidence
@@ -92,7 +92,7 @@ class Reader(TrainerCallback):
     def on_step_end(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         trace = self.run.trace
         trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
-        trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held)
+        trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held, self.entry.replaced)
         self.entry.expect()
         if self.run.half == FIRST and progress.global_step == HALF:
             control.should_training_stop = True  # as somebody interrupts a training: its arguments are of the whole

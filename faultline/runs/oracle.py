@@ -38,14 +38,18 @@ def judge(
     loaded: Ended | None = None,
     order: Sequence[str] = (),
     half: int = 0,
+    asked: str = "",
 ) -> Judgement:
     """Name the outcome: a death or an error, whichever came first, placement, numbers and then the checkpoint that
     `loaded` has; none of it without evidence. `order` are the modules in the order of their calls, where it is known,
-    and `half` which half of an interrupted life it is.
+    and `half` which half of an interrupted life it is. Of a model that checkpoints by itself, the cell has the mode
+    that one process showed, and `asked` is the mode that it was set to.
     """
+    asked = asked or cell.checkpointing
     if ended.hang:
         waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
-        return _proven(cell, ended, Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits])))
+        judged = Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits]))
+        return _proven(cell, ended, judged, asked)
     reports = [end.report for end in ended.ranks if end.report]
     error = first_cause(reports)
     died = min(((end.at, i, end.exit) for i, end in enumerate(ended.ranks) if end.exit is not None), default=None)
@@ -54,9 +58,9 @@ def judge(
         how = f"killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code} and no report"
         detail = ": ".join(filter(None, (f"rank {rank} was {how}", last_words(ended.ranks[rank].log))))
         name = signal_name(-code) if code < 0 else Signature.SILENT_EXIT
-        return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank))
+        return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank), asked)
     if error:
-        return _judge_error(cell, failure, *error, ended)
+        return _judge_error(cell, failure, *error, ended, asked)
     doubts = evidence_doubts(cell, reports, half)
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
@@ -117,7 +121,7 @@ def first_cause(reports: Sequence[Report]) -> tuple[int, ErrorReport] | None:
     return min(errors, key=lambda e: (is_victim(e[1].message), e[1].at), default=None)
 
 
-def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, ended: Ended) -> Judgement:
+def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, ended: Ended, asked: str) -> Judgement:
     # Of a bare assert, the line that failed says what it was.
     text = f"{error.type}: {error.message if error.message.strip() else error.line}"
     if error.kind == Impossible.kind:
@@ -129,10 +133,10 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
         signature = Signature.CHECK
     elif signature == Signature.CHECK:  # somebody's own error, in the words of a check
         signature = Signature.OTHER
-    return _proven(cell, ended, Judgement(Outcome.RAISES, signature, text, rank))
+    return _proven(cell, ended, Judgement(Outcome.RAISES, signature, text, rank), asked)
 
 
-def _proven(cell: Cell, ended: Ended, judged: Judgement) -> Judgement:
+def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgement:
     """A bad end, or `invalid` where it may not have been that of the cell's strategy and mode.
 
     The rank at fault (in a hang, every rank) must have shown them; its peers,
@@ -153,7 +157,9 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement) -> Judgement:
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = shown.get("checkpointing_seen", "off")
         mode = shown.get("checkpointing_set", cell.checkpointing) if seen == "off" else seen
-        if mode != cell.checkpointing:
+        # In its first step, a model that checkpoints by itself may have come to no backward pass.
+        early = seen == "off" and not (end.report and end.report.steps)
+        if mode != cell.checkpointing and not (early and mode == asked):
             doubts.append(who + f"checkpointing was {mode}, not {cell.checkpointing}")
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join([*doubts, judged.detail]), judged.rank)

@@ -105,6 +105,20 @@ def test_what_is_refused_before_it_could_checkpoint_is_refused(run, strategy):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp2"])
+def test_a_hang_before_it_could_checkpoint_is_a_hang(run, strategy):
+    """Breaks when a hang is called a cell without evidence, as no recomputation was seen by then."""
+    results = run("checkpoints_by_itself_and_waits", strategy)
+    assert (results.outcome, results.signature) == ("hangs", "no-progress"), results.detail
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp1-full", "fsdp2"])
+def test_an_error_of_one_rank_is_no_hang_of_the_report_on_it(run, strategy):
+    """Breaks when looking at tied weights after an error gathers them: ZeRO-3 does so within a forward pass."""
+    results = run("one_rank_raises_within_tied", strategy)
+    assert (results.outcome, results.detail) == ("raises", "ValueError: one rank's own")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp2"])
 def test_the_module_that_differs_first_is_named(run, strategy):
     """Everything behind it is off as well: a list of all parameters says nothing."""
     results = run("doubled", strategy)

@@ -42,9 +42,10 @@ def test_what_moves_alike_on_every_rank_trains(run, model, strategy):
     assert judged.outcome == "trains", judged.detail
 
 
-@pytest.mark.parametrize("model", ["batch_norm", "statistic"])
+@pytest.mark.parametrize("model", ["batch_norm", "statistic", "two_passes"])
 def test_what_an_engine_broadcasts_trains(run, model):
-    """Breaks when DDP's other ranks are held against rank 0, whose buffers they get with the next forward pass."""
+    """Breaks when DDP's other ranks are held against rank 0, whose buffers they get with the next forward pass; or
+    against what their own rows left, of which a broadcast between two passes left nothing."""
     judged = run(model, "ddp")
     assert judged.outcome == "trains", judged.detail
 
@@ -73,6 +74,8 @@ def test_a_frozen_average_trains_where_parameters_are_whole(run):
         ("statistic", "ddp", "NOT_BROADCAST", "buffers-apart"),
         ("batch_norm", "ddp", "TWICE", "buffers-differ"),
         ("batch_norm", "ddp", "FORWARD_AGAIN", "buffers-differ"),
+        ("two_passes", "ddp", "TWICE", "buffers-differ"),
+        ("two_passes", "ddp", "NOT_BROADCAST", "buffers-apart"),
         ("frozen_average", "ddp", "FROZEN_MOVES", "differs"),
         ("frozen_average", "zero2", "FROZEN_MOVES", "differs"),
     ],

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from faultline import strategies
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Factor, Finding
-from faultline.maintain import trust
+from faultline.maintain import planting, trust, trust_matrix
 from faultline.maintain import trust_judgement as judging
+from faultline.maintain.trust_figures import Figures
 from faultline.programs.fault import KINDS, Fault
 from faultline.programs.sampling import Case
 from faultline.programs.spec import Spec
@@ -108,9 +111,47 @@ def test_a_refusal_counts_only_in_the_words_of_the_engine():
 )
 def test_the_bars_are_held_or_not(healthy, faulty, holds):
     """Breaks when the proof ends with exit code 0 though a bar is not held."""
-    assert trust.Figures(1, Counter(healthy), Counter(faulty)).holds == holds
+    assert Figures(Counter(healthy), Counter(faulty)).holds == holds
 
 
 def test_every_kind_of_fault_has_a_name():
     """Breaks when a new kind of fault can never be named rightly."""
     assert {*judging.NAMED} == {*KINDS}
+
+
+FAULT = next(each for each in planting.planted() if each.fault == "STALE_WEIGHTS" and each.cell.strategy == "zero2")
+WORST = "model.norm.weight (weights, step 3, rank 0)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "result", "worth"),
+    [
+        (FAULT, entry(worst_parameter=WORST), judging.RIGHT),
+        (FAULT, entry(worst_parameter=WORST.replace("3", "2")), judging.MISNAMED),
+        (FAULT, entry(signature="unmoved", worst_parameter=WORST), judging.MISNAMED),
+        (FAULT, entry("trains", ""), judging.MISSED),
+        (FAULT, entry("raises", "other"), judging.MISNAMED),
+        (FAULT, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
+        (FAULT, entry("hangs", "no-progress", detail="still running after 120 s"), judging.FAULT_OF_OURS),
+        (None, entry("trains", ""), judging.RIGHT),
+        (None, entry(), judging.FALSE_ALARM),
+        (None, entry("impossible", ""), judging.FALSE_ALARM),
+        (None, entry("invalid", "evidence"), judging.FAULT_OF_OURS),
+    ],
+)
+def test_a_judgement_of_the_matrix_is_worth_what_is_known(fault, result, worth):
+    """Breaks when the proof of the oracle passes answers that are wrong."""
+    assert trust_matrix.worth(fault, result) == worth
+
+
+def test_every_fault_is_planted_in_every_strategy_where_it_can_be():
+    """Breaks when a fault is left out of the proof, is run under the name of a healthy cell, or has no Injection."""
+    proof = trust_matrix.proof(10, None, seed=0)
+    planted = [*planting.planted()]
+    assert len(proof.cells) == len({*proof.cells}) == 10 + len(planted)
+    assert sum(map(proof.faulty, proof.cells)) == len(planted)
+    files = {file: file.read_text() for file in (planting.FAULTS, planting.SAVES)}
+    for each in planted:
+        file, name = planting.injection(each.fault).split(":")
+        assert f"\n{name} = " in files[Path(file)], f"{name} is in the other file"
+    assert {each.cell.strategy for each in planted} == {*strategies.names()}

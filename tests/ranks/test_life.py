@@ -8,22 +8,20 @@ from hypothesis import strategies as st
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells import cell as cells
 from faultline.cells import claims
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
+from faultline.maintain import planting
 from faultline.observations import measured
 from faultline.ranks.report import Report
 from faultline.runs import life, oracle, runner
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankEnd
 
-FAULTS = ROOT / "tests" / "support" / "faults.py"
 USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]
 DATA = "data_loader_starts_again"
-SEEN = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 
 
 def resumed(strategy, checkpointing="off", life="resumed"):
@@ -91,7 +89,10 @@ def test_a_half_that_shows_no_checkpoint_is_invalid():
 
 @pytest.fixture
 def run(shared_server, references):
-    return lambda cell, change="": runner.run_cell(shared_server, references, cell, change and f"{FAULTS}:{change}")
+    def run(cell, change=""):
+        return runner.run_cell(shared_server, references, cell, change and planting.injection(change))
+
+    return run
 
 
 @pytest.mark.slow
@@ -137,7 +138,7 @@ def test_a_trainer_trains_on(run, cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp2"])
-@pytest.mark.parametrize("fault", [*SEEN[:3], "LOADED_TWICE"])
+@pytest.mark.parametrize("fault", [*planting.RESUMING[:3], "LOADED_TWICE"])
 def test_what_a_trainer_loses_is_caught(run, strategy, fault):
     """Breaks when a trainer that goes on with something else than it saved passes, or one that doesn't is caught."""
     result = run(Cell(DATA, "trainer-skip", strategy, life="resumed"), fault)
@@ -146,7 +147,7 @@ def test_what_a_trainer_loses_is_caught(run, strategy, fault):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", USUAL)
-@pytest.mark.parametrize("fault", SEEN)
+@pytest.mark.parametrize("fault", planting.RESUMING)
 def test_what_a_checkpoint_loses_is_caught(run, strategy, fault):
     """Breaks when training that goes on with something else than was saved passes."""
     result = run(resumed(strategy), fault)

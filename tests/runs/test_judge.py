@@ -98,6 +98,29 @@ def test_a_bad_end_of_something_else_is_invalid(outcome, wrong):
     assert outcome_of(ENDS[outcome][0]({**SHOWN, **change})) == ("invalid", "evidence")
 
 
+@pytest.mark.parametrize("outcome", ["crashes", "hangs"])
+def test_a_model_that_checkpoints_by_itself_may_end_before_it_did(outcome):
+    """Breaks when a hang before the first backward pass is called a cell without evidence; or when a model passes that
+    by then had checkpointed in another mode."""
+    make, signature = ENDS[outcome]
+
+    def named(evidence, asked="off"):
+        judged = judge(CELL, FAILURE, make({**SHOWN, "checkpointing_set": "off", **evidence}), asked=asked)
+        return str(judged.outcome), judged.signature
+
+    assert named({}) == named({"checkpointing_seen": "reentrant"}) == (outcome, signature)
+    assert named({"checkpointing_set": "reentrant"}) == (outcome, signature), "what its modules are set to, and it has"
+    assert named({}, asked="") == named({"checkpointing_seen": "non-reentrant"}) == ("invalid", "evidence")
+
+
+def test_a_model_that_checkpoints_by_itself_shows_it_in_its_first_step():
+    """Breaks when an error passes for that of a model which checkpoints, and a whole step recomputed nothing."""
+    late = Ended([RankEnd(shown=SHOWN), RankEnd(report(1, {**SHOWN, "checkpointing_set": "off"}, "apart"))])
+    early = Ended([RankEnd(shown=SHOWN), RankEnd(replace(late.ranks[1].report, steps=()))])
+    assert judge(CELL, FAILURE, late, asked="off").outcome == "invalid"
+    assert judge(CELL, FAILURE, early, asked="off").outcome == "raises"
+
+
 @every_end
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_peer_that_runs_something_else_makes_it_invalid(outcome, wrong):

@@ -76,6 +76,30 @@ def checkpoints_by_itself_and_mixes():
     return model, loss, rows
 
 
+def checkpoints_by_itself_and_waits():
+    """Each rank waits for the other one before it comes to its first backward pass."""
+    model, loss, rows = checkpoints_by_itself()
+
+    def wait(module, args):
+        if distributed.is_initialized():
+            distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
+
+    model.register_forward_pre_hook(wait)
+    return model, loss, rows
+
+
+def one_rank_raises_within_tied():
+    """Of a model with tied weights, one rank raises in a forward pass, and the other goes on."""
+    model, loss, rows = tied_blocks()
+
+    def fail(module, args):
+        if distributed.is_initialized() and distributed.get_rank() == 1:
+            raise ValueError("one rank's own")
+
+    model.head.register_forward_pre_hook(fail)
+    return model, loss, rows
+
+
 class Checkpointed(nn.Module):
     """Checkpoints its blocks by hand, behind an embedding that is frozen."""
 

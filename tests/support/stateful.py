@@ -94,6 +94,12 @@ def batch_norm():
     return _target(nn.BatchNorm1d(8))
 
 
+def two_passes():
+    """Of the same rows, one of them turned round: DDP broadcasts the statistics before the second as well."""
+    model, loss, batch = batch_norm()
+    return model, lambda model, rows: loss(model, rows) + loss(model, {**rows, "x": rows["x"].flip(-1)}), batch
+
+
 def statistic():
     return _target(Statistic())
 

@@ -1,43 +1,47 @@
-"""Faults seeded into runs that are healthy, and changes that only look like faults; ranks load them by name."""
+"""Faults seeded into training of the matrix, and changes that only look like faults; ranks load them by name."""
 
 import contextlib
 import itertools
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
-import safetensors.torch
 import torch
 
 from faultline.cells.cell import HALF, STEPS
 from faultline.programs.engines import held, own_results, unreduced_in_ddp
+from faultline.programs.fault import FAULTY
 from faultline.ranks.run import Injection
-from faultline.scenario import LR, MOMENTUM
+from faultline.scenario import LR, MOMENTUM, Scenario
+from faultline.strategies import Setup, Wrapped
 
-FAULTY = 1  # the rank that is at fault
+Weights = list[torch.Tensor]
+
 LAST = STEPS - 1  # one-step faults strike here: no later step makes them larger
 ADAPTER = "model.layers.0.self_attn.q_proj"  # what is frozen: one projection's, as a wrong pattern of names does it
 
 
-def on_loss(factor):
+def on_loss(factor: Callable[[Setup, int], float]) -> Injection:
     """Multiply the loss by ``factor(setup, step)``."""
 
-    def scenario(built, setup):
+    def scenario(built: Scenario, setup: Setup) -> Scenario:
         steps = itertools.count()
         return replace(built, loss=lambda model, batch: built.loss(model, batch) * factor(setup, next(steps)))
 
     return Injection(scenario=scenario)
 
 
-def on_batch(change):
+def on_batch(change: Callable[[Scenario, Setup, int], Any]) -> Injection:
     """Take ``change(built, setup, step)`` for a rank's batch."""
 
-    def scenario(built, setup):
+    def scenario(built: Scenario, setup: Setup) -> Scenario:
         return replace(built, batch=lambda step, rank, world_size: change(built, setup, step))
 
     return Injection(scenario=scenario)
 
 
-def strikes(setup, step):
+def strikes(setup: Setup, step: int) -> bool:
     return (setup.rank, step) == (FAULTY, LAST)
 
 
@@ -46,7 +50,7 @@ SCALED_BY_WORLD_SIZE = on_loss(lambda setup, step: setup.world_size)
 NAN_LOSS = on_loss(lambda setup, step: math.nan if strikes(setup, step) else 1.0)
 
 
-def _other_order(built, setup, step):
+def _other_order(built: Scenario, setup: Setup, step: int) -> Any:
     return built.batch(LAST - step if setup.rank == FAULTY else step, setup.rank, setup.world_size)
 
 
@@ -54,8 +58,8 @@ OTHER_ORDER = on_batch(_other_order)
 SAME_ROWS = on_batch(lambda built, setup, step: built.batch(step, 0, setup.world_size))
 
 
-def freeze(part):
-    def model(model):
+def freeze(part: str) -> Injection:
+    def model(model: Any) -> None:
         frozen = [p.requires_grad_(False) for name, p in model.named_parameters() if part in name and p.requires_grad]
         assert frozen, f"no parameter of {part} is trained: the fault is none"
 
@@ -66,7 +70,7 @@ FROZEN_ADAPTER = freeze(ADAPTER)
 ALL_FROZEN = freeze("")
 
 
-def unreduced(is_faulty):
+def unreduced(is_faulty: Callable[[int], bool]) -> Injection:
     """Where `is_faulty(rank)`, gradients stay the rank's own at the last step.
 
     Under DDP a communication hook leaves the sum away. The other engines call
@@ -74,14 +78,13 @@ def unreduced(is_faulty):
     waits, and the rank's own values are put where their result was.
     """
 
-    def wrapped(wrapped, setup):
-        steps, at_fault = itertools.count(), []
-
+    def wrapped(wrapped: Wrapped, setup: Setup) -> Wrapped:
+        steps, at_fault = itertools.count(), list[bool]()
         ddp = hasattr(wrapped.model, "register_comm_hook") and hasattr(wrapped.model, "reducer")
         if ddp:
             unreduced_in_ddp(wrapped.model, setup, lambda: bool(at_fault))
 
-        def backward(loss):
+        def backward(loss: Any) -> None:
             if next(steps) != LAST or not is_faulty(setup.rank):
                 return wrapped.backward(loss)
             at_fault.append(True)
@@ -97,7 +100,7 @@ UNREDUCED_ON_ONE_RANK = unreduced(lambda rank: rank == FAULTY)
 UNREDUCED_EVERYWHERE = unreduced(lambda rank: True)
 
 
-def _around_the_wrapper(built, setup):
+def _around_the_wrapper(built: Scenario, setup: Setup) -> Scenario:
     """Every rank calls the model inside DDP: the mistake by which people lose the reduction."""
     return replace(built, loss=lambda model, batch: built.loss(model.module, batch))
 
@@ -105,13 +108,13 @@ def _around_the_wrapper(built, setup):
 BYPASSED_WRAPPER = Injection(scenario=_around_the_wrapper)
 
 
-def after_step(change):
+def after_step(change: Callable[[Weights, Weights], None]) -> Injection:
     """After the last step, ``change(now, before)`` alters one rank's share of the weights in place."""
 
-    def wrapped(wrapped, setup):
+    def wrapped(wrapped: Wrapped, setup: Setup) -> Wrapped:
         steps = itertools.count()
 
-        def step():
+        def step() -> None:
             with torch.no_grad():
                 before = [tensor.clone() for tensor in held(wrapped.model)]
                 wrapped.step()
@@ -123,23 +126,23 @@ def after_step(change):
     return Injection(wrapped=wrapped)
 
 
-def _put_back(now, before):
+def _put_back(now: Weights, before: Weights) -> None:
     for tensor, old in zip(now, before, strict=True):
         tensor.copy_(old)
 
 
-def _drift(now, before):
+def _drift(now: Weights, before: Weights) -> None:
     generator = torch.Generator().manual_seed(3)
     for tensor in now:
         tensor.mul_(1 + 1e-5 * torch.randn(tensor.shape, generator=generator))
 
 
-def _turn_one_bit(now, before):
+def _turn_one_bit(now: Weights, before: Weights) -> None:
     first = now[0].view(-1)[:1]
     first.copy_(torch.nextafter(first, torch.full_like(first, math.inf)))
 
 
-def _spoil(now, before):
+def _spoil(now: Weights, before: Weights) -> None:
     max(now, key=torch.numel).view(-1)[0] = math.nan
 
 
@@ -149,12 +152,12 @@ ONE_BIT = after_step(_turn_one_bit)
 NAN_WEIGHT = after_step(_spoil)
 
 
-def _stale_shard(wrapped, setup):
+def _stale_shard(wrapped: Wrapped, setup: Setup) -> Wrapped:
     """The optimizer inside ZeRO does not move one rank's shard at the last step; all ranks get it as it was."""
     inner = wrapped.model.optimizer.optimizer
-    steps, at_fault, original = itertools.count(), [], inner.step
+    steps, at_fault, original = itertools.count(), list[bool](), inner.step
 
-    def inner_step(*args, **kwargs):
+    def inner_step(*args: Any, **kwargs: Any) -> None:
         shards = [shard for group in inner.param_groups for shard in group["params"]]
         before = [shard.detach().clone() for shard in shards]
         original(*args, **kwargs)
@@ -162,7 +165,7 @@ def _stale_shard(wrapped, setup):
             with torch.no_grad():
                 _put_back(shards, before)
 
-    def step():
+    def step() -> None:
         if strikes(setup, next(steps)):
             at_fault.append(True)
         wrapped.step()
@@ -174,11 +177,11 @@ def _stale_shard(wrapped, setup):
 STALE_SHARD = Injection(wrapped=_stale_shard)
 
 
-def _lost_in_trainer(model):
+def _lost_in_trainer(model: Any) -> None:
     """One rank's gradient is zero at the last step, from the last hidden state down: the loss is out of reach."""
     calls = itertools.count()
 
-    def forward(module, args, output):
+    def forward(module: Any, args: Any, output: Any) -> None:
         if (torch.distributed.get_rank(), next(calls)) == (FAULTY, LAST):
             output.register_hook(torch.zeros_like)
 
@@ -189,7 +192,7 @@ def _lost_in_trainer(model):
 LOST_IN_TRAINER = Injection(model=_lost_in_trainer)
 
 
-def _interleaved(built, setup, step):
+def _interleaved(built: Scenario, setup: Setup, step: int) -> Any:
     """Rows 0 and 2 on one rank and 1 and 3 on the other, as samplers deal them: the same global batch."""
     whole = built.batch(step, 0, 1)
     rows = slice(setup.rank, None, setup.world_size)
@@ -205,19 +208,19 @@ SLIGHTLY_OFF = on_loss(lambda setup, step: 1 + 1e-6 * (-1) ** (setup.rank + step
 LOST_MICRO_BATCH = on_loss(lambda setup, number: 0.0 if number == 2 * LAST else 1.0)
 
 
-def _own_tokens(built, setup, step):
+def _own_tokens(built: Scenario, setup: Setup, step: int) -> tuple[dict[str, Any], int]:
     """The rows of a batch, and how many tokens of them are trained on."""
     batch = built.batch(step, setup.rank, setup.world_size)
     return batch, int((batch["labels"][:, 1:] != -100).sum())
 
 
-def _own_token_mean(built, setup, step):
+def _own_token_mean(built: Scenario, setup: Setup, step: int) -> Any:
     """Each rank takes the mean over its own tokens, which are not as many as its peers'."""
     batch, tokens = _own_tokens(built, setup, step)
     return {**batch, "scale": 1 / tokens}
 
 
-def _own_count(built, setup, number):
+def _own_count(built: Scenario, setup: Setup, number: int) -> Any:
     """Each micro-batch of a rank is divided by its own tokens, by a loss that divides by `num_items` of the step."""
     batch, tokens = _own_tokens(built, setup, number)
     return {**batch, "num_items": tokens * setup.world_size * built.micro_batches}
@@ -227,53 +230,25 @@ WRONG_TOKEN_WEIGHT = on_batch(_own_token_mean)
 WRONG_COUNT = on_batch(_own_count)
 
 
-def on_saved(change):
-    """Let ``change(tensors)`` alter what is in a checkpoint's `model.safetensors`."""
-
-    def save(write, folder, setup):
-        write()
-        if setup.rank == 0:
-            tensors = safetensors.torch.load_file(folder / "model.safetensors")
-            change(tensors)
-            safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-    return Injection(save=save)
-
-
-SAVED = "model.layers.0.mlp.up_proj.weight"
-MISSING_TENSOR = on_saved(lambda tensors: tensors.pop(SAVED))
-EMPTY_TENSOR = on_saved(lambda tensors: tensors.update({SAVED: torch.empty(0)}))
-STALE_TENSOR = on_saved(lambda tensors: tensors[SAVED].mul_(1 + 1e-5))
-
-
-def _one_rank_saves(write, folder, setup):
-    """The faulty rank goes on with training while its peers save."""
-    if setup.rank != FAULTY:
-        write()
-
-
-ONE_RANK_SAVES = Injection(save=_one_rank_saves)
-
-
-def dead(parameters):
+def dead(parameters: Iterable[torch.Tensor]) -> Weights:
     return [parameter.detach().clone().requires_grad_() for parameter in parameters]
 
 
-def _dead_parameters(built, setup):
+def _dead_parameters(built: Scenario, setup: Setup) -> Scenario:
     """The optimizer is given copies of the parameters, as one that was made too early holds them."""
 
-    def optimizer(model):
+    def optimizer(model: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(dead(model.parameters()), lr=LR, momentum=MOMENTUM)
 
     return replace(built, optimizer=optimizer)
 
 
-def _dead_shards(wrapped, setup):
+def _dead_shards(wrapped: Wrapped, setup: Setup) -> Wrapped:
     """The optimizer inside ZeRO, which hands it its shards anew for each step, steps copies of them."""
     inner = wrapped.model.optimizer.optimizer
     original = inner.step
 
-    def step(*args, **kwargs):
+    def step(*args: Any, **kwargs: Any) -> None:
         live = [group["params"] for group in inner.param_groups]
         for group in inner.param_groups:
             group["params"] = dead(group["params"])
@@ -289,39 +264,5 @@ DEAD_PARAMETERS = Injection(scenario=_dead_parameters)
 DEAD_SHARDS = Injection(wrapped=_dead_shards)
 
 
-def on_resuming(spoil):
-    """Spoil what a rank has just loaded, with ``spoil(optimizer, scheduler, setup)``."""
-
-    def resumed(wrapped, setup):
-        engine = wrapped.model  # which has them where the loop doesn't
-        spoil(wrapped.optimizer or engine.optimizer, wrapped.scheduler or getattr(engine, "lr_scheduler", None), setup)
-
-    return Injection(resumed=resumed)
-
-
-def _no_momentum(optimizer, scheduler, setup):
-    for state in optimizer.state.values():
-        state["momentum_buffer"].zero_()
-
-
-def _first_rate(optimizer, scheduler, setup):
-    scheduler.last_epoch = 0
-    for group, rate in zip(optimizer.param_groups, scheduler.base_lrs, strict=True):
-        group["lr"] = rate
-
-
-def _loaded_twice(optimizer, scheduler, setup):
-    """What was loaded, in new tensors; and a random number whose drawing is undone."""
-    for state in optimizer.state.values():
-        state["momentum_buffer"] = state["momentum_buffer"].clone()
-    scheduler.load_state_dict(scheduler.state_dict())
-    before = torch.get_rng_state()
-    torch.rand(1)
-    torch.set_rng_state(before)
-
-
-LOADED_TWICE = on_resuming(_loaded_twice)
-MOMENTUM_LOST = on_resuming(_no_momentum)
-SCHEDULE_RESTARTED = on_resuming(_first_rate)
-RANDOM_STATE_OF_ONE_RANK = on_resuming(lambda optimizer, scheduler, setup: torch.manual_seed(1000))
+# Rows of a life that is resumed as if it had just begun.
 DATA_FROM_THE_START = on_batch(lambda built, setup, step: built.batch(step % HALF, setup.rank, setup.world_size))
