@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from faultline import strategies
 from faultline.base.text import listing, matches
 from faultline.catalogue import Variant
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import Cell, default_world
+
+BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,13 @@ def every_rule() -> tuple[Rule, ...]:
     return (*IMPOSSIBLE, *not_by_default())
 
 
-def exportable(cell: Cell, variant: Variant) -> bool:
-    """Whether there may be a file of a cell by itself: none resumes a trainer, or ranks of another number, as yet."""
-    return cell.life == "straight" or (cell.life == "resumed" and not variant.trainer)
+def exportable(cell: Cell, variant: Variant, signature: str) -> bool:
+    """Whether there may be a file of a cell by itself, of which the signature is known.
+
+    None resumes a trainer, or ranks of another number, as yet; and none compares buffers.
+    """
+    whole = cell.life == "straight" or (cell.life == "resumed" and not variant.trainer)
+    return whole and signature not in BUFFERS
 
 
 def possible(cell: Cell, variant: Variant) -> bool:

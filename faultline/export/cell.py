@@ -10,7 +10,6 @@ from faultline.base.packages import STACK, pinned
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant, loading
-from faultline.catalogue.outcomes import Signature
 from faultline.cells import expected, rules
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
@@ -20,7 +19,6 @@ from faultline.observations.store import Error
 COMPARED = ("diverges", "trains")  # outcomes that show only beside one process
 LONGEST_ERROR = 180  # characters of an error in a file's docstring
 WIDTH = 118  # of a line in a file's docstring
-BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 CHECKPOINTS = {
     "checkpoint-untied": "no error, but tied weights are saved as two tensors",
     "checkpoint-differs": "no error, and other weights in the checkpoint than were trained",
@@ -100,14 +98,14 @@ class ExportedCell:
         return f"no error, but {'; '.join(words)}" if words else self.symptom
 
 
-def exportable(cell: Cell) -> bool:
-    """Whether there may be a file of a cell of the catalogue."""
-    return rules.exportable(cell, loading.failures()[cell.failure].variant(cell.variant))
+def exportable(cell: Cell, signature: str) -> bool:
+    """Whether there may be a file of a cell of the catalogue, of which the signature is known."""
+    return rules.exportable(cell, loading.failures()[cell.failure].variant(cell.variant), signature)
 
 
 def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises NotExportable if it can't be exported."""
-    if not exportable(cell):
+    if not exportable(cell, ""):
         what = "a trainer that is resumed" if cell.life == "resumed" else "a life that is resized"
         raise NotExportable(f"no file has {what} yet; `faultline run --cell {cell.id}` runs it", cell.id)
     failure = loading.failures()[cell.failure]
@@ -116,7 +114,7 @@ def place(cell: Cell) -> ExportedCell:
         why = f": {rule.reason}" if rule.reason else ""
         raise NotExportable(f"it is {rule.outcome} here{why}", cell.id)
     signature = rule.signature[0] if rule.signature else ""
-    if signature in BUFFERS:
+    if not exportable(cell, signature):
         raise NotExportable("only buffers are wrong there, and a file compares weights", cell.id)
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)

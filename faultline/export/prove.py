@@ -46,8 +46,8 @@ def reproducing() -> list[Cell]:
     return [
         cell
         for failure in failures().values()
-        for cell, (outcome, _) in measured.outcomes(failure).items()
-        if outcome in REPRODUCING and exportable(cell)
+        for cell, (outcome, signature) in measured.outcomes(failure).items()
+        if outcome in REPRODUCING and exportable(cell, signature)
     ]
 
 

@@ -78,7 +78,8 @@ def commands(failure: Failure) -> list[str]:
     cell = measured.example(failure)
     lines = [f"faultline run --failure {failure.name}"]
     lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
-    if cell and not rules.exportable(cell, failure.variant(cell.variant)):
+    _, signature = measured.outcomes(failure).get(cell, ("", "")) if cell else ("", "")
+    if cell and not rules.exportable(cell, failure.variant(cell.variant), signature):
         return [*lines, f"faultline run --cell {cell.id}"]
     return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])
 
