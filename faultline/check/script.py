@@ -48,6 +48,7 @@ class File:
     cell: Cell
     compared: bool = True
     cuda: bool = False
+    resumed: bool = False
 
     @property
     def bf16(self) -> bool:
