@@ -61,10 +61,28 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """The line of a library that is at fault where no error leads to it: `text` stands there in that version.
+
+    `file` is as it is imported, such as ``trl/trainer/dpo_trainer.py``.
+    """
+
+    file: str
+    line: int
+    version: str
+    text: str
+
+    @property
+    def package(self) -> str:
+        return self.file.partition("/")[0]
+
+
+@dataclass(frozen=True)
 class History:
     """All of history.toml.
 
-    `records` are the links, the first report first; `report` is the place that the upstream report shows.
+    `records` are the links, the first report first; `report` is the place that the upstream report shows, and `fault`
+    the line that it blames.
     """
 
     records: tuple[str, ...] = ()
@@ -72,6 +90,7 @@ class History:
     began: tuple[Change, ...] = ()
     fixed: tuple[Change, ...] = ()
     report: str = ""
+    fault: Fault | None = None
 
     def __post_init__(self) -> None:
         axes(self.report)

@@ -84,7 +84,7 @@ def printed(folder: Path, command: tuple[str, ...]) -> str:
 def line_at_fault(where: ExportedCell) -> tuple[str, str]:
     """The innermost line of the project that an issue is for, or of any library: its place, and its address.
 
-    Both are empty where no traceback was recorded on the cell's stack.
+    Without an error it is the line that history.toml names; both are empty if there is none.
     """
     for error in recorded(where) if where.kind in ("raises", "hangs") else ():
         frames = [each for each in FRAME.findall(error.traceback) if each[1] in REPOSITORIES and each[0] not in CALLS]
@@ -94,7 +94,10 @@ def line_at_fault(where: ExportedCell) -> tuple[str, str]:
             if package in where.pins:
                 url = REPOSITORIES[package].line(where.pins[package], file, int(number))
                 return f"`{file}`, line {number}, in `{name}`", url
-    return "", ""
+    if not (fault := where.failure.history.fault) or where.kind in ("raises", "hangs"):
+        return "", ""
+    url = REPOSITORIES[fault.package].line(fault.version, fault.file, fault.line)
+    return f"`{fault.file}`, line {fault.line}: `{fault.text}`", url
 
 
 def devices(where: ExportedCell) -> str:

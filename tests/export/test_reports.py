@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import UsageError
+from faultline.base.packages import pinned
+from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.export import cell as cells
@@ -147,7 +149,7 @@ def test_the_line_at_fault_is_in_its_release():
         if not (cell := reports.shown(failure)):
             continue
         shown, url = upstream.line_at_fault(cells.place(cell))
-        if not url:
+        if not url or cells.place(cell).kind not in ("raises", "hangs"):
             continue
         linked.add(failure.name)
         file, line, name = re.match(r"`(\S+)`, line (\d+), in `(\S+)`", shown).groups()
@@ -156,6 +158,21 @@ def test_the_line_at_fault_is_in_its_release():
         source = (packages / file).read_text().splitlines()[int(line) - 1].strip()
         assert source in error.traceback or error.outcome == "hangs", f"{failure.name}: run it and `record` it"
         assert re.fullmatch(rf"https://github\.com/[\w-]+/[\w-]+/blob/v[\d.]+/(src/)?{file}#L{line}", url)
+    assert len(linked) >= 10
+
+
+def test_a_silent_failure_names_the_line_that_a_reader_finds():
+    """Breaks when a report of a failure without an error blames no line, or one that says something else today."""
+    packages, linked = Path(sysconfig.get_path("purelib")), set()
+    for failure in failures().values():
+        if not (fault := failure.history.fault):
+            continue
+        assert fault.version == pinned(ROOT / "requirements.txt")[fault.package], f"{failure.name}: look it up again"
+        assert (packages / fault.file).read_text().splitlines()[fault.line - 1].strip() == fault.text, failure.name
+        cell = reports.shown(failure)
+        if cell and cells.place(cell).kind not in ("raises", "hangs"):
+            linked.add(failure.name)
+            assert f"line {fault.line}: `{fault.text}`" in issue.write_issue(cells.place(cell))
     assert len(linked) >= 10
 
 
