@@ -8,6 +8,7 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_static_path = ["_static"]
 html_extra_path = ["_extra"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
