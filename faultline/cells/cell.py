@@ -25,6 +25,7 @@ HALF = 2
 # The largest relative error that a healthy cell may show. docs/trust.md has what healthy cells do show, and the
 # least that sick ones do; losing one rank of four moves a gradient by tens of percent.
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
+FLOOR = {"fp32": 1e-3, "bf16": 0.05}  # of a file: the part of the largest movement that smaller ones are held against
 # How many times the reference's measured noise still counts as rounding. docs/trust.md has how many times healthy
 # cells show; in bf16 the noise of some models is so large that 20 times would hide a lost rank.
 MARGIN = {"fp32": 20.0, "bf16": 6.0}

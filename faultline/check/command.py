@@ -22,7 +22,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
-from faultline.check import findings, script, tried
+from faultline.check import findings, tried
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
@@ -75,6 +75,8 @@ def run(request: Request) -> int:
 
 def export(request: Request, result: CheckResult) -> str:
     """Write the script of the first difference, and give the line that says so; raises NotExportable."""
+    from faultline.check import script  # here, as no other check needs its templates
+
     cell, file = script.chosen(result.cells), Path(request.export)
     target = parse(request.target, request.lora, request.path)
     text = script.write(target, cell, file, environments.chosen(request.stack, request.python).python)

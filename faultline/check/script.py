@@ -5,7 +5,6 @@ import re
 import subprocess
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,12 +17,12 @@ from faultline.base.errors import NotExportable, UsageError
 from faultline.base.packages import stack_name
 from faultline.base.text import one_line, plain, statements
 from faultline.catalogue.outcomes import Outcome
-from faultline.cells.cell import STEPS, TOLERANCE, Cell
+from faultline.cells.cell import FLOOR, STEPS, TOLERANCE, Cell
 from faultline.check.findings import fine, groups
 from faultline.check.next_steps import modules
 from faultline.check.target import Target
 from faultline.ranks import preload, start
-from faultline.ranks.job import Written
+from faultline.ranks.job import Written, importable
 from faultline.runs.results import Result
 from faultline.runs.supervisor import inherited
 from faultline.strategies import Setup
@@ -91,9 +90,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
     written = _written(target, cell, python)
     if written.refused:
         raise NotExportable(written.refused, cell.id)
-    package = [folder.name for folder in takewhile(lambda each: (each / "__init__.py").exists(), target.file.parents)]
-    folders = dict.fromkeys((str(target.file.parent), str(target.file.parents[len(package)]), *target.path))
-    module = ".".join((*reversed(package), target.file.stem))
+    module, folders = importable(target.file, target.path)
     of = File(cell)
     text = TEMPLATES.get_template("script.py.j2").render(
         template=template.name,
@@ -103,7 +100,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
         function=target.function,
         path=str(target.file),
         module=module,
-        folders=[*folders],
+        folders=folders,
         cwd=str(Path.cwd()),
         lora=dict(target.lora),
         written=written,
@@ -116,7 +113,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
         wanted=beginning(result) if result.outcome == Outcome.RAISES else "",
         STEPS=STEPS,
         TOLERANCE=TOLERANCE[cell.precision],
-        FLOOR={"fp32": 1e-3, "bf16": 0.05}[cell.precision],
+        FLOOR=FLOOR[cell.precision],
     )
     return text.lstrip("\n")
 

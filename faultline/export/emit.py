@@ -13,7 +13,7 @@ from faultline import strategies
 from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK
 from faultline.base.text import statements
-from faultline.cells.cell import HALF, STEPS, TOLERANCE
+from faultline.cells.cell import FLOOR, HALF, STEPS, TOLERANCE
 from faultline.export.cell import ExportedCell, introduction
 from faultline.export.file import File
 from faultline.export.names import code
@@ -45,7 +45,7 @@ TEMPLATES.globals |= {
     "refuse": refuse,
     "ROWS": ROWS,
     "TOLERANCE": TOLERANCE,
-    "FLOOR": {"fp32": 1e-3, "bf16": 0.05},  # the part of the largest movement that smaller ones are held against
+    "FLOOR": FLOOR,
     "EPSILON": {"fp32": "2**-23", "bf16": "2**-8"},  # of a checkpoint: a rounding
     "DEADLINE": 180,  # seconds that a rank may take
     "AS_LAUNCHED": AS_LAUNCHED,

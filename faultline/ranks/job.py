@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 FIRST, SECOND = 1, 2
@@ -24,6 +26,14 @@ class Target:
     cwd: str
     world_size: int
     path: Sequence[str] = ()
+
+
+def importable(file: Path, path: Sequence[str]) -> tuple[str, list[str]]:
+    """The name by which a file may import what stands beside it in its package, and the folders that have its modules:
+    its own, that of its package, and those of `path`."""
+    package = [folder.name for folder in takewhile(lambda folder: (folder / "__init__.py").exists(), file.parents)]
+    folders = dict.fromkeys((str(file.parent), str(file.parents[len(package)]), *path))
+    return ".".join((*reversed(package), file.stem)), [*folders]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +17,7 @@ import torch
 
 from faultline.base.errors import Impossible, Refused
 from faultline.ranks import checkpointing
-from faultline.ranks.job import Target
+from faultline.ranks.job import Target, importable
 from faultline.ranks.observer import Observer, tied
 from faultline.ranks.own_model import batch as own_model_batch
 from faultline.ranks.own_model import rows, shrink
@@ -97,10 +96,8 @@ def alone() -> Iterator[None]:
 
 
 def call(file: Path, function: str, path: Sequence[str]) -> Any:
-    package = [folder.name for folder in takewhile(lambda folder: (folder / "__init__.py").exists(), file.parents)]
-    sys.path[:0] = dict.fromkeys((str(file.parent), str(file.parents[len(package)]), *path))
+    name, sys.path[:0] = importable(file, path)
     sys.argv = [str(file)]
-    name = ".".join((*reversed(package), file.stem))  # so that it may import what stands beside it in its package
     name = name if name not in sys.modules else f"{name}_"  # somebody's own datasets.py
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
