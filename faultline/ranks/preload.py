@@ -9,6 +9,8 @@ import re
 import sys
 from importlib import metadata
 
+from faultline.base.packages import NEEDED
+
 PRELOAD = """
     torch torch.distributed torch.distributed.fsdp torch.distributed.tensor torch.utils.checkpoint
     torch.nn.parallel torch.distributed.device_mesh torch._dynamo accelerate accelerate.state datasets
@@ -100,7 +102,7 @@ def remember_packages() -> None:
     metadata.Distribution.from_name = functools.cache(metadata.Distribution.from_name)  # type: ignore[method-assign]
     parse = vars(metadata.Distribution)["metadata"].fget
     metadata.Distribution.metadata = property(functools.cache(parse))  # type: ignore[method-assign, assignment]
-    for name in {package.name for package in metadata.distributions()} - {None}:
+    for name in NEEDED:
         with contextlib.suppress(metadata.PackageNotFoundError):
             metadata.version(name)
 
@@ -115,12 +117,12 @@ def seed_what_is_there() -> None:
     for name in ("cuda", "xpu", "mtia"):
         device = getattr(sys.modules["torch"], name, None)  # older releases lack some
         if device and not device.is_available():
-            device.manual_seed_all = device.manual_seed = lambda seed: None
+            device.manual_seed_all = lambda seed: None
 
 
 def mark_no_ranges() -> None:
     """Tell DeepSpeed to mark nothing for NVIDIA's profiler: under ZeRO-3 that is a thousand calls a step."""
-    vars(importlib.import_module("deepspeed.utils.nvtx"))["enable_nvtx"] = False
+    importlib.import_module("deepspeed").utils.nvtx.enable_nvtx = False
 
 
 def warm() -> None:
