@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from faultline.export.fold import Fold
-from faultline.export.names import argument, bindings, locals_of, only_result, outside, tree, visited
+from faultline.export.names import Change, argument, bindings, locals_of, only_result, outside, tree, visited
 
 LONGEST = 9  # statements of a function that is put where it is called
 
@@ -24,7 +24,7 @@ def _statements(function: cst.FunctionDef) -> list[Any]:
     return body[1:] if function.get_docstring() is not None else body
 
 
-class Inline(cst.CSTTransformer):
+class Inline(Change):
     """Puts a movable function where it is called, in functions that give its free names no other meaning.
 
     A function that is one expression can be put anywhere, statements where their result is returned or given a name.

@@ -23,6 +23,7 @@ SPACING = (
     "rpar",
     "comma",
 )
+SPACES = (cst.BaseParenthesizableWhitespace, cst.EmptyLine, cst.TrailingWhitespace, cst.Newline, cst.Comment)
 _EMPTY = cst.Module([])
 
 
@@ -134,7 +135,18 @@ def flat(block: cst.BaseSuite, comments: Any) -> Any:
     return cst.FlattenSentinel([first.with_changes(leading_lines=[*comments, *first.leading_lines]), *rest])
 
 
-class Statements(cst.CSTTransformer):
+class Change(cst.CSTTransformer):
+    """Goes through nodes, but not into how they are spaced, and at no field by itself: so they take less."""
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return not isinstance(node, SPACES) and super().on_visit(node)
+
+    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None: ...
+
+    def on_leave_attribute(self, original_node: cst.CSTNode, attribute: str) -> None: ...
+
+
+class Statements(Change):
     """Takes lines away with the last statement on them."""
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:

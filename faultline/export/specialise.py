@@ -18,7 +18,7 @@ from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
 from faultline.export.evaluate import evaluate
-from faultline.export.names import code, only_result, pruned, used, visited
+from faultline.export.names import Change, code, only_result, pruned, used, visited
 from faultline.export.parse import Sources
 from faultline.export.special_cases import CHANGED_CONFIG, COMPARABLE, FROM_TRL, SIMPLER
 from faultline.strategies import ROWS
@@ -135,7 +135,7 @@ def result(function: cst.FunctionDef) -> cst.BaseExpression:
     return value
 
 
-class TrainerHelpers(cst.CSTTransformer):
+class TrainerHelpers(Change):
     """Puts the class in the place of `from_trl`, and collects what `changed_config` changes; see `special_cases`."""
 
     def __init__(self, sources: Sources) -> None:

@@ -9,7 +9,18 @@ import libcst as cst
 from faultline.export.evaluate import constant, evaluate
 from faultline.export.fold import Fold, fold
 from faultline.export.inline import Inline, movable
-from faultline.export.names import argument, bindings, code, parameters, pruned, tree, used, visited, within
+from faultline.export.names import (
+    Change,
+    argument,
+    bindings,
+    code,
+    parameters,
+    pruned,
+    tree,
+    used,
+    visited,
+    within,
+)
 from faultline.export.parse import tables
 from faultline.export.program import Program
 
@@ -88,7 +99,7 @@ def _without_idle_method(program: Program) -> bool:
     return False
 
 
-class Cut(cst.CSTTransformer):
+class Cut(Change):
     """Takes one argument away from each call of a function."""
 
     def __init__(self, function: str, position: int, parameter: str) -> None:
