@@ -25,8 +25,10 @@ SELECTION = $(strip \
   $(DEVICE_OPTION) \
   $(call option,--cell,CELL))
 RUNNING = $(strip $(call option,--workers,WORKERS) $(call switch,--resume,RESUME) $(call switch,--fresh,FRESH))
-# Of both kinds of tests, some take a hundred times as long as others.
-BESIDE = -n $(call quote,$(or $(WORKERS),2)) --dist worksteal
+# One worker more than there are cores, as some wait; nine at most, each with ranks of its own. Of both kinds of tests,
+# some take a hundred times as long as others.
+USUAL := $(shell n=`nproc`; echo $$((n < 8 ? n + 1 : 9)))
+BESIDE = -n $(call quote,$(or $(WORKERS),$(USUAL))) --dist worksteal
 
 # Where Python gives something a name.
 NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for )\w+(?= in |, )'

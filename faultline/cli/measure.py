@@ -76,7 +76,7 @@ def report(
 
     Examples:
       faultline report
-      faultline report results/2026-01-31T12-00-00
+      faultline report ../run-of-a-colleague
     """
     from faultline.matrix import command
 

@@ -73,7 +73,7 @@ Workers = Annotated[int, Parameter(validator=positive, help="Cells that run at a
 Fresh = Annotated[bool, Parameter(help="Measure everything, also what was measured before.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
 Device = Annotated[str, Parameter(help="cpu (default) or cuda.", completer=one(completion.devices))]
-RunName = Annotated[File, Parameter(metavar="RUN", help="The folder of a run; by default, results/latest.")]
+RunName = Annotated[File, Parameter(metavar="RUN", help="The folder of a run; by default, the newest.")]
 
 
 @Parameter(name="*")
