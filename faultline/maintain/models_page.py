@@ -178,24 +178,35 @@ def _symbol(each: Summary, strategy: str, mode: str) -> str:
 
 def _listed_differences(rows: Sequence[Summary]) -> list[str]:
     """Each known failure with the models that show it, then what is in no catalogue."""
-    by_failure: dict[tuple[str, str], dict[str, list[str]]] = {}
     scripts: dict[tuple[str, str], str] = {}
     for each in rows:
         for difference in each.differences:
-            key = (difference.failure, difference.did if difference.failure else _shown(difference.text))
-            by_failure.setdefault(key, {}).setdefault(difference.where, []).append(each.name)
-            scripts.setdefault(key, _script(each, difference))
-    if not by_failure:
+            scripts.setdefault(_kind(difference), _script(each, difference))
+    if not scripts:
         return ["Nothing: every cell trains as a single process does."]
-    known, new = [], []
-    for (failure, did), by_place in sorted(by_failure.items()):
-        where = "; ".join(f"{place}: {listing(names)}" for place, names in by_place.items())
-        if failure:
-            known.append(f"- [{failure}](../repros/{failure}/README.md), {did}. {_shown(where, whole=True)}.")
-        else:
-            new.append(f"- {did} {_shown(where, whole=True)}.\n  {scripts[failure, did]}")
-    parts = ["### Known failures", "\n".join(known)] if known else []
-    return [*parts, *(["### Not in the catalogue", EXPORTED, "\n".join(new)] if new else [])]
+    lines = _lines((each.name, difference) for each in rows for difference in each.differences)
+    known = "\n".join(line for (failure, _), line in lines.items() if failure)
+    new = "\n".join(f"{line}\n  {scripts[kind]}" for kind, line in lines.items() if not kind[0])
+    parts = ["### Known failures", known] if known else []
+    return [*parts, *(["### Not in the catalogue", EXPORTED, new] if new else [])]
+
+
+def _kind(difference: Difference) -> tuple[str, str]:
+    """What is told in one line: a failure and how it ends, or an error that no failure has."""
+    return difference.failure, difference.did if difference.failure else _shown(difference.text)
+
+
+def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str], str]:
+    """A line for each kind of difference: the models that show it, by places."""
+    by_kind: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, difference in differences:
+        by_kind.setdefault(_kind(difference), {}).setdefault(difference.where, []).append(name)
+    lines = {}
+    for (failure, did), by_place in sorted(by_kind.items()):
+        where = _shown("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()), whole=True)
+        what = f"[{failure}](../repros/{failure}/README.md), {did}." if failure else did
+        lines[failure, did] = f"- {what} {where}."
+    return lines
 
 
 def _script(each: Summary, difference: Difference) -> str:
@@ -208,23 +219,34 @@ def _script(each: Summary, difference: Difference) -> str:
 
 
 def _since(every: Sequence[Summary]) -> list[str]:
-    """How older releases differ: what each model did there and does otherwise today."""
+    """How older releases differ: what models did there and don't today, and what they do since."""
     today = {(each.model, each.lora): each for each in every if each.stack == TODAY}
-    stacks = sorted({each.stack for each in every} - {TODAY})
+    stacks = sorted({each.stack for each in every} - {TODAY}, reverse=True)
     parts = ["## On older releases"] if stacks else []
     for stack in stacks:
-        rows = [each for each in every if each.stack == stack]
-        lines = []
-        for each in rows:
-            now = today.get((each.model, each.lora))
-            if now and each.refused and not now.refused:
-                lines.append(f"- `{each.model}`{' with LoRA' if each.lora else ''}: {_shown(each.refused)}")
-            elif now and (others := {key for key in each.outcomes if each.outcomes[key] != now.outcomes.get(key)}):
-                changes = [f"{key} {each.outcomes[key]}, today {now.outcomes.get(key, 'not run')}" for key in others]
-                lines.append(f"- `{each.model}`{' with LoRA' if each.lora else ''}: {'; '.join(sorted(changes))}")
-        version = next((each.transformers for each in rows), "")
-        parts += [f"### transformers {version}", "\n".join(lines) or f"The same for all {len(rows)} that were run."]
+        both = [(each, today[each.model, each.lora]) for each in every if each.stack == stack]
+        ran = [(there, now) for there, now in both if not there.refused and not now.refused]
+        gone = _lines((there.name, each) for there, now in ran for each in _without(there, now))
+        whole = [(there, now) for there, now in ran if _covers(there, now)]
+        since = _lines((there.name, each) for there, now in whole for each in _without(now, there))
+        refused: dict[str, list[str]] = {}
+        for there, now in both:
+            if there.refused and not now.refused:
+                refused.setdefault(_shown(there.refused), []).append(there.name)
+        lines = [f"- {_shown(listing(names), whole=True)}: {reason}" for reason, names in refused.items()]
+        cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
+        lists = (("There, but not today:", [*gone.values()]), ("Today, but not there:", [*since.values()]))
+        parts.append(f"### transformers {both[0][0].transformers}")
+        parts.append(f"{count(len({there.model for there, _ in ran}), 'model type')} trained, in {cells}.")
+        for heading, group in (*lists, ("Not trained there:", lines)):
+            parts += [heading, "\n".join(group)] if group else []
     return parts
+
+
+def _without(one: Summary, other: Summary) -> list[Difference]:
+    """What a model does otherwise than a single process in one summary, and not in the other."""
+    known = {(*_kind(each), each.where) for each in other.differences}
+    return [each for each in one.differences if (*_kind(each), each.where) not in known]
 
 
 def _shown(text: str, whole: bool = False) -> str:

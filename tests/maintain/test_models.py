@@ -107,12 +107,33 @@ def test_a_narrower_run_replaces_no_fuller_record(files):
 
 
 def test_an_older_release_is_held_against_today():
-    """Breaks when the page doesn't say since when a model trains."""
-    old = summary(
-        stack="transformers==4.57.1", transformers="4.57.1", outcomes={"ddp/off": "trains", "zero3/off": "raises"}
-    )
-    text = models_page.page([summary(outcomes={"ddp/off": "trains", "zero3/off": "trains"}), old])
-    assert "### transformers 4.57.1\n\n- `qwen2`: zero3/off raises, today trains" in text
+    """Breaks when the page doesn't say since when a model fails or trains, or takes what was not run for a change."""
+
+    def difference(where):
+        return Difference("zero_double_reduction", "raises (reduced-twice)", where, "", cell(strategy="zero3").id)
+
+    def old(model="qwen2", **changes):
+        return summary(model, stack="transformers==4.57.1", transformers="4.57.1", **changes)
+
+    cells = {"zero2/off": "trains", "zero3/off": "raises"}
+    now = [
+        summary(outcomes=cells, differences=(difference("zero3 (off)"),)),
+        summary("llama", outcomes=cells, differences=(difference("zero3 (off)"),)),
+        summary("gemma", outcomes=cells, differences=(difference("zero3 (off)"),)),
+        summary("clip", outcomes=cells),
+    ]
+    then = [
+        old(outcomes=cells, differences=(difference("zero2 (off)"), difference("zero3 (off)"))),
+        old("llama", outcomes=cells),
+        old("gemma", outcomes={"zero2/off": "trains"}),
+        old("clip", refused="no class of that name"),
+    ]
+    text = models_page.page([*now, *then]).partition("## On older releases")[2]
+    line = "- [zero_double_reduction](../repros/zero_double_reduction/README.md), raises (reduced-twice)."
+    assert "### transformers 4.57.1\n\n3 model types trained, in 5 cells." in text
+    assert f"There, but not today:\n\n{line} zero2 (off): qwen2.\n\n" in text
+    assert f"Today, but not there:\n\n{line} zero3 (off): llama.\n\n" in text
+    assert text.endswith("Not trained there:\n\n- clip: no class of that name")
 
 
 def test_an_unknown_model_type_is_answered_with_the_nearest():
