@@ -65,7 +65,7 @@ def same_buffers(group: Group) -> list[str]:
     if not there:
         return []
     engines = [strategies.constant(result.cell.strategy, "BUFFERS", "") for result in there]
-    by_hand = "`torch.distributed.broadcast(buffer, 0)` for each buffer before each forward pass, as DDP does, mends it"
+    by_hand = "`torch.distributed.broadcast(buffer, 0)` for each buffer before each forward pass mends it"
     normalises = any(result.checked.facts.batch_statistics for result in there)
     others = ["so does `SyncBatchNorm` (on GPUs), or `GroupNorm`, which keeps none"] if normalises else []
     return [*dict.fromkeys(filter(None, engines)), by_hand, *others]

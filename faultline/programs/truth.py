@@ -14,7 +14,7 @@ SHARDED = ("zero3", "fsdp1-full", "fsdp2")
 """Where ranks gather the same shards, and so can't hold different weights."""
 
 BROADCASTING = ("ddp",)
-"""Where all ranks get the buffers of rank 0 before each forward pass."""
+"""Where all ranks get the buffers of rank 0 before a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,15 @@ RULES: Sequence[Rule] = (
     rule("zero2", "already been reduced", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
     rule("zero* fsdp*", APART, "no buffer is broadcast", Outcome.DIVERGES, state=("average", "batchnorm")),
+    rule(
+        "ddp",
+        APART,
+        "none is broadcast before a forward pass that follows one without gradients",
+        Outcome.DIVERGES,
+        state=("average", "batchnorm"),
+        no_grad="target",
+        loss=ONE_PASS,
+    ),
     rule("zero2", "list index out of range", "the first backward pass counts as the step's", twice=True, method=ENGINE),
     rule("zero3", SHARD, "weights are partitioned before the second backward pass", twice=True, no_grad=NO_TARGET),
     rule("zero3", SHARD, "weights are partitioned before it", twice=True, no_grad="target", method="model"),

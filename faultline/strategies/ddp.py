@@ -25,7 +25,11 @@ SETTINGS = (
 )
 ENGINE = ((re.compile(r"distributed_type: MULTI_[A-Z]|DistributedType\.MULTI"), ("ddp*",)),)
 PRESETS = {"multi_gpu": ("ddp*",)}
-BUFFERS = "DDP broadcasts rank 0's buffers as each forward pass begins (`broadcast_buffers=True`)"
+# By `require_forward_param_sync` in torch/nn/parallel/distributed.py, which a pass without gradients sets to False.
+BUFFERS = (
+    "DDP broadcasts rank 0's buffers as a forward pass begins, but not after a pass under `torch.no_grad()`: run that"
+    " one on `model.module`"
+)
 SWITCHES = {"ddp_find_unused_parameters": "ddp-find-unused", "ddp_static_graph": "ddp-static-graph"}
 MESSAGES = (
     (re.compile(r"find_unused_parameters=True` is enabled"), ("ddp-find-unused",)),

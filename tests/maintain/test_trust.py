@@ -15,6 +15,7 @@ from faultline.cells.finding import Difference, Factor, Finding
 from faultline.maintain import planting, trust, trust_matrix
 from faultline.maintain import trust_judgement as judging
 from faultline.maintain.trust_figures import Figures
+from faultline.programs import sampling
 from faultline.programs.fault import KINDS, Fault
 from faultline.programs.sampling import Case
 from faultline.programs.spec import Spec
@@ -22,7 +23,9 @@ from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
 from tests.support import entries
 
-CASES = trust.chosen(trust.Request(healthy=50, faulty=30))
+# Hardly ever drawn: DDP broadcasts no buffers before a forward pass that follows one without gradients.
+RARE = sampling.case("rare", Spec(no_grad="target", state="average"))
+CASES = trust.chosen(trust.Request(healthy=50, faulty=30)) | {RARE.name: RARE}
 SPOILT = Fault("factor", "head", step=2, times=2.0)
 
 
