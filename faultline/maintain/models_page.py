@@ -192,7 +192,7 @@ def _listed_differences(rows: Sequence[Summary]) -> list[str]:
 
 
 def _kind(difference: Difference) -> tuple[str, str]:
-    """What is told in one line: a failure and how it ends, or an error that no failure has."""
+    """What stands in one line: a failure and how it ends, or an error that no failure has."""
     return difference.failure, difference.did if difference.failure else _shown(difference.text)
 
 
