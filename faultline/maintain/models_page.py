@@ -226,16 +226,16 @@ def _since(every: Sequence[Summary]) -> list[str]:
     for stack in stacks:
         both = [(each, today[each.model, each.lora]) for each in every if each.stack == stack]
         ran = [(there, now) for there, now in both if not there.refused and not now.refused]
-        gone = _lines((there.name, each) for there, now in ran for each in _without(there, now))
+        only_there = _lines((there.name, each) for there, now in ran for each in _without(there, now))
         whole = [(there, now) for there, now in ran if _covers(there, now)]
-        since = _lines((there.name, each) for there, now in whole for each in _without(now, there))
+        only_today = _lines((there.name, each) for there, now in whole for each in _without(now, there))
         refused: dict[str, list[str]] = {}
         for there, now in both:
             if there.refused and not now.refused:
                 refused.setdefault(_shown(there.refused), []).append(there.name)
         lines = [f"- {_shown(listing(names), whole=True)}: {reason}" for reason, names in refused.items()]
         cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
-        lists = (("There, but not today:", [*gone.values()]), ("Today, but not there:", [*since.values()]))
+        lists = (("There, but not today:", [*only_there.values()]), ("Today, but not there:", [*only_today.values()]))
         parts.append(f"### transformers {both[0][0].transformers}")
         parts.append(f"{count(len({there.model for there, _ in ran}), 'model type')} trained, in {cells}.")
         for heading, group in (*lists, ("Not trained there:", lines)):
