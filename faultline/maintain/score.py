@@ -82,15 +82,24 @@ class Scored:
     worths: Counter[str]
 
     @property
-    def shares(self) -> dict[str, float]:
-        """What was not named wrongly, of all that was named; what was named rightly or as one of several, of all that
-        have one."""
-        named = self.worths["right"] + self.worths["one of"] + self.worths["less"]
-        wrong = self.worths["wrong"] + self.worths["more"]
+    def shares(self) -> dict[str, float | None]:
+        """Of what was named, what was named rightly; the same with lists, which are right if they hold the failure;
+        the same if each list for an error that is none of the catalogue's is wrong; and of all that have an answer,
+        what was named rightly or is in a list. None where there is nothing to share.
+        """
+        count = self.worths
+        named, wrong = count["right"] + count["less"], count["wrong"] + count["more"]
+        answered = named + count["one of"]
         return {
-            "precision": named / ((named + wrong) or 1),
-            "recall": (self.worths["right"] + self.worths["one of"]) / (self.with_answer or 1),
+            "precision of names": _share(named, named + wrong),
+            "with lists": _share(answered, answered + wrong),
+            "lists for others wrong": _share(answered, answered + wrong + count["listed"]),
+            "recall": _share(count["right"] + count["one of"], self.with_answer),
         }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 COLUMNS = {
@@ -193,7 +202,7 @@ def table(answers: Sequence[tuple[LabelledLog, str]], missed: bool = True) -> st
     rows = []
     for scored in scores:
         counts = (scored.with_answer, scored.without, scored.unsettled, *(scored.worths[word] for word in COLUMNS))
-        rows.append(row(scored.group, *map(str, counts), *(f"{share:.3f}" for share in scored.shares.values())))
+        rows.append(row(scored.group, *map(str, counts), *map(_shown, scored.shares.values())))
     head = ("group", "of the catalogue", "others", "unsettled", *COLUMNS.values(), *scores[-1].shares)
     otherwise = [
         f"- {labelled.name} ({labelled.group}): {labelled.label}, answered {answer}"
@@ -203,6 +212,10 @@ def table(answers: Sequence[tuple[LabelledLog, str]], missed: bool = True) -> st
     ]
     lines = headed(head, rows)
     return "\n".join([*lines, "", "Answered otherwise:", "", *otherwise] if missed and otherwise else lines)
+
+
+def _shown(share: float | None) -> str:
+    return "–" if share is None else f"{share:.3f}"
 
 
 def report(answers: Sequence[tuple[LabelledLog, str]]) -> str:

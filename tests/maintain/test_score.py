@@ -41,3 +41,13 @@ def test_the_rounds_are_counted_by_their_first_answers():
         "round 5": 1,
         "round 6": 2,
     }
+
+
+def test_what_was_not_named_has_no_precision():
+    """Breaks when a round in which nothing was named is printed as one without a mistake, or a list for an error of
+    no failure counts nowhere."""
+    several = f"{OTHER} or {ONE}"
+    answers = [(LabelledLog("g", "n", label, b""), several) for label in (ONE, score.UNKNOWN)]
+    shares = score.score(answers)[0].shares
+    assert shares == {"precision of names": None, "with lists": 1.0, "lists for others wrong": 0.5, "recall": 1.0}
+    assert "| – | 1.000 | 0.500 | 1.000 |" in score.table(answers)
