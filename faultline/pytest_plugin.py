@@ -5,7 +5,7 @@ docs/pytest.md says how it is used. Nothing but pytest is imported before such a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,19 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         raise collector.CollectError(f"{name}: {error}") from None  # which pytest shows as it is
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let `xfail` expect a cell that differs, and nothing else: what could not be checked was not confirmed."""
+    report = yield
+    differs = not call.excinfo or isinstance(call.excinfo.value, Differs)
+    if isinstance(item, CellItem) and not differs and hasattr(report, "wasxfail"):
+        del report.wasxfail
+        report.outcome = "failed"
+    return report
+
+
 def marks_of(obj: object) -> list[pytest.Mark]:
     """The marks of a function or a class; none of anything else, whose attributes may be anything."""
     if not issubclass(type(obj), FunctionType | type):
@@ -59,6 +72,8 @@ def items(collector: pytest.Module | pytest.Class, name: str, obj: Any, marks: S
     from faultline.base.errors import UsageError
     from faultline.check import command, target
 
+    if isinstance(collector, pytest.Class) and "self" in target.needs(obj):
+        raise UsageError("it is a method, which needs an instance; put the function at the top level of its module")
     if fixtures := target.needs(obj):
         raise UsageError(f"it takes no fixtures, and asks for {', '.join(fixtures)}; {CALLED}")
     for mark in marks_of(obj):

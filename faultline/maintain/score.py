@@ -215,7 +215,7 @@ def table(answers: Sequence[tuple[LabelledLog, str]], missed: bool = True) -> st
 
 
 def _shown(share: float | None) -> str:
-    return "–" if share is None else f"{share:.3f}"
+    return "-" if share is None else f"{share:.3f}"
 
 
 def report(answers: Sequence[tuple[LabelledLog, str]]) -> str:

@@ -50,4 +50,4 @@ def test_what_was_not_named_has_no_precision():
     answers = [(LabelledLog("g", "n", label, b""), several) for label in (ONE, score.UNKNOWN)]
     shares = score.score(answers)[0].shares
     assert shares == {"precision of names": None, "with lists": 1.0, "lists for others wrong": 0.5, "recall": 1.0}
-    assert "| – | 1.000 | 0.500 | 1.000 |" in score.table(answers)
+    assert "| - | 1.000 | 0.500 | 1.000 |" in score.table(answers)
