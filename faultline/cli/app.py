@@ -181,6 +181,8 @@ def message(error: CycloptsError) -> str:
         name = " ".join((*(error.command_chain or ()), error.unused_tokens[0].replace(HYPHEN, STDIN)))
         if name.startswith("-"):
             return _unknown_option(name, ["--help", "--version"])
+        if name == "maintain":
+            return f"{name} keeps the catalogue, so it needs a clone of the repository: this is an installed package"
         return str(unknown("command", name, commands(), {"help": "--help"}))
     if isinstance(error, UnknownOptionError):
         name = (error.token.keyword or error.token.value).partition("=")[0].replace(HYPHEN, STDIN)

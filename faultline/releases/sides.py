@@ -47,7 +47,9 @@ def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     else:
         side = read(text, here, taken)
     if side.text == text:
-        return requests.parse(text), side.notes
+        stack = requests.parse(text)
+        filled = bool(stack.base) and pins != requests.installed()
+        return stack, (f"what {one_line(text)} leaves open is taken {taken}",) if filled else ()
     stack = replace(requests.changed(side.text, requests.base()), name=side.name)
     absent = ", ".join(f"{package} {here[package]}" for package in side.absent if package in here)
     return stack, side.notes + (

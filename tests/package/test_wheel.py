@@ -100,7 +100,7 @@ def test_the_base_install_answers_from_another_folder(base, tmp_path):
             'needs pypi-simple, ruff and uv: pip install "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"',
         ),
         (("report",), "start one with `faultline run`"),
-        (("maintain", "bless"), "unknown command 'maintain'"),
+        (("maintain", "bless"), "so it needs a clone of the repository"),
     ],
 )
 def test_what_the_base_install_lacks_is_one_clear_line(base, tmp_path, words, answer):

@@ -266,6 +266,8 @@ def test_what_a_file_lacks_is_not_called_installed_where_nothing_is(monkeypatch,
     monkeypatch.setattr(requests, "installed", tuple)
     _, notes = sides.baseline("uv.lock", "")
     assert notes and notes[-1].startswith("uv.lock doesn't name these, which are taken as in Faultline's own pins: ")
+    _, notes = sides.baseline("trl==1.15.0", "")
+    assert notes == ("what trl==1.15.0 leaves open is taken as in Faultline's own pins",)
 
 
 def test_another_environment_is_a_baseline_by_its_interpreter(lab, asked, tmp_path):
