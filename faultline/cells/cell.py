@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -117,9 +117,14 @@ def values(failures: Iterable[Failure]) -> dict[str, Sequence[Any]]:
     }
 
 
-def every_cell(failures: Mapping[str, Failure], device: str) -> Iterable[tuple[Cell, Variant]]:
-    """The whole product, sense or not, in a stable order."""
+def every_cell(
+    failures: Mapping[str, Failure], device: str, runs: Callable[[Variant, str], bool] = lambda variant, strategy: True
+) -> Iterable[tuple[Cell, Variant]]:
+    """The whole product, sense or not, in a stable order; without the variants under strategies where none `runs`."""
     for failure in failures.values():
-        axes = product(failure.variants, strategies.names(), CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES)
-        for variant, strategy, checkpointing, precision, world, life in axes:
-            yield Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device, life), variant
+        for variant, strategy in product(failure.variants, strategies.names()):
+            if not runs(variant, strategy):
+                continue
+            for checkpointing, precision, world, life in product(CHECKPOINTING, PRECISIONS, WORLD_SIZES, LIVES):
+                cell = Cell(failure.name, variant.name, strategy, checkpointing, precision, world, device, life)
+                yield cell, variant

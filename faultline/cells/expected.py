@@ -16,8 +16,8 @@ from faultline.base.paths import REPROS
 from faultline.base.text import matches
 from faultline.catalogue import Failure, tables
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, every_cell, values, within
-from faultline.cells.rules import possible
+from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, values, within
+from faultline.cells.rules import possible_cells
 
 # The axes that a rule may narrow, by patterns; world_size holds numbers.
 CONDITIONS = ("variant", "strategy", "checkpointing", "precision", "life", "device", "world_size")
@@ -134,7 +134,7 @@ def check(failure: Failure, rules: Iterable[Rule]) -> None:
 
     One that matches no cell, on any device and with any versions, is a mistake. A rule that earlier ones hide is none.
     """
-    cells = [c for c, variant in every_cell({failure.name: failure}, DEVICES[0]) if possible(c, variant)]
+    cells = [cell for cell, _ in possible_cells(failure, DEVICES[0])]
     known = {
         **values([failure]),
         "world_size": [*map(str, WORLD_SIZES)],

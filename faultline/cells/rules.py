@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from faultline import strategies
 from faultline.base.text import listing, matches
-from faultline.catalogue import Variant
+from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Signature
-from faultline.cells.cell import Cell, default_world
+from faultline.cells.cell import Cell, default_world, every_cell
 
 BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 
@@ -26,8 +26,12 @@ def _several_processes_in_one(cell: Cell, variant: Variant) -> bool:
     return cell.world_size != 1 and not strategies.distributed(cell.strategy)
 
 
+def _runs(variant: Variant, strategy: str) -> bool:
+    return matches(strategy, variant.strategies)
+
+
 def _other_strategy(cell: Cell, variant: Variant) -> bool:
-    return not matches(cell.strategy, variant.strategies)
+    return not _runs(variant, cell.strategy)
 
 
 def _other_mode(cell: Cell, variant: Variant) -> bool:
@@ -128,3 +132,10 @@ def exportable(cell: Cell, variant: Variant, signature: str) -> bool:
 def possible(cell: Cell, variant: Variant) -> bool:
     """Whether a cell can exist."""
     return not any(rule.leaves_out(cell, variant) for rule in IMPOSSIBLE)
+
+
+@functools.cache
+def possible_cells(failure: Failure, device: str) -> tuple[tuple[Cell, Variant], ...]:
+    """A failure's cells that can exist, in the order of `every_cell`."""
+    every = every_cell({failure.name: failure}, device, _runs)
+    return tuple((cell, variant) for cell, variant in every if possible(cell, variant))

@@ -10,7 +10,7 @@ from faultline.base.errors import UsageError, unknown
 from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, listed, values, within
-from faultline.cells.rules import every_rule, possible
+from faultline.cells.rules import every_rule, not_by_default, possible_cells
 from faultline.strategies import ROWS, naming
 
 
@@ -62,8 +62,9 @@ def select(failures: Mapping[str, Failure], selection: Selection) -> list[Cell]:
 @functools.cache
 def _left_in(failure: Failure, device: str, named: tuple[str, ...]) -> tuple[Cell, ...]:
     """A failure's cells that no rule leaves out, where these axes are named."""
-    rules = [rule for rule in every_rule() if not {*rule.lifted_by} & {*named}]
-    every = every_cell({failure.name: failure}, device)
+    rules = [rule for rule in not_by_default() if not {*rule.lifted_by} & {*named}]
+    rules.reverse()  # the last ones leave most out, so the others are seldom asked
+    every = possible_cells(failure, device)
     return tuple(cell for cell, variant in every if not any(rule.leaves_out(cell, variant) for rule in rules))
 
 
@@ -82,7 +83,8 @@ def _named(failures: Mapping[str, Failure], ids: Iterable[str]) -> list[Cell]:
     asked = Selection(failure=tuple(cell.failure for cell in cells))
     check(failures, asked)
     whole = _chosen(failures, asked)
-    there = {cell: None for device in DEVICES for cell, variant in every_cell(whole, device) if possible(cell, variant)}
+    every = (possible_cells(failure, device) for device in DEVICES for failure in whole.values())
+    there = dict.fromkeys(cell for cells in every for cell, _ in cells)
     for cell in cells:
         if cell not in there:
             if cell.device not in DEVICES:

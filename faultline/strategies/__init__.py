@@ -99,6 +99,7 @@ def constant(name: str, key: str, default: Any) -> Any:
     return getattr(_index().get(name), key, default)
 
 
+@functools.cache
 def distributed(name: str) -> bool:
     """Whether a strategy has a process group."""
     return bool(constant(name, "DISTRIBUTED", True))
