@@ -91,8 +91,8 @@ class Spec:
         return self.blocks_are_units and (rest or not self.linear_units)
 
     @property
-    def empty_unit(self) -> bool:
-        """Whether an FSDP unit, a part or the root, has a parameter of the shape `empty` and no other one."""
+    def alone_in_unit(self) -> bool:
+        """Whether an unusual parameter is the only one in its FSDP unit, a part or the root."""
         in_root = self.tied != "nothing" or self.sparse
         in_root |= self.state == "batchnorm" and self.container not in ("list", "nested")
         return self.parts_are_units or (self.linear_units and not in_root)

@@ -23,9 +23,12 @@ from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
 from tests.support import entries
 
-# Hardly ever drawn: DDP broadcasts no buffers before a forward pass that follows one without gradients.
-RARE = sampling.case("rare", Spec(no_grad="target", state="average"))
-CASES = trust.chosen(trust.Request(healthy=50, faulty=30)) | {RARE.name: RARE}
+RARE = (  # hardly ever drawn
+    Spec(no_grad="target", state="average"),  # DDP broadcasts no buffers after a forward pass without gradients
+    Spec(block="experts", dtype="complex"),  # of FSDP2's units, the root has only the complex parameter
+)
+CASES = trust.chosen(trust.Request(healthy=50, faulty=30))
+CASES |= {case.name: case for number, spec in enumerate(RARE) for case in [sampling.case(f"rare-{number}", spec)]}
 SPOILT = Fault("factor", "head", step=2, times=2.0)
 
 
