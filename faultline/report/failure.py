@@ -35,7 +35,7 @@ def show(
     _part(console, "Cause", story.get("Cause", ""))
     _part(console, "What you see", "\n\n".join(stories.seen(story)))
     _part(console, "Where it happens today", today.replace("`", ""))
-    remedies = [fate for fate in fates if fate.claim.kind in (*REMEDIES, "detects") and fate.word in WORDS]
+    remedies = [fate for fate in fates if fate.claim.kind in REMEDIES and fate.word in WORDS]
     helpful = [fate for word in ("verified", "conditional") for fate in remedies if fate.word == word]
     _fates(console, "What helps", helpful)
     _fates(console, "What doesn't", [fate for fate in remedies if fate.word == "refuted"])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from faultline.base.text import count
+from faultline.catalogue import Claim
 from faultline.observations.remedies import Fate
 
 ORDER = ("verified", "conditional", "refuted")
@@ -13,10 +14,14 @@ def rows(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:
     """The verdict, the remedy and how many cells support it, the remedies that help first; `whose` cells these are."""
 
     def row(fate: Fate) -> tuple[str, str, str]:
-        text = f"shows it beforehand: {fate.claim.text}" if fate.claim.kind == DETECTS else fate.claim.text
-        return fate.word, text, _did(fate, whose)
+        return fate.word, worded(fate.claim), _did(fate, whose)
 
     return [row(fate) for fate in sorted(fates, key=lambda fate: (ORDER.index(fate.word), fate.claim.kind != "helps"))]
+
+
+def worded(claim: Claim) -> str:
+    """A claim in words; of one that no remedy is, what it says that something does."""
+    return f"shows it beforehand: {claim.text}" if claim.kind == DETECTS else claim.text
 
 
 def apart(fates: Iterable[Fate], whose: str = "") -> list[tuple[str, str, str]]:

@@ -1,7 +1,7 @@
 """What each page of the site says: records for the templates, made from the facts and the stories."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
@@ -17,6 +17,7 @@ from faultline.catalogue.outcomes import Did
 from faultline.cells.words import grouped
 from faultline.observations import measured, verdicts
 from faultline.report import failure as report_failure
+from faultline.report.remedies import worded
 from faultline.report.run import SYMBOLS
 from faultline.site import dates, docs, downloads, facts
 from faultline.site.downloads import Download
@@ -75,7 +76,8 @@ class FailurePage:
     others: Sequence[str]
     symbols: Mapping[str, str]
     strips: Mapping[str, Sequence[Box]]
-    claims: Sequence[ClaimLine]
+    remedies: Sequence[ClaimLine]
+    also_claimed: Sequence[ClaimLine]
     beside: str
     commands: Sequence[str]
     run: str
@@ -149,6 +151,7 @@ def failure(failure: catalogue.Failure) -> FailurePage:
     cause, run = story.pop("Cause"), story.pop("What is run")
     trainers = sorted({variant.trainer for variant in failure.variants if variant.trainer and variant.broken})
     stacks = dict.fromkeys((measured.shown_on(failure), TODAY))
+    claims = failure.claims.values()
     return FailurePage(
         name=failure.name,
         title=failure.title,
@@ -164,7 +167,8 @@ def failure(failure: catalogue.Failure) -> FailurePage:
         others=others(failure),
         symbols=SYMBOLS,
         strips=strips(failure),
-        claims=claim_lines(failure),
+        remedies=claim_lines(failure, [each for each in claims if each.kind in catalogue.REMEDIES]),
+        also_claimed=claim_lines(failure, [each for each in claims if each.kind not in catalogue.REMEDIES]),
         beside="\n\n".join(f"### {name}\n\n{text}" for name, text in story.items()),
         commands=(f"faultline show {failure.name}", *report_failure.commands(failure)),
         run=run,
@@ -211,10 +215,10 @@ def strips(failure: catalogue.Failure) -> dict[str, list[Box]]:
     return {row: boxes[::-1] if row == "Month by month" else boxes for row, boxes in rows.items()}
 
 
-def claim_lines(failure: catalogue.Failure) -> list[ClaimLine]:
-    """The verdict on each claim, what helps first."""
+def claim_lines(failure: catalogue.Failure, claims: Iterable[catalogue.Claim]) -> list[ClaimLine]:
+    """The verdict on each of these claims, the verified ones first."""
     lines = []
-    for claim in failure.claims.values():
+    for claim in claims:
         verdict = verdicts.known(failure, claim)
         total = len(verdict.supporting) + len(verdict.against)
         there = verdicts.stack(failure, claim)
@@ -223,7 +227,7 @@ def claim_lines(failure: catalogue.Failure) -> list[ClaimLine]:
         numbers = f"{len(verdict.supporting)} of {count(total, 'cell')}" if total else "no cell could tell"
         on = "" if there == TODAY else f" on {there}"
         text = "; ".join((f"{numbers}{on}", *(each.replace("`", "") for each in against)))
-        lines.append(ClaimLine(verdict.word, html(claim.text), text, claim.source, short_link(claim.source)))
+        lines.append(ClaimLine(verdict.word, html(worded(claim)), text, claim.source, short_link(claim.source)))
     return sorted(lines, key=lambda line: ORDER.index(line.word))
 
 

@@ -8,7 +8,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from faultline.base.paths import ROOT
+from faultline.catalogue import REMEDIES
 from faultline.catalogue.loading import failures
+from faultline.report.page import template
 from faultline.site import answers, build, docs, facts, pages
 from tests.support.reading import torn
 
@@ -201,6 +203,21 @@ def test_names_may_be_broken_after_their_signs_and_nowhere_else():
 
 def test_claims_are_escaped():
     assert pages.html("`a` <script>") == "<code>a</code> &lt;script&gt;"
+
+
+@pytest.mark.parametrize(
+    ("name", "claimed"),
+    [
+        ("zero_double_reduction", "it comes back in another form at ZeRO-3"),
+        ("grpo_lora_no_grad", "shows it beforehand: check the trainable parameters before training"),
+    ],
+)
+def test_what_is_no_remedy_stands_apart_from_what_is_recommended(name, claimed):
+    """Breaks when a page says "verified" beside a way to fail, as if that were a remedy."""
+    made = template(build.TEMPLATES / "failure.md.j2").render(page=pages.failure(failures()[name]))
+    recommended, _, also = made.partition("## What helps")[2].partition("### Also claimed")
+    assert claimed in also and claimed not in recommended
+    assert recommended.count("<tr><td") == sum(each.kind in REMEDIES for each in failures()[name].claims.values())
 
 
 def test_a_page_says_what_of_it_only_a_clone_has():
