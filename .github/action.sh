@@ -9,7 +9,7 @@ install() {
   echo "$RUNNER_TEMP/faultline/bin" >>"$GITHUB_PATH"
 }
 
-# Twice, for two readers: code scanning and the log. Exit code 1 says that a failure applies.
+# Twice, for two readers: code scanning and the log. Exit code 1 says that a failure is certain.
 audit() {
   local files code=0
   mapfile -t files < <(sed '/^[[:space:]]*$/d' <<<"$FILES")

@@ -9,7 +9,7 @@ from faultline.audit.project import Project
 from faultline.audit.wording import message, places, summary
 from faultline.projects.documents import Place
 
-KINDS = {"certain": "warning", "likely": "warning", "possible": "notice"}
+KINDS = {"certain": "error", "likely": "warning", "possible": "notice"}
 
 
 def annotations(project: Project, findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
@@ -23,7 +23,7 @@ def annotations(project: Project, findings: Sequence[Finding], measured: Measure
 
 
 def _command(kind: str, title: str, text: str, where: Sequence[Place]) -> str:
-    """``::warning file=train.yaml,line=3,title=...::...``."""
+    """``::error file=train.yaml,line=3,title=...::...``."""
     properties = {"title": title}
     for place in where:
         if place.path != Path():

