@@ -142,7 +142,8 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
                 left[axis] = frozenset[str]().union(*by_kind)
                 notes.append(f"{label(axis)}: these contradict each other, so each is taken as possible: {few(places)}")
         elif axis != UNNAMED:
-            notes.append(f"{label(axis)}: taken as unknown, because only some of the files of one kind state it")
+            why = "taken as unknown, because only some of the files of one kind state it"
+            notes.append(f"{label(axis)}: {why}: {few(places)}")
     return left, sources
 
 
@@ -214,6 +215,7 @@ def _torch(asked: Range) -> list[str]:
 
 
 def few(texts: Sequence[object]) -> str:
-    """The first texts in one line, and how many more there are."""
-    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
-    return one_line("; ".join(map(str, texts[:MOST])) + more)
+    """The first texts in one line, each once, and how many more there are."""
+    each = [*dict.fromkeys(map(str, texts))]
+    more = f" and {len(each) - MOST} more" if len(each) > MOST else ""
+    return one_line("; ".join(each[:MOST]) + more)

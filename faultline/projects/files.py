@@ -18,6 +18,7 @@ from faultline.base.errors import UsageError
 from faultline.base.text import STDIN, one_line
 from faultline.projects.documents import Document
 
+INPUT = "standard input"  # as it is shown
 LONGEST = 8_000_000  # bytes of a file; uv.lock of a large project has a tenth of it
 LONGEST_YAML = 100_000  # characters, for PyYAML takes seconds for more
 DEEPEST = 50  # levels of a YAML file; PyYAML takes minutes for thousands of brackets
@@ -49,7 +50,7 @@ def find(paths: Sequence[str]) -> tuple[list[Candidate], list[str]]:
     unreadable: list[str] = []
     for path in map(Path, paths):
         if not _is_folder(path) or is_environment(path):
-            candidates.append(Candidate(path, one_line(path), named=True))
+            candidates.append(Candidate(path, INPUT if str(path) == STDIN else one_line(path), named=True))
             continue
         shown_in = path if len(paths) > 1 else Path()
         usual, closed = _inside(path)
@@ -96,7 +97,7 @@ def read(path: Path, name: str = "") -> Document:
     name = name or one_line(path)
     try:
         if str(path) == STDIN:
-            path, name = Path(), "standard input"
+            path, name = Path(), INPUT
             content = sys.stdin.buffer.read(LONGEST + 1)
         elif path.is_file():  # a pipe would keep us waiting
             with open(path, "rb") as file:

@@ -288,6 +288,7 @@ def test_standard_input_is_a_file(monkeypatch, asked):
     """Breaks when ``pip freeze | python -m faultline audit -`` says nothing."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"trl==0.15.2\n")))
     code, out, _ = asked("audit", "-")
+    assert out.startswith("Known  from standard input\n"), "one input has two names"
     assert code == 0 and "==0.15.2 (standard input:1 trl==0.15.2)" in " ".join(out.split())
 
 

@@ -291,6 +291,22 @@ def test_what_excludes_each_other_leaves_both_and_says_so(tmp_path):
     assert {"ddp", "zero2"} <= setup.left["strategy"] and any("contradict each other" in note for note in setup.notes)
 
 
+def test_a_contradiction_names_each_place_once(tmp_path):
+    """Breaks when a place that is read in two ways stands twice in a note, and hides another one."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n")
+    [note] = read_project([str(tmp_path)]).notes
+    assert note.endswith("possible: ds.json:1 stage: 2; fsdp.yaml:3 fsdp_version: 2")
+
+
+def test_what_only_one_recipe_states_is_unknown_and_says_where(tmp_path):
+    """Breaks when somebody has to look for the file whose setting doesn't count."""
+    (tmp_path / "a.yaml").write_text("bf16: true\noutput_dir: x")
+    (tmp_path / "b.yaml").write_text("output_dir: x")
+    [note] = read_project([str(tmp_path)]).notes
+    assert note.endswith("because only some of the files of one kind state it: a.yaml:1 bf16: true")
+
+
 def test_files_of_one_kind_are_alternatives(tmp_path):
     """Breaks when a recipe without an adapter is told of the adapter that another one has."""
     (tmp_path / "a.yaml").write_text("use_peft: true\nbf16: true\noutput_dir: x")
