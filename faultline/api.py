@@ -55,6 +55,8 @@ def check(
     from faultline.base.packages import TODAY
     from faultline.check import command, target
 
+    if not (callable(build) or isinstance(build, str | os.PathLike)):
+        raise UsageError(f"build is a function, a text or a path, not a {type(build).__name__}: give one of these")
     if stack and python:
         raise UsageError("stack and python exclude each other: give one of them")
     if workers is not None and workers < 1:
@@ -113,6 +115,11 @@ def audit(
     """
     from faultline.audit import command
 
+    for each in paths:
+        if not isinstance(each, str | os.PathLike):
+            raise UsageError(
+                f"a path is a text or a path, not a {type(each).__name__}: give several one after the other"
+            )
     return command.answer(command.Request(tuple(os.fspath(path) for path in paths), environment, python, everything))
 
 

@@ -151,6 +151,14 @@ class Builds:
     def build(self): ...
 
 
+@pytest.mark.parametrize("value", [None, 3, ["train.py", "eval.py"]])
+@pytest.mark.parametrize("asked", [faultline.check, faultline.diagnose, faultline.audit])
+def test_a_value_of_another_type_is_a_usage_error(asked, value):
+    """Breaks when a program that catches FaultlineError ends with a TypeError from deep inside."""
+    with pytest.raises(faultline.UsageError, match=f"not a {type(value).__name__}: "):
+        asked(value)
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
