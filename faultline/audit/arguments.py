@@ -5,11 +5,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from packaging.version import Version
+
 from faultline.audit import engines
 from faultline.audit.engines import NO, NORM, OTHER_TRAINER, UNNAMED, YES, Statement, truth
 from faultline.base.text import one_line
 from faultline.catalogue.loading import failures, settings
 from faultline.cells.cell import CHECKPOINTING
+from faultline.observations.ranges import Range
 from faultline.projects.documents import Document, Section
 from faultline.strategies.naming import presets, switches
 
@@ -54,6 +57,16 @@ TRAINERS_BY_SETTING = {
     "completion_only_loss": "sft gkd gold",
     "assistant_only_loss": "sft gkd gold",
     "packing": "sft gkd gold",
+}
+# TRL's first release whose trainer has these settings, by its tags: the older rloo had others.
+SINCE = {
+    "rloo": Version("0.22.0.dev0"),
+    "gold": Version("0.25.0.dev0"),
+    "sdft": Version("1.0.0.dev0"),
+    "sdpo": Version("1.0.0.dev0"),
+    "distillation": Version("1.1.0.dev0"),
+    "a2po": Version("1.6.0.dev0"),
+    "iw_opd": Version("1.9.0.dev0"),
 }
 TRAINER_KEYS = ("trainer", "trainer_type", "trainer_class", "rlhf_type", "rl", "stage")
 BETA = frozenset(["grpo", "rloo"])  # where `beta` says whether there is a reference model
@@ -214,7 +227,15 @@ def _trainer(section: Section) -> Iterator[Statement]:
         return
     for key, words in TRAINERS_BY_SETTING.items():
         if key in section.data:
-            yield Statement("trainer", _called(words.replace("_", "").split()), section.source(key))
+            yield Statement("trainer", _called(words.replace("_", "").split()), section.source(key), shared=True)
+
+
+def of_release(statement: Statement, trl: Range) -> Statement:
+    """A statement without the trainers that no allowed release of TRL has, if any is left."""
+    left = statement.values - {name for name, first in SINCE.items() if trl.below(first)}
+    if not statement.shared or not left or left == statement.values:
+        return statement
+    return replace(statement, values=left, source=statement.source.also(f"with trl{trl.text}"))
 
 
 def _called(words: Iterable[str]) -> frozenset[str]:

@@ -31,13 +31,15 @@ DEEPSPEED = asked_for(["distributed_type: DEEPSPEED"])
 class Statement:
     """The values that one place of a file leaves of an axis, or YES or NO for one of the settings that a failure needs.
 
-    With a `note` where it leaves none that was measured, or can't be read.
+    With a `note` where it leaves none that was measured, or can't be read. `shared` says that the values are the
+    trainers which have a setting in today's TRL, of which an older release may lack some.
     """
 
     axis: str
     values: frozenset[str]
     source: Place
     note: str = ""
+    shared: bool = False
 
 
 def family(*patterns: str) -> frozenset[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from faultline.audit import reading
+from faultline.audit import arguments, reading
 from faultline.audit.engines import NORM, OTHER_TRAINER, UNNAMED, Statement, family
 from faultline.audit.reading import Content
 from faultline.audit.undecided import label
@@ -104,9 +104,12 @@ def put_together(contents: Sequence[Content]) -> Project:
     Files of one kind are alternatives, of which any may be what runs; what the kinds leave must hold together.
     """
     notes: list[str] = []
-    left, sources = _settings(contents, notes)
+    of_versions: list[str] = []
+    packages, places = _versions([pin for content in contents for pin in content.pins], of_versions)
+    trl = packages.get("trl", Range())
+    left, sources = _settings([_of_release(content, trl) for content in contents], notes)
+    notes += of_versions
     unnamed = left.pop(UNNAMED, None)
-    packages, places = _versions([pin for content in contents for pin in content.pins], notes)
     sources = {axis: tuple(dict.fromkeys(each)) for axis, each in sources.items() if axis in left} | places
     mode, package = _mode(left, packages)
     if unnamed and mode in left.get("checkpointing", ()):
@@ -145,6 +148,10 @@ def _settings(contents: Iterable[Content], notes: list[str]) -> tuple[Values, So
             why = "taken as unknown, because only some of the files of one kind state it"
             notes.append(f"{label(axis)}: {why}: {few(places)}")
     return left, sources
+
+
+def _of_release(content: Content, trl: Range) -> Content:
+    return replace(content, statements=[arguments.of_release(statement, trl) for statement in content.statements])
 
 
 def _by_axis(statements: Iterable[Statement]) -> Values:

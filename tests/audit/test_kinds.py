@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
-from faultline.audit import conditions
+from faultline.audit import arguments, conditions
 from faultline.audit.project import read_project
 
 ZERO2, ZERO3 = {"zero2", "zero2-small"}, {"zero3", "zero3-small"}
@@ -193,6 +196,47 @@ def test_the_same_failure_is_certain_however_it_is_written(tmp_path, kind):
     """Breaks when the record's own setting isn't certain, or comes with one that isn't there."""
     project = written(tmp_path, KINDS[kind][0])
     assert [each.failure.name for each in conditions.findings(project) if each.certain] == ["grpo_lora_no_grad"]
+
+
+GRPO = "num_generations: 8\nuse_peft: true\ngradient_checkpointing: true\n" + (
+    "gradient_checkpointing_kwargs: {use_reentrant: true}\noutput_dir: x\n"
+)
+EARLY = {"grpo", "rloo"}
+
+
+@pytest.mark.parametrize(
+    ("pin", "left"),
+    [
+        ("==0.15.2", {"grpo"}),
+        ("<0.22", {"grpo"}),
+        ("==0.22.0", EARLY),
+        ("==0.25.0", EARLY | {"gold"}),
+        ("==1.0.0", EARLY | {"gold", "sdft", "sdpo"}),
+        (">=0.15.2", EARLY | {"gold", "iw_opd", "sdft", "sdpo"}),
+        ("", EARLY | {"gold", "iw_opd", "sdft", "sdpo"}),
+    ],
+)
+def test_a_setting_stands_for_the_trainers_that_a_release_has(tmp_path, pin, left):
+    """Breaks when trainers that the pinned TRL lacks leave a failure undecided, or one that it may have is left out."""
+    engine = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
+    project = written(tmp_path, {"requirements.txt": f"trl{pin}\n", "train.yaml": GRPO, "accelerate.yaml": engine})
+    assert project.left["trainer"] == left
+    certain = [each.failure.name for each in conditions.findings(project) if each.certain]
+    assert certain == (["grpo_lora_no_grad"] if pin == "==0.15.2" else [])
+    assert ("with trl" in str(project.sources["trainer"][0])) == (len(left) < 6)
+
+
+def test_a_trainer_that_is_named_stays_whatever_the_release(tmp_path):
+    """Breaks when the older RLOO, which had other settings, counts as no trainer of its release."""
+    project = written(tmp_path, {"requirements.txt": "trl==0.15.2\n", "train.yaml": "trainer: rloo\noutput_dir: x\n"})
+    assert project.left["trainer"] == {"rloo"}
+
+
+def test_the_installed_trl_has_every_trainer_that_a_release_brought():
+    """Breaks when TRL drops or renames a trainer whose first release is written down."""
+    [folder] = importlib.util.find_spec("trl").submodule_search_locations
+    files = {file.name.removesuffix("_trainer.py") for file in Path(folder).rglob("*_trainer.py")}
+    assert arguments.SINCE.keys() <= files & arguments.trainers()
 
 
 def test_a_bucket_that_is_auto_is_explained(tmp_path):
