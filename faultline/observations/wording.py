@@ -19,8 +19,9 @@ _VARIABLE = (
 
 # Of what looks variable, that which a library's source has as it stands.
 _CONSTANT = r"\b\d-D\b|\btorch\.[A-Z]\w*\b"
-_SPLIT = re.compile("|".join([f"({_CONSTANT})", '"', *(pattern.pattern for pattern, _ in _VARIABLE[:4])]))
-_SEVERAL = re.compile(r"\w\W+\w")  # words: one alone finds everything
+SPLIT = re.compile("|".join([f"({_CONSTANT})", '"', *(pattern.pattern for pattern, _ in _VARIABLE[:4])]))
+SEVERAL = re.compile(r"\w\W+\w")  # words: one alone finds everything
+SIGNS = " ,:;([{)]}<>='`"  # that no stretch ends with
 STRETCHES = 2  # of a message, that are searched for together
 
 
@@ -38,14 +39,14 @@ def normalised(text: str) -> str:
 def searchable(text: str) -> str:
     """What finds an error elsewhere: its type, and its longest stretches of words that are in every such message."""
     kind, _, message = one_line(text).partition(": ")
-    signs, stretches, at = " ,:;([{)]}<>='`", [], 0
-    for match in _SPLIT.finditer(message):
+    stretches, at = [], 0
+    for match in SPLIT.finditer(message):
         if not match[1]:
-            stretch = message[at : match.start()].rstrip(signs)
-            stretches.append(stretch.lstrip(signs if at else " "))
+            stretch = message[at : match.start()].rstrip(SIGNS)
+            stretches.append(stretch.lstrip(SIGNS if at else " "))
             at = match.end()
-    stretches.append(message[at:].strip().lstrip(signs if at else " "))
-    usable = [stretch for stretch in stretches if _SEVERAL.search(stretch) or (stretch and not at)]
+    stretches.append(message[at:].strip().lstrip(SIGNS if at else " "))
+    usable = [stretch for stretch in stretches if SEVERAL.search(stretch) or (stretch and not at)]
     longest = sorted(usable, key=len, reverse=True)[:STRETCHES]
     return " ".join([kind, *(f'"{stretch}"' for stretch in usable if stretch in longest)])
 

@@ -12,7 +12,7 @@ from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose import alone, signs
 from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
-from faultline.observations import matching, measured, several, store
+from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
 from faultline.strategies.naming import Table, table
 
@@ -39,6 +39,13 @@ def data() -> dict[str, object]:
         "ran": _rows(table("MESSAGES", "FRAMES")),
         "asked": _rows(table("SETTINGS", "ENGINE")),
         "modes": _rows(MODES),
+        "searched": {
+            "most": measured.BEGINNING,
+            "split": for_browser(wording.SPLIT.pattern, "g"),
+            "several": for_browser(wording.SEVERAL.pattern),
+            "signs": wording.SIGNS,
+            "stretches": wording.STRETCHES,
+        },
         "signs": {
             "victim": for_browser(VICTIM.pattern),
             "watchdog": for_browser(signs.WATCHDOG.pattern),

@@ -1,6 +1,5 @@
 """When what the site shows was pinned, and the names of months."""
 
-import datetime
 import functools
 import subprocess
 
@@ -22,7 +21,5 @@ def pinned() -> str:
 
 
 def titled(name: str, month: str) -> str:
-    """A month's stack: its day, or its name with the month, ``trl-0.15.2, March 2025``."""
-    if name == month:
-        return month
-    return f"{name}, {datetime.date.fromisoformat(month):%B %Y}"
+    """A month's stack: its day, and its name if that is another, ``2025-03-01 (trl-0.15.2)``."""
+    return month if name == month else f"{month} ({name})"

@@ -36,6 +36,11 @@ def test_a_pasted_error_leaves_the_failures_that_have_it(page, site):
     page.fill("#error", "ValueError: nobody has ever seen this")
     assert page.locator(".card:visible").count() == 0
     assert "Not in the catalogue" in page.inner_text("#count"), "an empty page has to say why"
+    assert 'Search for ValueError "nobody has ever seen this"' in page.inner_text("#count"), "there is no next step"
+    page.fill("#error", "nobody has ever seen this")
+    assert page.inner_text("#count").startswith("Not in the catalogue. Paste the line"), "one answer has two wordings"
+    page.fill("#error", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert "plain out of memory" in page.inner_text("#count") and "Search" not in page.inner_text("#count")
     page.fill("#error", "MiniCPM")
     assert page.locator(".card:visible").count() >= 1, "words of records are searched as well"
 
@@ -110,6 +115,10 @@ def test_two_stacks_are_compared(page, site):
     assert re.search(r"deepspeed\s+0\.18\.2\s", text)
     ran = [each for each in map(facts.on_stacks, failures().values()) if "deepspeed-0.18.2" in each]
     assert f"{len(ran)} of {len(failures())} failures" in text, "nobody sees how little was run on both"
+    apart = page.locator("#differences details")
+    assert apart.inner_text() == f"No cell was run on both: {len(failures()) - len(ran)}", "a long list hides the rest"
+    page.click("#differences summary")
+    assert apart.locator("a").count() == len(failures()) - len(ran)
     assert (
         failures()["zero2_ga_wrong_gradient"].title
         in text.partition("Only on deepspeed-0.18.2")[2].partition("On both")[0]

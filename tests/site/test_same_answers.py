@@ -62,6 +62,23 @@ def test_the_entrance_and_the_command_name_the_same_failures(page):
 
 
 @pytest.mark.slow
+def test_the_entrance_and_the_command_search_for_the_same_words(page):
+    """Breaks when what the entrance doesn't know has no next step, or another one than on the command line."""
+    plain = [text for text in texts() if signs.error_within(text) and text.isascii()]  # \w is ASCII's in a browser
+    unknown = [text for text in plain if by_command(text) == []]
+    unknown += [
+        "ValueError: nobody has ever seen this",
+        'my.lib.OddError: in /tmp/a/b.py the 3-D "tensor" of torch.Size([2, 3]) has a wrong, odd stride: 0x7f',
+    ]
+    script = "texts => texts.map(each => FAULTLINE.diagnose(each).search ?? '')"
+    searched = {text: words for text, words in zip(unknown, page.evaluate(script, unknown), strict=True) if words}
+    commanded = {text: faultline.diagnose(f"{text}\n").diagnosis.search for text in searched}
+    differing = {text: (commanded[text], searched[text]) for text in searched if searched[text] != commanded[text]}
+    assert len(searched) > 100
+    assert not differing, "the command searches for the first, the entrance for the second"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["element 0 of tensors does not require grad and does not have a grad_fn"])
 def test_words_alone_leave_several(page, text):
     assert alone.typed(text) == "RuntimeError"

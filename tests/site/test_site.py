@@ -205,6 +205,13 @@ def test_claims_are_escaped():
     assert pages.html("`a` <script>") == "<code>a</code> &lt;script&gt;"
 
 
+def test_a_month_has_its_name_whatever_its_stack_is_called():
+    """Breaks when the list of months has gaps where a month's releases are also a stack by name."""
+    months = {each.month for each in facts.stacks().values() if each.kind == "month"}
+    assert facts.stacks()["trl-0.15.2"].title == "2025-03-01 (trl-0.15.2)"
+    assert months == {each.title[:10] for each in facts.stacks().values() if each.kind == "month"}
+
+
 @pytest.mark.parametrize(
     ("name", "claimed"),
     [

@@ -58,7 +58,10 @@
     list(`Only on ${from}: ${kinds.first.length}`, kinds.first);
     list(`On both: ${kinds.both.length}`, kinds.both);
     list(`On neither: ${kinds.neither.length}`, kinds.neither);
-    list(`No cell was run on both: ${kinds.apart.length}`, kinds.apart);
+    if (!kinds.apart.length) return;
+    const links = kinds.apart.flatMap(([link], i) => (i ? [", ", link] : [link]));
+    const summary = make("summary", {}, `No cell was run on both: ${kinds.apart.length}`);
+    out.append(make("details", {}, summary, make("p", {}, ...links)));
   };
 
   for (const select of [form.one, form.two])

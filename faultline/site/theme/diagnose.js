@@ -1,5 +1,5 @@
 // What a text may be, decided as `faultline diagnose` decides it, by the same data (faultline/site/answers.py).
-// Functions have the names of those that they repeat: fitting, judge, possible, likeliest, decide.
+// Functions have the names of those that they repeat: fitting, judge, possible, likeliest, searchable, decide.
 "use strict";
 
 window.FAULTLINE.diagnose = (() => {
@@ -156,6 +156,32 @@ window.FAULTLINE.diagnose = (() => {
     return events;
   };
 
+  // What finds an error elsewhere: its type, and its longest stretches of words that are in every such message.
+  const [split, severalWords] = [known.searched.split, known.searched.several].map(regex);
+  const inSigns = (letter) => letter !== undefined && known.searched.signs.includes(letter);
+  const withoutSigns = (text, atStart, atEnd) => {
+    let [start, end] = [0, text.length];
+    while (atEnd && end > start && inSigns(text[end - 1])) end -= 1;
+    while (start < end && (atStart ? inSigns(text[start]) : text[start] === " ")) start += 1;
+    return text.slice(start, end);
+  };
+  const searchable = (error) => {
+    const line = oneLine(error.split("\n")[0]).slice(0, known.searched.most);
+    const colon = line.indexOf(": ");
+    const [kind, message] = colon < 0 ? [line, ""] : [line.slice(0, colon), line.slice(colon + 2)];
+    const stretches = [];
+    let at = 0;
+    for (const match of message.matchAll(split)) {
+      if (match[1]) continue;
+      stretches.push(withoutSigns(message.slice(at, match.index), at, true));
+      at = match.index + match[0].length;
+    }
+    stretches.push(withoutSigns(message.slice(at).trim(), at, false));
+    const usable = stretches.filter((each) => severalWords.test(each) || (each && !at));
+    const longest = [...usable].sort((a, b) => b.length - a.length).slice(0, known.searched.stretches);
+    return [kind.split(".").at(-1), ...usable.filter((each) => longest.includes(each)).map((each) => `"${each}"`)].join(" ");
+  };
+
   const decide = (text) => {
     const events = eventsOf(text);
     const cause = events.find((event) => !event.follows) ?? events[0];
@@ -176,7 +202,9 @@ window.FAULTLINE.diagnose = (() => {
       const either = possible(event.text, matches, hints);
       if (either.length) return { answer: "one of several", matches: either, alike };
     }
-    return { answer: cause.follows ? "aftermath" : "not in the catalogue", matches: [], alike };
+    if (cause.follows) return { answer: "aftermath", matches: [], alike };
+    const memory = cause.type.split(".").at(-1) === "OutOfMemoryError";
+    return { answer: memory ? "out of memory" : "not in the catalogue", matches: [], alike, search: searchable(cause.text) };
   };
   return decide;
 })();

@@ -50,7 +50,7 @@
     group(name, versions.sort(newestFirst).map((version) => [`${name}==${version}`, `${name} ${version}`]));
   }
   group("everything as of", ofKind("month"));
-  group("stacks by name", Object.entries(data.stacks).filter(([name, stack]) => stack.named && name !== "today").map(([name, { title }]) => [name, title]));
+  group("stacks by name", Object.entries(data.stacks).filter(([name, stack]) => stack.named && name !== "today").map(([name]) => [name, name]));
   const LABELS = { scenario: "no trainer (a loop of one's own)", trainer: "Trainer (transformers)" };
   const ORDER = [...data.answers.checkpointing, ...data.answers.strategies];
   AXES.forEach((axis, i) => {
@@ -72,13 +72,17 @@
     "one of several": "One of several: the error alone doesn't show which failure it is. If none of these holds, it is not in the catalogue.",
     "aftermath": "This text only shows the aftermath. Look at the logs of the other ranks for the first error.",
     "not in the catalogue": "Not in the catalogue.",
+    "out of memory": "Not in the catalogue: plain out of memory, not a fault of distribution.",
     "probably not": "Probably not in the catalogue: many mistakes raise this error. Below is what else it may be.",
   };
-  const summary = (text, answer, counts) => {
+  const WITHOUT_ERROR = "Not in the catalogue. Paste the line that begins with the error's type, as in RuntimeError: ...";
+  const summary = (text, { answer, search }, counts) => {
     const shown = counts.shown ?? 0;
-    const head = HEADS[answer === "not in the catalogue" && shown ? "probably not" : answer];
+    const unknown = answer === "not in the catalogue";
+    const head = HEADS[unknown && shown ? "probably not" : answer];
     const lines = head ? [head] : [];
-    if (!shown && text && !counts.clear && !counts.unknown) return lines[0] ?? "None of the catalogue's failures has this text.";
+    if (unknown) lines.push(`Search for ${search}`);
+    if (!shown && text && !counts.clear && !counts.unknown) return lines.join(" ") || WITHOUT_ERROR;
     lines.push(shown ? `${shown} of ${cards.length} failures.` : "No failure is left.");
     if (counts.clear) lines.push(`${counts.clear} more ${counts.clear === 1 ? "was" : "were"} run there and don't show.`);
     if (counts.unknown) lines.push(`${counts.unknown} more ${counts.unknown === 1 ? "was" : "were"} not run there.`);
@@ -101,7 +105,8 @@
 
   const update = () => {
     const text = form.error.value.trim();
-    const { answer, matches, alike } = data.diagnose(text);
+    const decided = data.diagnose(text);
+    const { answer, matches, alike } = decided;
     const likely = new Map([...alike.filter((match) => match.shared), ...matches].map((match) => [match.error.failure, match]));
     if (matches.length) for (const match of alike) if (!matches.includes(match)) likely.delete(match.error.failure);
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -121,7 +126,7 @@
       line.hidden = !match;
       line.replaceChildren(...(match ? marked(reason(answer, match)) : []));
     }
-    document.getElementById("count").textContent = summary(text, answer, counts);
+    document.getElementById("count").textContent = summary(text, decided, counts);
     const where = document.getElementById("where");
     where.hidden = !form.release.value;
     where.replaceChildren("Run on ", ...stacks.flatMap((stack, i) => [i ? ", " : "", link(stack)]), ".");
