@@ -62,6 +62,8 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
         evidence = f"{count(runs, 'run')} ended so" if runs else "as its report says"
         if several.elsewhere(match):
             evidence += f"; {match.against}"
+        elif runs and match.where and diagnosis.hints.strategies:
+            evidence += f" under {grouped({strategy for strategy, _ in match.where}, strategies.names())}"
         write_line(console, f"  {distinction}  [{evidence}]")
     write_line(console, "  If none of these holds, it is not in the catalogue.")
     console.print()

@@ -29,8 +29,8 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
     They are those of which only the error's words are in the log, and those whose cells ended with the error as
     another failure's, if their recognise.toml says what would show that it is they. A place in which no run ended so
-    still excludes a failure, unless it leaves one alone: words that several share don't show that it is that one, so
-    the others come after it.
+    still excludes a failure, and so does a strategy that what would show it doesn't mention, unless one is left
+    alone: words that several share don't show that it is that one, so the others come after it.
     """
     every = {match.failure.name: match for match in excluded}
     for error in store.errors().values():
@@ -106,8 +106,9 @@ def elsewhere(match: Match) -> bool:
 
 
 def runs(match: Match) -> int:
-    """How many recorded runs ended with a failure's error."""
-    return sum(map(len, measured.recorded(match.failure.name, match.signature).values()))
+    """How many recorded runs ended with a failure's error, in the places that the log leaves if it leaves any."""
+    by_cell = measured.recorded(match.failure.name, match.signature).items()
+    return sum(len(rows) for cell, rows in by_cell if not match.where or place(cell) in match.where)
 
 
 def distinctions(several: Sequence[Match], condition: str = "if") -> list[str]:

@@ -80,12 +80,14 @@ window.FAULTLINE.diagnose = (() => {
     const places = error.places.filter(fits);
     if (error.places.length && !places.length) return { error };
     const by = support(error, hints.context);
-    if (by === "nothing") return { error, shared: true };
-    if (by === "mechanism") return { error, sure: "likely", mechanism: error.mechanism.text };
-    if (by === "partly") return { error, sure: "likely", only_if: error.any_of.find((each) => each.only_if && holds(each, hints.context)).only_if };
+    const elsewhere = hints.strategies.length && error.mentions.length && !error.mentions.some((name) => hints.strategies.includes(name));
+    if (elsewhere && ["nothing", "error"].includes(by)) return { error, places: error.places.filter((place) => error.mentions.includes(place.split("/")[0])) };
+    if (by === "nothing") return { error, shared: true, places };
+    if (by === "mechanism") return { error, sure: "likely", mechanism: error.mechanism.text, places };
+    if (by === "partly") return { error, sure: "likely", only_if: error.any_of.find((each) => each.only_if && holds(each, hints.context)).only_if, places };
     const onlyReentrant = error.places.length && error.places.every((place) => place.endsWith("/reentrant"));
     const placeKnown = hints.strategies.length && (hints.modes.length ? asked.length : !onlyReentrant);
-    return { error, sure: places.length && placeKnown ? "certain" : "likely" };
+    return { error, sure: places.length && placeKnown ? "certain" : "likely", places };
   };
   const fitting = (text, hints) => {
     const matches = new Map();
@@ -101,7 +103,8 @@ window.FAULTLINE.diagnose = (() => {
     const fits = ({ error }) =>
       Math.max(0, ...error.fits.map(({ present }) => present.filter((each) => each.test(context)).length)) +
       error.terms.filter((each) => each.test(context)).length;
-    const before = (a, b) => elsewhere(a) - elsewhere(b) || fits(b) - fits(a) || b.error.runs - a.error.runs || (a.error.failure < b.error.failure ? -1 : 1);
+    const runs = ({ error, places }) => (places?.length ? places.reduce((sum, at) => sum + error.runs_at[at], 0) : error.runs);
+    const before = (a, b) => elsewhere(a) - elsewhere(b) || fits(b) - fits(a) || runs(b) - runs(a) || (a.error.failure < b.error.failure ? -1 : 1);
     return [...among].sort(before).slice(0, signs.most);
   };
   const possible = (text, excluded, hints) => {
