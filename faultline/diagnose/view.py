@@ -145,8 +145,9 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
             write_line(console, f"  {distinction}.")
         else:
             write_line(console, f"  It is not {match.failure.name}: {match.against}.")
-    if diagnosis.alike:
-        write_line(console, "  If you know how it was run, add --strategy and --checkpointing.")
+    known = {"--strategy": diagnosis.hints.strategies, "--checkpointing": len(diagnosis.hints.modes) == 1}
+    if diagnosis.alike and (lacking := [option for option, value in known.items() if not value]):
+        write_line(console, f"  If you know how it was run, add {' and '.join(lacking)}.")
     if cause and cause.type == "SIGKILL":
         write_line(
             console, "  The kernel ends a process like this when memory runs out, or a person did. No error was raised."

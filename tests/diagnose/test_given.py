@@ -28,6 +28,31 @@ def test_a_mistyped_name_is_no_error(words):
     assert pasted(words) == ""
 
 
+@pytest.mark.parametrize("words", [[""], [" \n"], ["train.log", ""]])
+def test_an_empty_text_is_said_to_be_empty(asked, words):
+    """Breaks when a shell variable that isn't set is a file without a name that can't be read."""
+    assert asked("diagnose", *words) == (2, "", [f"faultline: {GIVEN} is empty"])
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ([], "add --strategy and --checkpointing."),
+        (["--strategy", "ddp"], "add --checkpointing."),
+        (["--checkpointing", "off"], "add --strategy."),
+        (["--strategy", "ddp", "--checkpointing", "off"], None),
+    ],
+)
+def test_only_the_option_that_lacks_is_asked_for(asked, options, advice):
+    """Breaks when an answer asks for what was given."""
+    words = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices"
+    out = asked("diagnose", words, *options)[1]
+    assert out.startswith(("Not in the catalogue", "Probably not in the catalogue")), out
+    assert [line.rpartition("how it was run, ")[2] for line in out.splitlines() if "how it was run" in line] == (
+        [advice] if advice else []
+    )
+
+
 def test_a_file_is_read_whatever_it_is_called(asked, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ValueError: x").write_text(f"{ERROR}\n")
