@@ -60,6 +60,17 @@ def numberless(text: str) -> str:
     return re.sub(r"[1-9]\d*", "N", one_line(text))
 
 
+def without_prose(text: str) -> str:
+    """An error up to where the message of a recorded one ends, if a sentence of the report is glued to it."""
+    plainly, ends = numberless(text), [len(text)]
+    for error in store.errors().values():
+        message = one_line(error.text.partition(": ")[2]).rstrip(" .")
+        if len(message) >= BEGINNING and numberless(message) in plainly:
+            pattern = re.sub(r"\d+", r"\\d+", re.escape(message))
+            ends += [found.end() for found in re.finditer(rf"{pattern}(?=[A-Z][a-z ]|[.!] [A-Z])", text)]
+    return text[: min(ends)]
+
+
 def kind(error: Error) -> str:
     """The type of a recorded error."""
     return error.text.partition(":")[0]

@@ -41,6 +41,8 @@ def data() -> dict[str, object]:
         "asked": _rows(table("SETTINGS", "ENGINE")),
         "modes": _rows(MODES),
         "signs": {
+            "tried": for_browser(signs.TRIED.pattern, "g"),
+            "label": for_browser(signs.LABEL.pattern, "g"),
             "victim": for_browser(VICTIM.pattern),
             "watchdog": for_browser(signs.WATCHDOG.pattern),
             "raised_in": for_browser(signs.RAISED_IN.pattern, "m"),

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import faultline
 from faultline.base.paths import ROOT
 from faultline.diagnose.command import GIVEN, pasted
 
@@ -32,6 +33,47 @@ def test_a_mistyped_name_is_no_error(words):
 def test_an_empty_text_is_said_to_be_empty(asked, words):
     """Breaks when a shell variable that isn't set is a file without a name that can't be read."""
     assert asked("diagnose", *words) == (2, "", [f"faultline: {GIVEN} is empty"])
+
+
+def test_a_sentence_that_is_glued_to_an_error_is_nothing_to_search_for():
+    """Breaks when the words to search for are somebody's own, which no other page has."""
+    message = f"{ERROR} Multiple gradient reduction is currently not supported"
+    for behind in ("I use zero3 and MiniCPM-V with LoRA", ". It came with MiniCPM-V"):
+        search = faultline.diagnose(f"{message}{behind}").diagnosis.search
+        assert search.startswith("AssertionError ") and search.endswith('currently not supported"'), search
+    assert "in this place" in faultline.diagnose(f"{message} in this place").diagnosis.search
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("Same for me. Error: RuntimeError: no", "RuntimeError: no"),
+        ("Error: torch.cuda.OutOfMemoryError: no", "torch.cuda.OutOfMemoryError: no"),
+        ("Error: no such option\n", "Error: no such option"),
+        ("MyError: RuntimeError: no", "MyError: RuntimeError: no"),
+    ],
+)
+def test_a_label_before_an_error_is_no_type(text, error):
+    assert faultline.diagnose(text).diagnosis.cause.text == error
+
+
+@pytest.mark.parametrize(
+    ("said", "modes"),
+    [
+        ("I tried `use_reentrant=False` but same.", set()),
+        (
+            "We have also tried torch.utils.checkpoint with use_reentrant=True! It runs with use_reentrant=False.",
+            {False},
+        ),
+        ("It runs with `use_reentrant=True`. I tried use_reentrant=False.", {True}),
+        ("--use_reentrant=False", {False}),
+    ],
+)
+def test_a_mode_that_somebody_tried_is_not_the_runs(said, modes):
+    """Breaks when a remedy that did not help is taken for what the run had, which excludes the failure."""
+    expected = {"reentrant" if mode else "non-reentrant" for mode in modes}
+    assert faultline.diagnose(f"{said}\n{ERROR}").diagnosis.hints.modes == expected
+    assert faultline.diagnose(f"{ERROR} {said}").diagnosis.hints.modes == expected
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ window.FAULTLINE.diagnose = (() => {
   const [ran, asked, modes, beginnings] = [known.ran, known.asked, known.modes, known.beginnings].map(rows);
   const recordings = known.recorded.map(([failure, signature, text, typeAlone]) => [failure, signature, text, regex(typeAlone)]);
   const signs = { ...known.signs };
-  for (const name of ["victim", "watchdog", "raised_in"]) signs[name] = regex(signs[name]);
+  for (const name of ["victim", "watchdog", "raised_in", "tried", "label"]) signs[name] = regex(signs[name]);
 
   const oneLine = (text) => text.split(/\s+/).filter(Boolean).join(" ");
   const numberless = (text) => oneLine(text).replace(/[1-9]\d*/g, "N");
@@ -57,7 +57,7 @@ window.FAULTLINE.diagnose = (() => {
     const [shown, settings] = [all(first(ran, [...event.text.split("\n"), ...lines])), askedFor(lines)];
     return {
       strategies: !shown.length || (settings.length && within(settings, shown)) ? settings : shown,
-      modes: first(modes, lines),
+      modes: first(modes, lines.map((line) => line.replace(signs.tried, ""))),
       context: `${event.text}\n${text}`,
     };
   };
@@ -125,7 +125,8 @@ window.FAULTLINE.diagnose = (() => {
   };
 
   // Type and message of an error in a line; then the errors of a text, or the words of one without its type.
-  const errorWithin = (line) => {
+  const errorWithin = (text) => {
+    const line = text.replace(signs.label, "");
     if (line.includes("Exception ignored in")) return null;
     for (const word of ["Error:", "Exception:", "Error :", "Error('", 'Error("']) {
       const at = line.indexOf(word);
