@@ -104,8 +104,8 @@ class Collector:
         asked = asked_for(self.lines)
         if not ran or (asked and within(asked, ran)):
             ran = asked
-        ran_with, said = ([TRIED.sub("", text) for text in texts] for texts in (traceback, self.lines))
-        modes = _first(MODES, ran_with) or _first(MODES, said)
+        ran_with, stated = ([TRIED.sub("", text) for text in texts] for texts in (traceback, self.lines))
+        modes = _first(MODES, ran_with) or _first(MODES, stated)
         names = frozenset(name for name in strategies.names() if ran and matches(name, ran))
         context = "\n".join((*traceback, *self.lines))
         return Hints(names, frozenset(mode for mode in CHECKPOINTING if mode in modes), self.versions, context)

@@ -107,7 +107,7 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Det
     rows = [("Fix", match.failure.until)]
     if details.happens:
         places = [place if place.startswith("as ") else f"under {place}" for place in details.happens]
-        rows.append(("Affected now", "; ".join(places)))
+        rows.append(("Happens today", "; ".join(places)))
     if details.near:
         stack, outcomes = details.near
         versions = [f"{name} {stack.versions[name]}" for name in diagnosis.hints.versions if name in stack.versions]

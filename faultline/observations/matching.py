@@ -237,15 +237,16 @@ def happens(match: Match) -> list[str]:
     did = measured.outcomes(match.failure)
     broken = [cell for cell in did if cell.broken]
     same = [cell for cell in broken if did[cell][1] == match.signature]
-    places = words.places(same, broken)
+    as_one = [replace(cell, variant="broken") for cell in broken]  # which of several variants shows it is in `show`
+    places = words.in_few_words([replace(cell, variant="broken") for cell in same], as_one)
     if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
         shown = measured.outcomes(match.failure, measured.shown_on(match.failure))
         others: dict[str, list[Cell]] = {}
         for cell in remedies.in_other_words(match.failure, match.signature, match.where, shown):
             if cell.broken:
-                others.setdefault(str(did[cell]), []).append(cell)
+                others.setdefault(str(did[cell]), []).append(replace(cell, variant="broken"))
         for outcome, cells in others.items():
-            places += [f"as {outcome} under {place}" for place in words.places(cells, broken)]
+            places += [f"as {outcome} under {place}" for place in words.in_few_words(cells, as_one)]
     return places
 
 

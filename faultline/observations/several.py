@@ -67,7 +67,7 @@ def without_prose(text: str) -> str:
         message = one_line(error.text.partition(": ")[2]).rstrip(" .")
         if len(message) >= BEGINNING and numberless(message) in plainly:
             pattern = re.sub(r"\d+", r"\\d+", re.escape(message))
-            ends += [found.end() for found in re.finditer(rf"{pattern}(?=[A-Z][a-z ]|[.!] [A-Z])", text)]
+            ends += [match.end() for match in re.finditer(rf"{pattern}(?=[A-Z][a-z ]|[.!] [A-Z])", text)]
     return text[: min(ends)]
 
 

@@ -49,7 +49,7 @@ def test_a_sentence_that_is_glued_to_an_error_is_nothing_to_search_for():
     [
         ("Same for me. Error: RuntimeError: no", "RuntimeError: no"),
         ("Error: torch.cuda.OutOfMemoryError: no", "torch.cuda.OutOfMemoryError: no"),
-        ("Error: no such option\n", "Error: no such option"),
+        ("It ends. Error: no such option", "Error: no such option"),
         ("MyError: RuntimeError: no", "MyError: RuntimeError: no"),
     ],
 )
