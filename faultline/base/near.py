@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 MOST = 5
 CUTOFF = 0.55  # below it, difflib takes `nope` for `single`
+FEW, OF_FEW = 4, 0.75  # letters, and the cutoff of names with no more: `seen` is no slip for `server`
 SHORTEST, SHORT = 3, 7  # letters; torch and torchx are two names, where only letters that changed places are a slip
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -32,7 +33,7 @@ def near(name: str, known: Sequence[str], aliases: Mapping[str, str] = NONE) -> 
             return some[:MOST]
     if len(wanted) >= SHORTEST and (slips := [each for each in known if slip(name, [each])]):
         return slips[:MOST]
-    return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF)
+    return difflib.get_close_matches(name, known, n=3, cutoff=CUTOFF if len(wanted) > FEW else OF_FEW)
 
 
 def slip(name: str, known: Sequence[str]) -> bool:

@@ -9,6 +9,11 @@ from faultline.cells.cell import CHECKPOINTING, Cell, default_world
 
 
 def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
+    """The places of some of many cells in one text, as `in_few_words` has them."""
+    return "; ".join(in_few_words(shown, among))
+
+
+def in_few_words(shown: Sequence[Cell], among: Sequence[Cell]) -> list[str]:
     """The places of some of many cells; bf16 is named only where it makes a difference."""
     plain = {replace(cell, precision="fp32") for cell in shown}
     alike = {p for p in plain if all((c in shown) for c in among if replace(c, precision="fp32") == p)}
@@ -16,7 +21,7 @@ def in_words(shown: Sequence[Cell], among: Sequence[Cell]) -> str:
     cells = {replace(cell, precision="fp32") for cell in among} | {*named}
     names = {cell.strategy for cell in cells}
     every = "any strategy" if len(names) == len(strategies.names()) else grouped(names, ())
-    return re.sub(r"all \d+ strategies", every, "; ".join(places(named, cells)))
+    return [re.sub(r"all \d+ strategies", every, text) for text in places(named, cells)]
 
 
 def command(cell: str, stack: str = "") -> str:

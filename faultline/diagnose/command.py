@@ -48,6 +48,8 @@ def run(request: Request) -> int:
     """
     if not request.logs and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no log given: `faultline diagnose train.log`, or `cat train.log | faultline diagnose`")
+    if any(not word.strip() and not os.path.exists(word) for word in request.logs):
+        raise UsageError(f"{GIVEN} is empty")
     result = answer(replace(request, text=pasted(request.logs)))
     if request.json:
         print(json.dumps(result.as_json(), indent=2))

@@ -9,6 +9,7 @@ from faultline.base.text import matches
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import CHECKPOINTING
 from faultline.diagnose.lines import Line
+from faultline.diagnose.signs import TRIED
 from faultline.diagnose.words import needed
 from faultline.observations.matching import Hints
 from faultline.strategies.naming import asked_for, table, within
@@ -103,7 +104,8 @@ class Collector:
         asked = asked_for(self.lines)
         if not ran or (asked and within(asked, ran)):
             ran = asked
-        modes = _first(MODES, traceback) or _first(MODES, self.lines)
+        ran_with, stated = ([TRIED.sub("", text) for text in texts] for texts in (traceback, self.lines))
+        modes = _first(MODES, ran_with) or _first(MODES, stated)
         names = frozenset(name for name in strategies.names() if ran and matches(name, ran))
         context = "\n".join((*traceback, *self.lines))
         return Hints(names, frozenset(mode for mode in CHECKPOINTING if mode in modes), self.versions, context)

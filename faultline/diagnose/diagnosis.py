@@ -56,7 +56,7 @@ class Diagnosis:
     @property
     def search(self) -> str:
         """The parts of the first cause that don't differ from run to run: what to search for elsewhere."""
-        return searchable(measured.beginning(self.cause.headline)) if self.cause else ""
+        return searchable(measured.beginning(several.without_prose(self.cause.headline))) if self.cause else ""
 
 
 def diagnose(read: Callable[[Wanted], Iterable[Line]], options: Hints | None = None) -> Diagnosis:

@@ -42,7 +42,10 @@ ERRORS = needed(
 )
 MATTERS = re.compile(f"{ERRORS}|{PROGRESS.pattern}")
 _CODE_OF_SOURCE = re.compile(r"\b(?:except|raise) [\w.]*$")
+# What somebody tried isn't what the log's run had.
+TRIED = re.compile(r"\b(?:I|[Ww]e)(?:'ve| have)?(?: also| already)? tried\b(?:(?![.!?;] ).)*")
 _LAST_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*$")
+LABEL = re.compile(r"(?<![\w.])Error: (?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): )")  # of a report's field
 _RANK = re.compile(r"\b[Rr]ank[ =:](\d{1,5})\b")
 
 
@@ -94,7 +97,7 @@ def final(text: str, frames: bool) -> tuple[str, str] | None:
 
 def error_within(text: str) -> tuple[str, str] | None:
     """Type and message of an error in a line without a traceback: ``Type: message``, or as Python's repr."""
-    text = text[: 4 * LONGEST]
+    text = LABEL.sub("", text[: 4 * LONGEST])
     if "Exception ignored in" in text:
         return None
     for word in ("Error:", "Exception:", "Error :", "Error('", 'Error("'):

@@ -62,6 +62,8 @@ def _several(console: Console, diagnosis: Diagnosis, details: Details) -> None:
         evidence = f"{count(runs, 'run')} ended so" if runs else "as its report says"
         if several.elsewhere(match):
             evidence += f"; {match.against}"
+        elif runs and match.where and diagnosis.hints.strategies:
+            evidence += f" under {grouped({strategy for strategy, _ in match.where}, strategies.names())}"
         write_line(console, f"  {distinction}  [{evidence}]")
     write_line(console, "  If none of these holds, it is not in the catalogue.")
     console.print()
@@ -105,7 +107,7 @@ def _commands(console: Console, diagnosis: Diagnosis, match: Match, details: Det
     rows = [("Fix", match.failure.until)]
     if details.happens:
         places = [place if place.startswith("as ") else f"under {place}" for place in details.happens]
-        rows.append(("Affected now", "; ".join(places)))
+        rows.append(("Happens today", "; ".join(places)))
     if details.near:
         stack, outcomes = details.near
         versions = [f"{name} {stack.versions[name]}" for name in diagnosis.hints.versions if name in stack.versions]
@@ -143,8 +145,9 @@ def _not_named(console: Console, diagnosis: Diagnosis) -> None:
             write_line(console, f"  {distinction}.")
         else:
             write_line(console, f"  It is not {match.failure.name}: {match.against}.")
-    if diagnosis.alike:
-        write_line(console, "  If you know how it was run, add --strategy and --checkpointing.")
+    known = {"--strategy": diagnosis.hints.strategies, "--checkpointing": len(diagnosis.hints.modes) == 1}
+    if diagnosis.alike and (lacking := [option for option, value in known.items() if not value]):
+        write_line(console, f"  If you know how it was run, add {' and '.join(lacking)}.")
     if cause and cause.type == "SIGKILL":
         write_line(
             console, "  The kernel ends a process like this when memory runs out, or a person did. No error was raised."

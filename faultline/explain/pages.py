@@ -18,6 +18,9 @@ KINDS = {
     "answer": "Answers of diagnose",
     "kind": "Kinds of change",
     "mode": "Checkpointing modes",
+    "precision": "Precisions",
+    "device": "Devices",
+    "life": "Lives",
 }
 TERMS = "Terms"  # the headings of the glossary
 MEANING = ("meaning", "when")

@@ -15,6 +15,7 @@ from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.observations import measured, nearest, remedies
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
+from faultline.strategies.naming import mentioned
 
 # How sure an answer is. An error's text alone is never enough where other mistakes raise the same error.
 CERTAIN = "certain"  # runs raised this error under the strategy and mode of the log, and the log points to the failure
@@ -103,7 +104,8 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
     """How sure it is that an error with one of a failure's signatures is that failure.
 
     1. It is excluded where no run raised the error under the log's strategy and checkpointing mode.
-    2. It is excluded where other mistakes raise the error too and nothing else points to this failure.
+    2. It is excluded where other mistakes raise the error too and nothing else points to this failure, or where only
+       its words do, and what would show it is of other strategies than the log's.
     3. It is likely, and only its mechanism is named, where no more than the mechanism shows; or on a condition,
        `only_if`, where the log points to the failure but for that.
     4. It is certain where the log itself points to it, strategy and mode are known, and the measured stack that is
@@ -119,9 +121,13 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
     if everywhere and not places:
         named = (_alternatives(hints.strategies, strategies.names()), _alternatives(modes, CHECKPOINTING))
         return Match(failure, signature, against=f"no run ended so under {' and '.join(filter(None, named))}")
-    match support(failure, signature, hints):
+    by = support(failure, signature, hints)
+    if by in (Support.NOTHING, Support.ERROR) and (others := _elsewhere(failure, signature, hints)):
+        there = frozenset(spot for spot in everywhere if spot[0] in others)
+        return Match(failure, signature, against=f"measured elsewhere, under {words.grouped(others, ())}", where=there)
+    match by:
         case Support.NOTHING:
-            return Match(failure, signature, against=SHARED)
+            return Match(failure, signature, against=SHARED, where=places)
         case Support.MECHANISM:
             same = mechanism(failure, signature)
             return Match(failure, signature, LIKELY, where=places, mechanism=same.text if same else "")
@@ -131,6 +137,12 @@ def judge(failure: Failure, signature: str, hints: Hints) -> Match:
         case Support.PARTLY:
             return Match(failure, signature, LIKELY, where=places, only_if=_open(failure, signature, hints))
     return Match(failure, signature, LIKELY, where=places)
+
+
+def _elsewhere(failure: Failure, signature: str, hints: Hints) -> frozenset[str]:
+    """The strategies that what distinguishes a failure mentions, if the run's is none of them; else none."""
+    named = mentioned(failure.recognition.of(signature).distinguished_by)
+    return named if hints.strategies and named.isdisjoint(hints.strategies) else frozenset()
 
 
 def support(failure: Failure, signature: str, hints: Hints) -> Support:
@@ -225,15 +237,16 @@ def happens(match: Match) -> list[str]:
     did = measured.outcomes(match.failure)
     broken = [cell for cell in did if cell.broken]
     same = [cell for cell in broken if did[cell][1] == match.signature]
-    places = words.places(same, broken)
+    as_one = [replace(cell, variant="broken") for cell in broken]  # which of several variants shows it is in `show`
+    places = words.in_few_words([replace(cell, variant="broken") for cell in same], as_one)
     if match.where.isdisjoint((cell.strategy, cell.checkpointing) for cell in same):
         shown = measured.outcomes(match.failure, measured.shown_on(match.failure))
         others: dict[str, list[Cell]] = {}
         for cell in remedies.in_other_words(match.failure, match.signature, match.where, shown):
             if cell.broken:
-                others.setdefault(str(did[cell]), []).append(cell)
+                others.setdefault(str(did[cell]), []).append(replace(cell, variant="broken"))
         for outcome, cells in others.items():
-            places += [f"as {outcome} under {place}" for place in words.places(cells, broken)]
+            places += [f"as {outcome} under {place}" for place in words.in_few_words(cells, as_one)]
     return places
 
 

@@ -29,8 +29,8 @@ def possible(text: str, excluded: Iterable[Match], hints: Hints) -> tuple[Match,
 
     They are those of which only the error's words are in the log, and those whose cells ended with the error as
     another failure's, if their recognise.toml says what would show that it is they. A place in which no run ended so
-    still excludes a failure, unless it leaves one alone: words that several share don't show that it is that one, so
-    the others come after it.
+    still excludes a failure, and so does a strategy that what would show it doesn't mention, unless one is left
+    alone: words that several share don't show that it is that one, so the others come after it.
     """
     every = {match.failure.name: match for match in excluded}
     for error in store.errors().values():
@@ -58,6 +58,17 @@ def _worded_so(failure: Failure, error: Error, text: str) -> bool:
 def numberless(text: str) -> str:
     """A text on one line, in which all numbers but 0 are alike: an empty shape is another thing."""
     return re.sub(r"[1-9]\d*", "N", one_line(text))
+
+
+def without_prose(text: str) -> str:
+    """An error up to where the message of a recorded one ends, if a sentence of the report is glued to it."""
+    plainly, ends = numberless(text), [len(text)]
+    for error in store.errors().values():
+        message = one_line(error.text.partition(": ")[2]).rstrip(" .")
+        if len(message) >= BEGINNING and numberless(message) in plainly:
+            pattern = re.sub(r"\d+", r"\\d+", re.escape(message))
+            ends += [match.end() for match in re.finditer(rf"{pattern}(?=[A-Z][a-z ]|[.!] [A-Z])", text)]
+    return text[: min(ends)]
 
 
 def kind(error: Error) -> str:
@@ -106,8 +117,9 @@ def elsewhere(match: Match) -> bool:
 
 
 def runs(match: Match) -> int:
-    """How many recorded runs ended with a failure's error."""
-    return sum(map(len, measured.recorded(match.failure.name, match.signature).values()))
+    """How many recorded runs ended with a failure's error, in the places that the log leaves if it leaves any."""
+    by_cell = measured.recorded(match.failure.name, match.signature).items()
+    return sum(len(rows) for cell, rows in by_cell if not match.where or place(cell) in match.where)
 
 
 def distinctions(several: Sequence[Match], condition: str = "if") -> list[str]:

@@ -34,7 +34,7 @@ def show(
     today = "\n\n".join(verdicts.endings(failure)) or verdicts.today(failure)
     _part(console, "Cause", story.get("Cause", ""))
     _part(console, "What you see", "\n\n".join(stories.seen(story)))
-    _part(console, "Where it happens today", today.replace("`", ""))
+    _part(console, "Happens today", today.replace("`", ""))
     remedies = [fate for fate in fates if fate.claim.kind in REMEDIES and fate.word in WORDS]
     helpful = [fate for word in ("verified", "conditional") for fate in remedies if fate.word == word]
     _fates(console, "What helps", helpful)

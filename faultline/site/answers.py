@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from faultline import strategies
 from faultline.base.traces import VICTIM
@@ -14,7 +15,7 @@ from faultline.diagnose.context import MODES
 from faultline.diagnose.events import FROM_OUTSIDE, TIMEOUT
 from faultline.observations import matching, measured, several, store, wording
 from faultline.observations.several import SHORTEST
-from faultline.strategies.naming import Table, table
+from faultline.strategies.naming import Table, mentioned, table
 
 FLAGS = re.compile(r"\A\(\?([ims]+)\)")
 
@@ -47,6 +48,8 @@ def data() -> dict[str, object]:
             "stretches": wording.STRETCHES,
         },
         "signs": {
+            "tried": for_browser(signs.TRIED.pattern, "g"),
+            "label": for_browser(signs.LABEL.pattern, "g"),
             "victim": for_browser(VICTIM.pattern),
             "watchdog": for_browser(signs.WATCHDOG.pattern),
             "raised_in": for_browser(signs.RAISED_IN.pattern, "m"),
@@ -86,6 +89,7 @@ def _error(failure: Failure, name: str) -> dict[str, object]:
     mechanism = matching.mechanism(failure, name)
     finding = error.raised_on_load
     match = matching.Match(failure, finding or name)
+    places = [] if finding else sorted(measured.places(failure, name))
     kinds = [several.kind(each) for each in store.errors().values() if _of(each, failure, name)]
     return {
         "failure": failure.name,
@@ -98,9 +102,11 @@ def _error(failure: Failure, name: str) -> dict[str, object]:
         "mechanism": {"text": mechanism.text, "any_of": _conditions(mechanism.any_of)} if mechanism else None,
         "on_load": bool(finding),
         "by_itself": measured.shown_by_itself(failure, finding or name),
-        "places": [] if finding else ["/".join(place) for place in sorted(measured.places(failure, name))],
+        "places": ["/".join(place) for place in places],
         "modes": [] if finding else sorted(measured.modes(failure, name)),
+        "mentions": [] if finding else sorted(mentioned(match.distinguished_by)),
         "runs": several.runs(match),
+        "runs_at": {"/".join(at): several.runs(replace(match, where=frozenset([at]))) for at in places},
         "terms": [for_browser(term) for term in failure.recognition.of(finding or name).terms],
         "fits": _conditions(failure.recognition.of(finding or name).any_of),
         "if": match.distinguished_by or failure.title,

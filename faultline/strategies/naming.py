@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from faultline import strategies
+from faultline.base.near import plain
 from faultline.base.text import matches
 
 Table = tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]
 """Patterns, each with the strategies that it stands for, which are patterns as well."""
+
+_NAME = re.compile(r"\b(?=\w*[A-Z]\w*[A-Z])[A-Za-z]+(?:-?\d)?\b")  # ``ZeRO-3``, ``DDP``, ``DeepSpeed``
 
 
 @functools.cache
@@ -48,6 +51,13 @@ def switches() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 def aliases() -> dict[str, str]:
     """What people call strategies, in small letters and digits, and what they are called here."""
     return _merged("ALIASES")
+
+
+def mentioned(text: str) -> frozenset[str]:
+    """The strategies that a sentence of ours mentions, as in "an adapter under ZeRO-1 or FSDP2"; code says nothing."""
+    words = (plain(word) for word in _NAME.findall(re.sub(r"`[^`]*`", "", text)))
+    patterns = tuple(aliases().get(word, f"{word}*") for word in words)
+    return frozenset(name for name in strategies.names() if matches(name, patterns))
 
 
 def configured(**settings: object) -> frozenset[str]:

@@ -21,7 +21,7 @@ CASTS = True
 ARGUMENTS = ("deepspeed",)
 USUAL = ONE_RANK = ("zero2", "zero3")
 STAGE = (
-    r"zero_stage['\"]?[=: ]{1,3}(\d)",
+    r"zero_stage['\"]?[=: ]{1,3}(\d)|zero_optimization_stage[ .=:]{1,40}(\d)",
     r"['\"]stage['\"]: ?(\d)",
     r"[Zz]e[Rr][Oo][-_ ]?(?:[Ss]tage[-_ ]?)?([0-3])(?![A-Za-z0-9])",  # zero3_bf16.json, too
     r"ds_z(\d)",

@@ -35,6 +35,12 @@ def test_nothing_is_suggested_where_nothing_is_like_it(name):
     assert near(name, STRATEGIES) == []
 
 
+@pytest.mark.parametrize(("name", "known"), [("seen", "server"), ("rank", "trains"), ("fp16", "fsdp2")])
+def test_a_short_name_that_is_a_little_alike_is_another(name, known):
+    """Breaks when three letters of four suggest a word that nobody meant."""
+    assert near(name, [known]) == []
+
+
 @given(st.text(max_size=20), st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=10))
 def test_a_suggestion_is_a_known_name_and_a_known_name_suggests_itself(name, known):
     assert set(near(name, known)) <= {*known}

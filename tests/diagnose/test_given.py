@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import faultline
 from faultline.base.paths import ROOT
 from faultline.diagnose.command import GIVEN, pasted
 
@@ -26,6 +27,72 @@ def test_an_error_is_read_from_the_command_line(asked, words):
 )
 def test_a_mistyped_name_is_no_error(words):
     assert pasted(words) == ""
+
+
+@pytest.mark.parametrize("words", [[""], [" \n"], ["train.log", ""]])
+def test_an_empty_text_is_said_to_be_empty(asked, words):
+    """Breaks when a shell variable that isn't set is a file without a name that can't be read."""
+    assert asked("diagnose", *words) == (2, "", [f"faultline: {GIVEN} is empty"])
+
+
+def test_a_sentence_that_is_glued_to_an_error_is_nothing_to_search_for():
+    """Breaks when the words to search for are somebody's own, which no other page has."""
+    message = f"{ERROR} Multiple gradient reduction is currently not supported"
+    for behind in ("I use zero3 and MiniCPM-V with LoRA", ". It came with MiniCPM-V"):
+        search = faultline.diagnose(f"{message}{behind}").diagnosis.search
+        assert search.startswith("AssertionError ") and search.endswith('currently not supported"'), search
+    assert "in this place" in faultline.diagnose(f"{message} in this place").diagnosis.search
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("Same for me. Error: RuntimeError: no", "RuntimeError: no"),
+        ("Error: torch.cuda.OutOfMemoryError: no", "torch.cuda.OutOfMemoryError: no"),
+        ("It ends. Error: no such option", "Error: no such option"),
+        ("MyError: RuntimeError: no", "MyError: RuntimeError: no"),
+    ],
+)
+def test_a_label_before_an_error_is_no_type(text, error):
+    assert faultline.diagnose(text).diagnosis.cause.text == error
+
+
+@pytest.mark.parametrize(
+    ("said", "modes"),
+    [
+        ("I tried `use_reentrant=False` but same.", set()),
+        (
+            "We have also tried torch.utils.checkpoint with use_reentrant=True! It runs with use_reentrant=False.",
+            {False},
+        ),
+        ("It runs with `use_reentrant=True`. I tried use_reentrant=False.", {True}),
+        ("--use_reentrant=False", {False}),
+    ],
+)
+def test_a_mode_that_somebody_tried_is_not_the_runs(said, modes):
+    """Breaks when a remedy that did not help is taken for what the run had, which excludes the failure."""
+    expected = {"reentrant" if mode else "non-reentrant" for mode in modes}
+    assert faultline.diagnose(f"{said}\n{ERROR}").diagnosis.hints.modes == expected
+    assert faultline.diagnose(f"{ERROR} {said}").diagnosis.hints.modes == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ([], "add --strategy and --checkpointing."),
+        (["--strategy", "ddp"], "add --checkpointing."),
+        (["--checkpointing", "off"], "add --strategy."),
+        (["--strategy", "ddp", "--checkpointing", "off"], None),
+    ],
+)
+def test_only_the_option_that_lacks_is_asked_for(asked, options, advice):
+    """Breaks when an answer asks for what was given."""
+    words = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices"
+    out = asked("diagnose", words, *options)[1]
+    assert out.startswith(("Not in the catalogue", "Probably not in the catalogue")), out
+    assert [line.rpartition("how it was run, ")[2] for line in out.splitlines() if "how it was run" in line] == (
+        [advice] if advice else []
+    )
 
 
 def test_a_file_is_read_whatever_it_is_called(asked, tmp_path, monkeypatch):

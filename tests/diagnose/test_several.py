@@ -21,6 +21,7 @@ from faultline.diagnose.diagnosis import NAMED, NOT_THERE, SEVERAL, diagnose
 from faultline.maintain import score
 from faultline.observations import measured, several
 from faultline.observations.matching import CERTAIN, Hints
+from faultline.strategies.naming import mentioned
 
 FAILURES = loading.failures()
 NO_GRAD = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
@@ -62,9 +63,8 @@ def test_the_lines_that_people_paste_alone_are_one_of_several(text):
     out = printed(answer)
     assert answer.answer == SEVERAL and out.startswith("One of several  ")
     assert "Not in the catalogue" not in out and "If none of these holds, it is not in the catalogue." in out
-    assert len(re.findall("^  It is [a-z0-9_]+ if the run has .+ runs ended so]$", out, re.MULTILINE)) == len(
-        names(answer)
-    )
+    each = re.findall("^  It is [a-z0-9_]+ if the run has .+ runs ended so(?: under ddp[^]]*)?]$", out, re.MULTILINE)
+    assert len(each) == len(names(answer))
 
 
 def test_plain_out_of_memory_is_known_without_its_type():
@@ -179,6 +179,61 @@ def test_a_place_excludes_one_of_several_too():
     for match in diagnosed(UNUSED, strategies=frozenset(["ddp"]), modes=frozenset(["off"])).several:
         assert ("ddp", "off") in match.where
     assert diagnosed(NO_GRAD, modes=frozenset(["off"])).answer == NOT_THERE
+
+
+ZERO1 = "[INFO] [config.py:1007:print]   zero_optimization_stage ...... 1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "strategy", "left", "behind"),
+    [
+        (NO_GRAD, "ddp", ["grpo_lora_no_grad", "ddp_peft_reentrant_ready_twice"], []),
+        (NO_GRAD, "zero3", ["grpo_lora_no_grad", "zero3_nonreentrant_frozen_checkpointerror"], []),
+        (
+            *(f"{ZERO1}{NO_GRAD}", None, ["grpo_lora_no_grad"]),
+            ["ddp_peft_reentrant_ready_twice", "zero3_nonreentrant_frozen_checkpointerror"],
+        ),
+        (
+            *(NO_GRAD, "fsdp2", ["grpo_lora_no_grad"]),
+            ["ddp_peft_reentrant_ready_twice", "zero3_nonreentrant_frozen_checkpointerror"],
+        ),
+    ],
+)
+def test_no_condition_is_of_another_strategy_than_the_runs(log, strategy, left, behind):
+    """Breaks when "if the run has DDP" is printed for a run of ZeRO-1, or runs of other strategies are counted."""
+    answer = diagnosed(log, **({"strategies": frozenset([strategy])} if strategy else {}))
+    assert names(answer) == left + behind
+    assert [several.elsewhere(match) for match in answer.several] == [False] * len(left) + [True] * len(behind)
+    out = printed(answer)
+    assert len(re.findall(r"\[\d+ runs ended so under (?:ddp|zero[13]\*?|fsdp2)\]", out)) == len(left)
+    assert out.count("runs ended so; measured elsewhere, under ") == len(behind)
+    assert several.runs(answer.several[0]) < several.runs(diagnosed(NO_GRAD).several[0])
+
+
+def test_what_distinguishes_a_failure_mentions_every_strategy_in_which_it_was_measured():
+    """Breaks when a failure is said to be measured elsewhere under a strategy in which its conditions were met."""
+    for failure in FAILURES.values():
+        for name, error in failure.recognition.error.items():
+            if error.any_of and not error.raised_on_load and (mentioned_there := mentioned(error.distinguished_by)):
+                assert {strategy for strategy, _ in measured.places(failure, name)} <= mentioned_there, (
+                    failure.name,
+                    name,
+                )
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        ("an adapter under ZeRO-1 or ZeRO-2", {"zero1", "zero2-offload"}),
+        ("DDP and an adapter", {"ddp", "ddp-static-graph"}),
+        ("`torch.autograd.grad` under DeepSpeed", {"zero0", "zero3"}),
+        ("FSDP1, and tied embeddings", {"fsdp1-full"}),
+        ("FSDP, and an adapter", {"fsdp1-full", "fsdp2"}),
+        ("a LoRA of TRL's GRPO in a single process, `DDP(model)`", set()),
+    ],
+)
+def test_the_strategies_that_a_sentence_mentions_are_known(words, some):
+    assert mentioned(words) >= some and bool(mentioned(words)) == bool(some)
 
 
 def test_what_helps_against_all_was_measured_against_each():

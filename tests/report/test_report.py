@@ -322,7 +322,7 @@ def test_a_failure_is_shown_with_its_cause_first_and_patterns_only_if_asked():
     text = shown(report_failure.show, FAILURE, STORY, fates, "with torch 2")
     parts = ["Cause\n  Because of this.\n  And that.\n",
              "What you see\n  It is torn.\n      RuntimeError: torn to pieces\n",
-             "Where it happens today\n", "What helps\n  verified     mend `it` [2 of 2 cells] (example.org)\n",
+             "Happens today\n", "What helps\n  verified     mend `it` [2 of 2 cells] (example.org)\n",
              "Also claimed\n  conditional  pray [1 of 2 cells; trains under ddp] (example.org)\n",
              "Variants\n  broken, sft-broken (only ddp): the failure\n  mended: mend `it`\n",
              "Records\n  since     always\n  until     never\n  measured  with torch 2\n  https://example.org/1\n"

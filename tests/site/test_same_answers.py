@@ -79,6 +79,22 @@ def test_the_entrance_and_the_command_search_for_the_same_words(page):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["DDP", "ZeRO-1", "ZeRO-3", "FSDP2"])
+def test_a_strategy_in_the_text_leaves_the_same_in_the_same_order(page, strategy):
+    """Breaks when the entrance lists a failure of another strategy than the text's, or counts that one's runs."""
+    text = f"RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn under {strategy}"
+    assert named(page, [text])[text] == by_command(text) != []
+
+
+@pytest.mark.slow
+def test_what_was_tried_and_a_label_are_left_out_on_both(page):
+    """Breaks when the entrance takes a remedy that was tried for the run's mode, or `Error` for an error's type."""
+    error = "Error: AssertionError: The parameter 291 has already been reduced"
+    for text in (f"I tried use_reentrant=False. {error}", f"use_reentrant=False. {error}"):
+        assert named(page, [text])[text] == by_command(text)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["element 0 of tensors does not require grad and does not have a grad_fn"])
 def test_words_alone_leave_several(page, text):
     assert alone.typed(text) == "RuntimeError"

@@ -26,7 +26,7 @@ window.FAULTLINE.diagnose = (() => {
   const [ran, asked, modes, beginnings] = [known.ran, known.asked, known.modes, known.beginnings].map(rows);
   const recordings = known.recorded.map(([failure, signature, text, typeAlone]) => [failure, signature, text, regex(typeAlone)]);
   const signs = { ...known.signs };
-  for (const name of ["victim", "watchdog", "raised_in"]) signs[name] = regex(signs[name]);
+  for (const name of ["victim", "watchdog", "raised_in", "tried", "label"]) signs[name] = regex(signs[name]);
 
   const oneLine = (text) => text.split(/\s+/).filter(Boolean).join(" ");
   const numberless = (text) => oneLine(text).replace(/[1-9]\d*/g, "N");
@@ -57,7 +57,7 @@ window.FAULTLINE.diagnose = (() => {
     const [shown, settings] = [all(first(ran, [...event.text.split("\n"), ...lines])), askedFor(lines)];
     return {
       strategies: !shown.length || (settings.length && within(settings, shown)) ? settings : shown,
-      modes: first(modes, lines),
+      modes: first(modes, lines.map((line) => line.replace(signs.tried, ""))),
       context: `${event.text}\n${text}`,
     };
   };
@@ -80,12 +80,14 @@ window.FAULTLINE.diagnose = (() => {
     const places = error.places.filter(fits);
     if (error.places.length && !places.length) return { error };
     const by = support(error, hints.context);
-    if (by === "nothing") return { error, shared: true };
-    if (by === "mechanism") return { error, sure: "likely", mechanism: error.mechanism.text };
-    if (by === "partly") return { error, sure: "likely", only_if: error.any_of.find((each) => each.only_if && holds(each, hints.context)).only_if };
+    const elsewhere = hints.strategies.length && error.mentions.length && !error.mentions.some((name) => hints.strategies.includes(name));
+    if (elsewhere && ["nothing", "error"].includes(by)) return { error, places: error.places.filter((place) => error.mentions.includes(place.split("/")[0])) };
+    if (by === "nothing") return { error, shared: true, places };
+    if (by === "mechanism") return { error, sure: "likely", mechanism: error.mechanism.text, places };
+    if (by === "partly") return { error, sure: "likely", only_if: error.any_of.find((each) => each.only_if && holds(each, hints.context)).only_if, places };
     const onlyReentrant = error.places.length && error.places.every((place) => place.endsWith("/reentrant"));
     const placeKnown = hints.strategies.length && (hints.modes.length ? asked.length : !onlyReentrant);
-    return { error, sure: places.length && placeKnown ? "certain" : "likely" };
+    return { error, sure: places.length && placeKnown ? "certain" : "likely", places };
   };
   const fitting = (text, hints) => {
     const matches = new Map();
@@ -101,7 +103,8 @@ window.FAULTLINE.diagnose = (() => {
     const fits = ({ error }) =>
       Math.max(0, ...error.fits.map(({ present }) => present.filter((each) => each.test(context)).length)) +
       error.terms.filter((each) => each.test(context)).length;
-    const before = (a, b) => elsewhere(a) - elsewhere(b) || fits(b) - fits(a) || b.error.runs - a.error.runs || (a.error.failure < b.error.failure ? -1 : 1);
+    const runs = ({ error, places }) => (places?.length ? places.reduce((sum, at) => sum + error.runs_at[at], 0) : error.runs);
+    const before = (a, b) => elsewhere(a) - elsewhere(b) || fits(b) - fits(a) || runs(b) - runs(a) || (a.error.failure < b.error.failure ? -1 : 1);
     return [...among].sort(before).slice(0, signs.most);
   };
   const possible = (text, excluded, hints) => {
@@ -122,7 +125,8 @@ window.FAULTLINE.diagnose = (() => {
   };
 
   // Type and message of an error in a line; then the errors of a text, or the words of one without its type.
-  const errorWithin = (line) => {
+  const errorWithin = (text) => {
+    const line = text.replace(signs.label, "");
     if (line.includes("Exception ignored in")) return null;
     for (const word of ["Error:", "Exception:", "Error :", "Error('", 'Error("']) {
       const at = line.indexOf(word);
