@@ -3,7 +3,7 @@
 import functools
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -149,8 +149,12 @@ def check(failure: Failure, rules: Iterable[Rule]) -> None:
             for name in map(str, names):
                 if not any(matches(each, (name,)) for each in known[kind]):
                     raise UsageError(f"{place}: {unknown(kind, name, known[kind])}")
-        anywhere = replace(rule, device=())
-        if not any(about(anywhere, cell) for cell in cells):
+        allowed = [
+            (axis, {value for value in map(str, known[axis]) if matches(value, tuple(map(str, names)))})
+            for axis in CONDITIONS
+            if axis != "device" and (names := named[axis])
+        ]
+        if not any(all(str(getattr(cell, axis)) in values for axis, values in allowed) for cell in cells):
             asked = ", ".join(f"{axis} {' or '.join(map(str, named[axis]))}" for axis in CONDITIONS if named[axis])
             raise UsageError(f"{place}: no cell of {failure.name} has all of {asked}")
 

@@ -4,6 +4,7 @@ import builtins
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from faultline.base.text import one_line
 from faultline.catalogue import Claim, Failure
@@ -153,8 +154,8 @@ def helps_all(several: Sequence[Match]) -> list[Fate]:
                 by_swap.setdefault(frozenset(claim.swap.items()), (key, claim))
     fates = []
     for key, claim in by_swap.values():
-        tallies = [_tally(match, claim) for match in several]
-        if all(tally.helped for tally in tallies):
+        tallies = [*takewhile(lambda tally: tally.helped, (_tally(match, claim) for match in several))]
+        if len(tallies) == len(several):
             helped, cells = sum(t.helped for t in tallies), sum(t.cells for t in tallies)
             stated = replace(claim, text=claim.general or claim.text)
             fates.append(Fate(key, stated, "verified" if helped == cells else "conditional", helped, cells, ()))
