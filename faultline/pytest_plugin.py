@@ -72,9 +72,10 @@ def items(collector: pytest.Module | pytest.Class, name: str, obj: Any, marks: S
     from faultline.base.errors import UsageError
     from faultline.check import command, target
 
-    if isinstance(collector, pytest.Class) and "self" in target.needs(obj):
+    fixtures = target.needs(obj)
+    if isinstance(collector, pytest.Class) and "self" in fixtures:
         raise UsageError("it is a method, which needs an instance; put the function at the top level of its module")
-    if fixtures := target.needs(obj):
+    if fixtures:
         raise UsageError(f"it takes no fixtures, and asks for {', '.join(fixtures)}; {CALLED}")
     for mark in marks_of(obj):
         if mark.name in ("parametrize", "usefixtures"):

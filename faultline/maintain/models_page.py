@@ -221,10 +221,11 @@ def _script(each: Summary, difference: Difference) -> str:
 def _since(every: Sequence[Summary]) -> list[str]:
     """How older releases differ: what models did there and don't today, and what they do since."""
     today = {(each.model, each.lora): each for each in every if each.stack == TODAY}
-    stacks = sorted({each.stack for each in every} - {TODAY}, reverse=True)
+    older = [each for each in every if each.stack != TODAY and (each.model, each.lora) in today]
+    stacks = sorted({each.stack for each in older}, reverse=True)
     parts = ["## On older releases"] if stacks else []
     for stack in stacks:
-        both = [(each, today[each.model, each.lora]) for each in every if each.stack == stack]
+        both = [(each, today[each.model, each.lora]) for each in older if each.stack == stack]
         ran = [(there, now) for there, now in both if not there.refused and not now.refused]
         only_there = _lines((there.name, each) for there, now in ran for each in _without(there, now))
         whole = [(there, now) for there, now in ran if _covers(there, now)]

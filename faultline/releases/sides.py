@@ -39,7 +39,8 @@ def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
     """The stack that is compared with, and what to know of it; an interpreter's packages are read, and not run."""
     pins = requests.base()
     here = versions_in(pins)
-    taken = "as installed here" if pins == requests.installed() else "as in Faultline's own pins"
+    nothing_here = pins != requests.installed()
+    taken = "as in Faultline's own pins" if nothing_here else "as installed here"
     if python:
         prefix = versions.of_python(python)
         name = f"the environment of {one_line(python)}"
@@ -48,8 +49,8 @@ def baseline(text: str, python: str) -> tuple[Stack, tuple[str, ...]]:
         side = read(text, here, taken)
     if side.text == text:
         stack = requests.parse(text)
-        filled = bool(stack.base) and pins != requests.installed()
-        return stack, (f"what {one_line(text)} leaves open is taken {taken}",) if filled else ()
+        filled = (f"what {one_line(text)} leaves open is taken {taken}",) if stack.base and nothing_here else ()
+        return stack, side.notes + filled
     stack = replace(requests.changed(side.text, requests.base()), name=side.name)
     absent = ", ".join(f"{package} {here[package]}" for package in side.absent if package in here)
     return stack, side.notes + (
