@@ -11,7 +11,7 @@ from faultline.catalogue import loading
 from faultline.cells import expected
 from faultline.cells import selection as selecting
 from faultline.cells.selection import Selection
-from faultline.runs import devices, runner
+from faultline.runs import devices, gpus, runner
 from faultline.runs.supervisor import RankServer
 
 
@@ -67,7 +67,8 @@ class CellItem(pytest.Item):
     def runtest(self):
         self.user_properties.append(("failure", self.cell.failure))
         server, references = self.config.stash.get(RANKS, None) or start(self.config)
-        entry = runner.run_cell(server, references, self.cell)
+        with gpus.lent(self.cell) as server.gpus:
+            entry = runner.run_cell(server, references, self.cell)
         self.user_properties += [(key, getattr(entry, key)) for key in ("outcome", "signature", "verdict")]
         if entry.verdict != "expected":
             raise NotAsExpected(entry)

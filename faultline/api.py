@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from faultline.base import machine
 from faultline.base.errors import NotInstalled, Refused, UsageError
 from faultline.ranks import start
 
@@ -64,7 +65,7 @@ def check(
     cells = selection(strategies, checkpointing, precision, world, device)
     named = target.written(build) if callable(build) else os.fspath(build)
     folders = target.search_path()
-    cores = workers or os.cpu_count() or 2
+    cores = workers or machine.cores()
     try:
         return command.answer(command.Request(named, cells, lora, stack or TODAY, python or "", cores, path=folders))
     except NotInstalled as error:

@@ -1,4 +1,4 @@
-"""Words, paths and small helpers that everybody uses; standard library alone, but for the console.
+"""Words, paths and small helpers that everybody uses; standard library alone, but for the console and memory.
 
-For others: `console`, `errors`, `markdown`, `near`, `packages`, `paths`, `text`, `traces`, `version`.
+For others: `console`, `errors`, `machine`, `markdown`, `near`, `packages`, `paths`, `text`, `traces`, `version`.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from faultline.base import machine
 from faultline.base.errors import UsageError
 from faultline.cli import completion
 from faultline.cli.completion import one, several
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 HYPHEN = "\0"  # stands for a lone hyphen, which cyclopts takes for an option
-CORES = os.cpu_count() or 2
+CORES = machine.cores()
 
 
 def files(_: object, tokens: Sequence[Any]) -> list[str]:

@@ -1,7 +1,6 @@
 """What cells cost, as ratios measured side by side in one run; writes the table of bench/README.md."""
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import psutil
 from rich.console import Console
 
 from faultline import strategies
+from faultline.base import machine
 from faultline.base.errors import EXIT_AS_EXPECTED
 from faultline.base.markdown import headed, put, row
 from faultline.base.packages import versions
@@ -33,7 +33,7 @@ from faultline.runs.supervisor import RankServer
 README = ROOT / "bench" / "README.md"
 STRATEGIES = strategies.listed_as("ONE_RANK")
 REPEATS = 20
-CORES = os.cpu_count() or 2
+CORES = machine.cores()
 
 Row = tuple[str, str, str]
 """What is measured, its value, and the target."""
@@ -52,7 +52,7 @@ def bench() -> int:
         rows += per_cell(ranks, references)
         rows.append(memory(ranks, references))
     rows += linear()
-    cores = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
+    cores = f"{CORES} cores, {psutil.virtual_memory().total >> 30} GB, Python {sys.version.split()[0]}"
     stack = ", ".join(f"{name} {version}" for name, version in versions().items())
     table = headed(("measured", "value", "target"), [row(*each) for each in rows])
     text = "\n".join([f"{cores}; {stack}.", "", *table])

@@ -1,7 +1,6 @@
 """is-safe for bumps: past ones whose answer is known, which say if it can be trusted, and a change of our own pins."""
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from faultline.base import machine
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError, unknown
 from faultline.base.markdown import put
 from faultline.base.packages import NEEDED, pinned
@@ -151,7 +151,7 @@ def change(old: Path, new: Path = ROOT / "requirements.txt") -> int:
     base, candidate = differing(old, new)
     if candidate:
         print(f"{base} -> {candidate}", flush=True)
-        return is_safe.run(is_safe.Request(candidate, Selection(), base, workers=os.cpu_count() or 2))
+        return is_safe.run(is_safe.Request(candidate, Selection(), base, workers=machine.cores()))
     line = "Nothing to compare: no pin of the stack changes"
     print(line)
     # No run that could go on, but what automation looks for: an earlier summary of this change is out of date.

@@ -1,20 +1,20 @@
 """The machine: its versions, devices and settings, and the environments and results that runs left on it."""
 
 import json
-import os
 import platform
 import shutil
-import subprocess
 from importlib import metadata
 
 from rich.console import Console
 
-from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base import machine
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import versions
 from faultline.base.paths import RESULTS
 from faultline.base.text import count
 from faultline.ranks import preload
 from faultline.report import listing
+from faultline.runs import gpus
 from faultline.stacks import environments
 
 
@@ -23,7 +23,7 @@ def env(as_json: bool) -> int:
     facts = {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": os.cpu_count(),
+        "cores": machine.cores(),
         "stack": versions(),
         "suite": {name: metadata.version(name) for name in ("pytest", "rich", "psutil")},
         "compiler": shutil.which("g++") or "none (none is needed)",
@@ -39,10 +39,10 @@ def env(as_json: bool) -> int:
 
 def _gpus() -> list[str]:
     try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        here = gpus.here()
+    except UsageError:
         return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    return [f"{gpu.name} ({gpu.uuid}, {gpu.memory >> 30} GB, driver {here.driver})" for gpu in here.gpus]
 
 
 def clean_stacks() -> int:

@@ -64,6 +64,7 @@ class Job:
     - `target`: trained in place of the catalogue's failure
     - `inject`: names a change to what is run (see `injection`)
     - `executed`: report which functions run, which makes it slower
+    - `gpus`: the UUIDs of those that it has for itself, and may see; none for the CPU
     - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
     - `port`, `listening`, `at_fork`: from the server, the socket at which ranks meet and what it says of itself
     """
@@ -80,6 +81,7 @@ class Job:
     target: Target | None = None
     inject: str = ""
     executed: bool = False
+    gpus: Sequence[str] = ()
     times: int = 1
     port: int = 0
     listening: int = 0

@@ -96,6 +96,10 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
         device, share = torch.device("cuda", rank % count), -(-world // count)
         torch.cuda.set_device(device)
     report.evidence |= {"backend": "none", "world_size": 1, "device": str(device), "ranks_per_device": share}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        uuid = f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else ""  # which torch before 2.5 doesn't have
+        report.evidence |= {"gpu": properties.name, "gpu_uuid": uuid, "gpus_lent": list(job.gpus)}
     if distributed:
         _meet(rank, world, device, "nccl" if device.type == "cuda" and share == 1 else "gloo", job)
         report.evidence |= {

@@ -178,6 +178,8 @@ def become_rank(job: Job, rank: int, pipe: int) -> None:
     destructor or reset a connection that a slower peer still reads.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if job.gpus:  # CUDA reads it when it is first used, which is never before the fork
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(job.gpus)
     log = os.open(f"{job.folder}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -21,7 +21,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.ranks import preload
-from faultline.runs import results, supervisor
+from faultline.runs import gpus, results, supervisor
 from faultline.runs.results import Result
 from faultline.stacks.environments import Environment
 
@@ -129,8 +129,8 @@ def of(environment: Environment, device: str, again: int = 0) -> Cache:
         return Cache("")  # a folder changes, and its version stays
     inherited = supervisor.inherited(environment.python) | preload.environment(device)
     variables = [f"{name}={value}" for name, value in sorted(inherited.items()) if name.startswith(VARIABLES)]
-    gpus = _gpus() if device == "cuda" else ""
-    return Cache(digest(kind, environment.lock, files, device, gpus, "\n".join(variables)), again)
+    kinds = _gpus() if device == "cuda" else ""
+    return Cache(digest(kind, environment.lock, files, device, kinds, "\n".join(variables)), again)
 
 
 def lasts(entry: Result) -> bool:
@@ -238,7 +238,5 @@ def _looked_at(python: str) -> tuple[str, str, bool]:
 
 @functools.cache
 def _gpus() -> str:
-    try:
-        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return ""
+    """The kinds of GPUs here, and their driver."""
+    return gpus.here().kind

@@ -15,6 +15,7 @@ from faultline.runs.cache import Cache
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell
 from faultline.runs.storage import RunFolder
+from faultline.runs.workers import bounded
 
 
 def measure(
@@ -33,6 +34,9 @@ def measure(
     `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts; `keep` and `seen` are given each
     result as well.
     """
+    workers, fewer = bounded(cells, workers)
+    if fewer:
+        print(fewer, file=sys.stderr)
     writer = storage.Writer(folder)
     folder.describe(finished=False)
     try:

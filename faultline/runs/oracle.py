@@ -184,6 +184,9 @@ def _doubts(cell: Cell, shown: Evidence) -> list[str]:
         doubts.append(f"the rank server had {server['threads']} threads when it forked")
     if server.get("cuda_initialised"):
         doubts.append("CUDA was initialised before the fork")
+    gpu, lent = shown.get("gpu_uuid", ""), shown.get("gpus_lent", ())
+    if gpu and lent and gpu not in lent:
+        doubts.append(f"it ran on {gpu}, and its GPUs are {' and '.join(lent)}")
     return doubts
 
 

@@ -21,7 +21,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
 from faultline.ranks.job import Job, Target
 from faultline.ranks.report import ErrorReport, Facts, Report
-from faultline.runs import life, oracle, results
+from faultline.runs import gpus, life, oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
 
@@ -216,7 +216,8 @@ def _work(
     """A worker: run waiting cells one after the other, until its server is killed."""
     try:
         for cell in waiting:
-            finished.put(run(server, references, cell))
+            with gpus.lent(cell, lambda: server.killed) as server.gpus:
+                finished.put(run(server, references, cell))
             if server.killed:
                 break
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread

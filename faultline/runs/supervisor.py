@@ -150,6 +150,7 @@ class RankServer:
         self._starting = threading.Lock()
         self._buffer = b""
         self.killed = False
+        self.gpus: tuple[str, ...] = ()  # that the next cell has for itself
         self.versions: Mapping[str, str] = {}  # of its stack, once it is ready
         self._of_ranks = {"TMPDIR": str(self.folder), start.IN_RANKS: "1"}
 
@@ -191,7 +192,7 @@ class RankServer:
         self.start()
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
         try:
-            return self._watch(replace(job, folder=str(folder)), folder)
+            return self._watch(replace(job, folder=str(folder), gpus=self.gpus), folder)
         except BaseException:
             self._stop()  # a cell that was not ended in order takes its server with it
             raise

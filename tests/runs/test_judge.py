@@ -43,6 +43,7 @@ WRONG = {
     "world size": {"world_size": 1},
     "threads": {"at_fork": {"threads": 2, "cuda_initialised": False}},
     "cuda": {"at_fork": {"threads": 1, "cuda_initialised": True}},
+    "gpu": {"device": "cuda:0", "gpu_uuid": "GPU-b", "gpus_lent": ["GPU-a", "GPU-c"]},
 }
 MODES = {"set": {"checkpointing_set": "off"}, "seen": {"checkpointing_seen": "non-reentrant"}}
 

@@ -1,0 +1,43 @@
+"""What a machine gives this process: processors and memory, less where a container or a batch system says so."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Group:
+    """The files of a version of Linux's control groups: the limit, what is taken, and what of that are files' pages."""
+
+    limit: str
+    used: str
+    pages: str  # in memory.stat: pages of files that nobody needs, which are given back at once
+
+
+GROUPS = Path("/sys/fs/cgroup")
+VERSIONS = (
+    Group("memory.max", "memory.current", "inactive_file"),
+    Group("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def cores() -> int:
+    """The processors that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory(groups: Path = GROUPS) -> int:
+    """Bytes of memory that can be had without swapping."""
+    import psutil
+
+    free = psutil.virtual_memory().available
+    for version in VERSIONS:
+        try:
+            limit, used = int((groups / version.limit).read_text()), int((groups / version.used).read_text())
+            stat = (groups / version.used).with_name("memory.stat").read_text()
+        except (OSError, ValueError):  # there is no such group, or no limit in it
+            continue
+        pages = re.search(rf"^{version.pages} (\d+)$", stat, re.MULTILINE)
+        free = min(free, max(0, limit - used + (int(pages[1]) if pages else 0)))
+    return free

@@ -1,0 +1,166 @@
+"""The GPUs of this machine, and sets of them that are lent to cells, each to one cell at a time."""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from faultline.base.errors import ServerDied, UsageError
+from faultline.cells.cell import Cell
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+Held = TypeVar("Held")
+LOOK = 0.05  # seconds between two looks for GPUs that are free
+NVLINK = 0  # how far two GPUs are apart; else it is NVML's level of what connects them, and 1 more
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: its UUID, which names it in CUDA_VISIBLE_DEVICES, its model, and its memory in bytes."""
+
+    uuid: str
+    name: str
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """GPUs in the order of their PCI addresses; `distances` has how far each pair of UUIDs is apart."""
+
+    gpus: Sequence[Gpu] = ()
+    driver: str = ""
+    distances: Mapping[frozenset[str], int] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Models and driver: what results may hang on."""
+        return f"{', '.join(sorted({gpu.name for gpu in self.gpus}))}; driver {self.driver}"
+
+    def nearest(self, among: Sequence[str], count: int) -> tuple[str, ...]:
+        """The `count` of these UUIDs that are least far apart, in sum over all pairs."""
+
+        def apart(chosen: Sequence[str]) -> int:
+            return sum(self.distances.get(frozenset(pair), 0) for pair in itertools.combinations(chosen, 2))
+
+        return min(itertools.combinations(among, count), key=apart)
+
+
+@cache
+def here() -> Gpus:
+    """This machine's GPUs, or those that CUDA_VISIBLE_DEVICES names; raises UsageError where NVML isn't there."""
+    import pynvml
+
+    return read(pynvml, os.environ.get(VARIABLE))
+
+
+def read(nvml: ModuleType, visible: str | None = None) -> Gpus:
+    """What NVML says of GPUs: of all, or of those that CUDA_VISIBLE_DEVICES names, by numbers or UUIDs.
+
+    Numbers follow the PCI addresses, as with CUDA_DEVICE_ORDER=PCI_BUS_ID. Raises UsageError where
+    NVML can't be asked, or a name is no GPU's.
+    """
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise UsageError(f"NVIDIA's management library (NVML) can't be asked for GPUs: {error}") from None
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        every = {nvml.nvmlDeviceGetUUID(handle): handle for handle in handles}
+        asked = [*every] if visible is None else [_named(name, [*every]) for name in visible.split(",") if name]
+        gpus = [
+            Gpu(uuid, nvml.nvmlDeviceGetName(every[uuid]), nvml.nvmlDeviceGetMemoryInfo(every[uuid]).total)
+            for uuid in asked
+        ]
+        pairs = itertools.combinations(asked, 2)
+        apart = {frozenset(pair): _distance(nvml, *(every[uuid] for uuid in pair)) for pair in pairs}
+        return Gpus(gpus, nvml.nvmlSystemGetDriverVersion(), apart)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _named(name: str, uuids: Sequence[str]) -> str:
+    """The GPU that an entry of CUDA_VISIBLE_DEVICES names: a number, or the beginning of a UUID."""
+    name = name.strip()
+    fitting = [uuids[int(name)]] if name.isdecimal() and int(name) < len(uuids) else []
+    fitting += [uuid for uuid in uuids if not name.isdecimal() and uuid.startswith(name)]
+    if len(fitting) != 1:
+        raise UsageError(f"{VARIABLE} names {name!r}, which is none of the {len(uuids)} GPUs here")
+    return fitting[0]
+
+
+def _distance(nvml: ModuleType, one: object, other: object) -> int:
+    """How far two GPUs are apart; as far as can be where NVML doesn't know, as in some virtual machines."""
+    with contextlib.suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK:
+            return NVLINK
+    with contextlib.suppress(nvml.NVMLError):
+        return 1 + int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
+    return 1 + int(nvml.NVML_TOPOLOGY_SYSTEM)
+
+
+def needed(cell: Cell) -> int:
+    """How many GPUs a cell wants: one for each rank, also of the half of a life that saves."""
+    return max(cell.world_size, cell.saved_by) if cell.device == "cuda" else 0
+
+
+@contextlib.contextmanager
+def lent(cell: Cell, ended: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, ...]]:
+    """The GPUs that a cell has for itself as long as this lasts: none for the CPU, all where it wants more.
+
+    Whoever waits longest gets them first, so a cell that wants four isn't passed for ever by those that want
+    two. This holds among all processes of a user. Raises ServerDied where `ended` says that nobody wants them any more.
+    """
+    if cell.device != "cuda":
+        yield ()
+        return
+    gpus = here()
+    folder = platformdirs.user_cache_path("faultline") / "gpus"
+    folder.mkdir(parents=True, exist_ok=True)
+    first = _until(lambda: _lock(folder / "first"), ended)
+    try:
+        held = _until(lambda: _nearest_free(gpus, needed(cell), folder), ended)
+    finally:
+        first.release()
+    try:
+        yield tuple(held)
+    finally:
+        for lock in held.values():
+            lock.release()
+
+
+def _until(look: Callable[[], Held | None], ended: Callable[[], bool]) -> Held:
+    """What a look gives, once it gives something."""
+    while not (seen := look()):
+        if ended():
+            raise ServerDied("the run ended before a GPU was free")
+        time.sleep(LOOK)
+    return seen
+
+
+def _nearest_free(gpus: Gpus, wanted: int, folder: Path) -> dict[str, FileLock] | None:
+    """The locks of as many GPUs that nobody has, least far apart; None if too few are free. One may ask at a time."""
+    free = {gpu.uuid: lock for gpu in gpus.gpus if (lock := _lock(folder / gpu.uuid))}
+    count = min(wanted, len(gpus.gpus))
+    chosen = gpus.nearest([*free], count) if len(free) >= count else ()
+    for uuid in free.keys() - {*chosen}:
+        free.pop(uuid).release()
+    return {uuid: free[uuid] for uuid in chosen} or None
+
+
+def _lock(file: Path) -> FileLock | None:
+    """The lock of a file, if nobody has it: the system gives it back when its process ends, however that ends."""
+    lock = FileLock(file, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return None
+    return lock

@@ -1,0 +1,36 @@
+"""How many cells run at a time: as many as were asked for, and as memory and GPUs allow."""
+
+from collections.abc import Sequence
+
+from faultline.base import machine
+from faultline.base.text import count
+from faultline.cells.cell import Cell
+from faultline.runs import gpus
+from faultline.runs.gpus import Gpus
+
+# What a worker may take of the machine's memory, in bytes: a rank server and its ranks. `make bench` measures 0.5 GB
+# for two ranks on the CPU; trainers and four ranks take more. With CUDA, each rank has its libraries and a context.
+TAKES = {"cpu": 3 << 29, "cuda": 6 << 30}
+
+
+def bounded(cells: Sequence[Cell], asked: int) -> tuple[int, str]:
+    """How many workers run cells, and why that is fewer than asked for; at least one."""
+    device = cells[0].device
+    wanted = max(1, min(asked, len(cells)))
+    free, takes = machine.memory(), TAKES[device]
+    fewer = [
+        (max(1, free // takes), f"each may take {takes / 2**30:.1f} GB of memory, and {free / 2**30:.1f} GB are free")
+    ]
+    if device == "cuda":
+        here = gpus.here()
+        sets, size = sized(cells, here)
+        fewer.append((sets, f"each has {count(size, 'GPU')} for itself, and there are {len(here.gpus)}"))
+    least, why = min(fewer)
+    return (least, f"{count(least, 'worker')}, not {wanted}: {why}") if least < wanted else (wanted, "")
+
+
+def sized(cells: Sequence[Cell], here: Gpus) -> tuple[int, int]:
+    """How many sets of GPUs there are, and how many GPUs are in one: as many as most cells want."""
+    wants = sorted(min(gpus.needed(cell), len(here.gpus)) for cell in cells)
+    size = max(1, wants[len(wants) // 2])
+    return max(1, len(here.gpus) // size), size

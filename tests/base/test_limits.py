@@ -1,0 +1,44 @@
+"""What a machine gives: the memory of a container is not that of its host."""
+
+import os
+
+import psutil
+import pytest
+
+from faultline.base import machine
+
+FREE = psutil.virtual_memory().total // 2
+
+
+@pytest.fixture
+def half_free(monkeypatch):
+    memory = psutil.virtual_memory()._replace(available=FREE)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+
+
+@pytest.mark.parametrize(
+    ("files", "pages"),
+    [
+        (("memory.max", "memory.current", "memory.stat"), "inactive_file"),
+        (
+            ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+            "total_inactive_file",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("4000", 4000 - 3000 + 500), ("2000", 0), ("max", FREE), (str(1 << 62), FREE)],
+)
+def test_a_container_has_what_its_limit_leaves(half_free, tmp_path, files, pages, limit, expected):
+    """Breaks when more workers start than a container has memory for, or fewer for pages that Linux gives back."""
+    (tmp_path / "memory").mkdir()
+    for name, text in zip(files, (limit, "3000", f"anon 7\n{pages} 500\nfile 9\n"), strict=True):
+        (tmp_path / name).write_text(f"{text}\n")
+    assert machine.memory(tmp_path) == expected
+
+
+def test_a_process_has_the_processors_that_it_may_run_on(monkeypatch):
+    """Breaks when a batch system's job of two processors starts a worker for each of the node's hundred."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    assert machine.cores() == 2

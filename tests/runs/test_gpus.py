@@ -1,0 +1,208 @@
+"""GPUs lent to cells: each to one cell at a time, near to each other, and to who waits longest first."""
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import platformdirs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base import machine
+from faultline.base.errors import ServerDied, UsageError
+from faultline.base.paths import ROOT
+from faultline.cells.cell import Cell
+from faultline.ranks.job import Job
+from faultline.runs import gpus, runner, workers
+from faultline.runs.gpus import Gpus
+from tests.support import entries, light
+from tests.support.nvml import Nvml
+
+CELL = Cell("grpo_lora_no_grad", "broken", "ddp", device="cuda")
+FOUR = replace(CELL, world_size=4)
+
+
+@pytest.fixture
+def cards(monkeypatch, tmp_path):
+    """A machine with as many GPUs as the test says; their locks are its own."""
+
+    def has(count, **more):
+        seen = gpus.read(Nvml(count, **more))
+        monkeypatch.setattr(gpus, "here", lambda: seen)
+        return [gpu.uuid for gpu in seen.gpus]
+
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path)
+    return has
+
+
+def test_what_nvml_says_is_read_and_nvml_is_closed():
+    """Breaks when a GPU is left out, NVLink counts no more than a host bridge, or NVML stays open in the supervisor."""
+    nvml = Nvml(3, linked=[(0, 2)])
+    seen = gpus.read(nvml)
+    assert [gpu.uuid for gpu in seen.gpus] == ["GPU-0000", "GPU-0001", "GPU-0002"] and seen.driver == "580.65.06"
+    assert seen.nearest(["GPU-0000", "GPU-0001", "GPU-0002"], 2) == ("GPU-0000", "GPU-0002")
+    assert nvml.open == 0
+
+
+def test_without_nvlink_the_topology_decides():
+    """Breaks when a machine whose GPUs have no NVLink, where NVML refuses the question, lends any two of them."""
+    seen = gpus.read(Nvml(4))
+    uuids = [gpu.uuid for gpu in seen.gpus]
+    assert seen.nearest([uuids[0], uuids[2], uuids[3]], 2) == (uuids[2], uuids[3])
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("0,2", ["GPU-0000", "GPU-0002"]),
+        ("GPU-0001", ["GPU-0001"]),
+        (" 1 , GPU-0000", ["GPU-0001", "GPU-0000"]),
+        ("", []),
+    ],
+)
+def test_only_what_somebody_made_visible_is_used(visible, expected):
+    """Breaks when a run takes the GPUs that a batch system gave to another job."""
+    assert [gpu.uuid for gpu in gpus.read(Nvml(3), visible).gpus] == expected
+
+
+@pytest.mark.parametrize("visible", ["3", "GPU-ffff", "GPU-000", "two", "-1"])
+def test_a_name_of_no_gpu_is_refused(visible):
+    """Breaks when a wrong or ambiguous name gives a run no GPU, or any."""
+    with pytest.raises(UsageError, match="none of the 3 GPUs here"):
+        gpus.read(Nvml(3), visible)
+
+
+def test_a_machine_without_nvml_is_refused_in_a_line():
+    """Breaks when a machine without a driver ends in a traceback."""
+    with pytest.raises(UsageError, match="NVML Shared Library Not Found"):
+        gpus.read(Nvml(0, fails="NVML Shared Library Not Found"))
+
+
+@given(st.integers(1, 8), st.sets(st.integers(0, 7), min_size=1), st.data())
+def test_a_set_has_the_asked_size_and_only_free_gpus(count, free, data):
+    """Breaks when a GPU is lent twice within one set, or one that isn't free."""
+    among = [f"GPU-{number:04x}" for number in sorted(free)]
+    wanted = min(count, len(among))
+    distances = {frozenset(pair): data.draw(st.integers(0, 51)) for pair in itertools.combinations(among, 2)}
+    chosen = Gpus(distances=distances).nearest(among, wanted)
+    assert len({*chosen}) == wanted and {*chosen} <= {*among}
+
+
+def test_a_cell_for_the_cpu_has_no_gpu():
+    """Breaks when CPU cells wait for GPUs, or look for them."""
+    with gpus.lent(replace(CELL, device="cpu")) as lent:
+        assert lent == ()
+
+
+def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
+    """Breaks when cells beside each other share GPUs: the ranks themselves say which they see, and when."""
+    every = cards(4)
+    cells = [CELL, CELL, FOUR, CELL, FOUR, CELL, CELL]
+    cells = [replace(cell, variant=f"v{number}") for number, cell in enumerate(cells)]
+    seen, lock = [], threading.Lock()
+
+    def run(server, references, cell):
+        began = time.monotonic()
+        ended = server.run(Job(cell.id, cell.world_size, inject="environment"))
+        visible = {rank.report.evidence["found"]["CUDA_VISIBLE_DEVICES"] for rank in ended.ranks}
+        with lock:
+            seen.append((began, time.monotonic(), cell, visible))
+        return entries.entry(cell)
+
+    runner.run_all(cells, 3, lambda entry: None, light.command(tmp_path), run)
+    assert len(seen) == len(cells)
+    sets = [(began, end, cell, {*next(iter(visible)).split(",")}) for began, end, cell, visible in seen]
+    assert all(len(visible) == 1 for *_, visible in seen), "ranks of one cell see different GPUs"
+    assert all(len(has) == cell.world_size and has <= {*every} for _, _, cell, has in sets)
+    for (one, end, _, has), (other, other_end, _, others) in itertools.combinations(sets, 2):
+        assert end < other or other_end < one or not has & others
+
+
+def test_who_wants_four_is_not_passed_by_those_who_want_two(cards):
+    """Breaks when a cell of four ranks starves beside cells of two."""
+    cards(4)
+    order, started = [], threading.Event()
+
+    def take(cell):
+        started.set()
+        with gpus.lent(cell):
+            order.append(cell.world_size)
+
+    with gpus.lent(CELL):
+        large = threading.Thread(target=take, args=(FOUR,))
+        large.start()
+        assert started.wait(10)
+        time.sleep(4 * gpus.LOOK)  # it has to be the first to wait; if it isn't, the test can't fail by mistake
+        small = threading.Thread(target=take, args=(CELL,))
+        small.start()
+        time.sleep(4 * gpus.LOOK)
+        assert order == []
+    large.join(10)
+    small.join(10)
+    assert order == [4, 2]
+
+
+def test_a_cell_that_wants_more_than_there_are_has_all(cards):
+    """Breaks when ranks that could share a GPU wait for ever for a second one."""
+    every = cards(1)
+    with gpus.lent(FOUR) as lent:
+        assert [*lent] == every
+
+
+def test_another_process_waits_and_one_that_was_killed_holds_nothing(cards, tmp_path):
+    """Breaks when two runs on one machine share GPUs, or a killed run keeps them."""
+    cards(2)
+    program = (
+        "import json, sys, time, platformdirs; from pathlib import Path\n"
+        "platformdirs.user_cache_path = lambda name: Path(sys.argv[1])\n"
+        "from faultline.cells.cell import Cell; from faultline.runs import gpus; from tests.support.nvml import Nvml\n"
+        "seen = gpus.read(Nvml(2)); gpus.here = lambda: seen\n"
+        "with gpus.lent(Cell('f', 'v', 'ddp', device='cuda')) as lent:\n"
+        "    print(json.dumps(lent), flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
+        assert len(json.loads(other.stdout.readline())) == 2
+        looks = iter(range(3))
+        with pytest.raises(ServerDied), gpus.lent(CELL, lambda: next(looks, None) is None):
+            pass
+        other.kill()
+    with gpus.lent(CELL) as lent:
+        assert len(lent) == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "cells", "asked", "expected"),
+    [
+        (8, [CELL] * 9, 16, 4),
+        (8, [CELL] * 9, 3, 3),
+        (8, [CELL] * 2, 16, 2),
+        (8, [FOUR] * 9, 16, 2),
+        (8, [CELL, CELL, FOUR], 16, 3),
+        (3, [CELL] * 9, 16, 1),
+        (1, [CELL] * 9, 16, 1),
+    ],
+)
+def test_as_many_workers_as_sets_of_gpus_fit(cards, monkeypatch, count, cells, asked, expected):
+    """Breaks when GPUs stay idle, or more servers start than can have GPUs at a time."""
+    cards(count)
+    monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
+    number, why = workers.bounded(cells, asked)
+    assert number == expected and bool(why) == (expected < min(asked, len(cells)))
+
+
+def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
+    """Breaks when a machine with many cores and little memory ends in the kernel's killing ranks."""
+    monkeypatch.setattr(machine, "memory", lambda: 4 << 30)
+    cells = [replace(CELL, device="cpu")] * 99
+    assert workers.bounded(cells, 64) == (
+        2,
+        "2 workers, not 64: each may take 1.5 GB of memory, and 4.0 GB are free",
+    )
+    monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
+    assert workers.bounded(cells, 64)[0] == 1, "one worker is always tried"
