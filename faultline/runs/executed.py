@@ -11,7 +11,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.expected import Expectation
 from faultline.ranks.job import Job
-from faultline.runs import cache, oracle, results, runner
+from faultline.runs import cache, engines, oracle, results, runner
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
@@ -84,7 +84,7 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
             store.write(cell, text, WHAT)
         return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
 
-    runner.run_all(cells, workers, lambda entry: None, environment.python, run)
+    engines.run_all(cells, workers, lambda entry: None, environment.python, run)
     return ran
 
 

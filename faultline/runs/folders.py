@@ -10,7 +10,7 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.text import count
 from faultline.cells.cell import Cell
-from faultline.runs import cache, progress, results, runner, storage
+from faultline.runs import cache, engines, progress, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell
@@ -50,7 +50,7 @@ def measure(
                 if seen:
                     seen(entry)
 
-            runner.run_all(cells, workers, done, python, run)
+            engines.run_all(cells, workers, done, python, run)
     except (OSError, KeyboardInterrupt) as error:
         ran = len(known) + writer.written
         notes = [

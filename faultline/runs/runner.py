@@ -1,13 +1,9 @@
-"""A run: cells go to rank servers, judgements come back, and every result is on disk at once."""
+"""How one cell is run on a rank server, beside a reference that is made once."""
 
-import contextlib
 import os
-import queue
-import signal
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,11 +17,10 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import rules
 from faultline.ranks.job import Job, Target
 from faultline.ranks.report import ErrorReport, Facts, Report
-from faultline.runs import gpus, life, oracle, results
+from faultline.runs import life, oracle, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.supervisor import Ended, RankServer
 
-LOOK = 0.5  # seconds after which a wait for results begins again
 TRIES = 3  # for a reference whose rank dies
 
 
@@ -39,10 +34,11 @@ class Reference:
 
 
 class References:
-    """Reference runs in one folder, each made once, whichever worker needs it first."""
+    """Reference runs in one folder, each made once, whichever worker needs it first; `made` is called with its cell."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, made: Callable[[Cell], None] = lambda cell: None) -> None:
         self.folder = folder
+        self._when_made = made
         self._made: dict[str, Reference] = {}
         self._locks: dict[str, threading.Lock] = {}
 
@@ -60,6 +56,7 @@ class References:
                 if reference.problem and reference.problem.kind == DIED:
                     return reference
                 self._made[name] = reference
+                self._when_made(cell)
             return self._made[name]
 
 
@@ -89,7 +86,6 @@ def _how(ended: Ended) -> str:
 
 
 RunCell = Callable[[RankServer, References, Cell], results.Result]
-Finished = queue.SimpleQueue[results.Result | BaseException]
 
 
 def run_cell(server: RankServer, references: References, cell: Cell, inject: str = "") -> results.Result:
@@ -145,94 +141,3 @@ def without_reference(problem: ErrorReport) -> Judgement:
     if problem.fault:
         return Judgement(Outcome.INVALID, Signature.OWN_FAULT, fault_of_own(problem.fault, error))
     return Judgement(Outcome.INVALID, Signature.NO_REFERENCE, f"{error} (in one process: there is no reference)")
-
-
-def run_all(
-    cells: Sequence[Cell],
-    workers: int,
-    done: Callable[[results.Result], None],
-    python: str = sys.executable,
-    run: RunCell | None = None,
-) -> None:
-    """Run cells on `workers` rank servers, with `run_cell` or what takes its place.
-
-    `done` is called with each result, one at a time.
-
-    Returns when all are done. An exception in a worker or in `done`, and
-    KeyboardInterrupt, end all servers before they go on; `done` still gets what
-    was finished by then. Called in another thread than the main one, it can't be interrupted.
-    """
-    if not cells:
-        return
-    finished: Finished = queue.SimpleQueue()
-    with _interrupts_given_to(finished.put):
-        try:
-            with _workers(cells, max(1, min(workers, len(cells))), finished, python, run or run_cell):
-                for _ in cells:
-                    item = _next(finished)
-                    if isinstance(item, BaseException):
-                        raise item
-                    done(item)
-        finally:
-            while not finished.empty():
-                item = finished.get()
-                if isinstance(item, results.Result):
-                    done(item)
-
-
-@contextlib.contextmanager
-def _workers(cells: Sequence[Cell], count: int, finished: Finished, python: str, run: RunCell) -> Iterator[None]:
-    """Threads that run cells, each on a rank server of its own; an exception ends all servers, and so their cells."""
-    servers = [RankServer(python, device=cells[0].device) for _ in range(count)]
-    # In a server's own folder: if this process is killed, the server removes it.
-    references = References(servers[0].folder)
-    waiting = iter(cells)  # which threads may share
-    threads = [threading.Thread(target=_work, args=(each, references, waiting, finished, run)) for each in servers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    except BaseException:
-        for server in servers:
-            server.kill()
-        raise
-    finally:
-        for thread in threads:
-            thread.join()
-        for server in servers:
-            server.close()
-
-
-def _next(finished: Finished) -> results.Result | BaseException:
-    """The next item. A signal that comes as the wait begins doesn't end it, and is only seen between two waits."""
-    while True:
-        with contextlib.suppress(queue.Empty):
-            return finished.get(timeout=LOOK)
-
-
-def _work(
-    server: RankServer, references: References, waiting: Iterator[Cell], finished: Finished, run: RunCell
-) -> None:
-    """A worker: run waiting cells one after the other, until its server is killed."""
-    try:
-        for cell in waiting:
-            with gpus.lent(cell, lambda: server.killed) as server.gpus:
-                finished.put(run(server, references, cell))
-            if server.killed:
-                break
-    except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-        finished.put(error)
-
-
-@contextlib.contextmanager
-def _interrupts_given_to(put: Callable[[BaseException], None]) -> Iterator[None]:
-    """Have Ctrl-C wait its turn in a queue: so it comes after what was finished before it, and can't stop the end."""
-    in_main = threading.current_thread() is threading.main_thread()
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not in_main:
-        yield  # somebody wants it ignored, or sees to it; another thread is never interrupted
-        return
-    signal.signal(signal.SIGINT, lambda *_: put(KeyboardInterrupt()))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

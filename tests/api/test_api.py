@@ -117,7 +117,7 @@ def measured(tmp_path, monkeypatch):
         for cell in cells:
             done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
 
-    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_all", run_all)
 
 
 def test_a_check_prints_as_the_command_does(asked, measured):

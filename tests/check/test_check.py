@@ -596,7 +596,7 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monk
         for cell in cells:
             done(entry(cell=cell.id))
 
-    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_all", run_all)
     code, answer, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
     assert [*used] == ["/made/for/trl==1.12.0"]
@@ -611,7 +611,7 @@ def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):
     def run_all(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_all", run_all)
     code, _, [*_, line] = asked("check", f"{tmp_path}/train.py:build")
     assert code == 2 and "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100
 
@@ -632,7 +632,7 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(asked, tmp_path,
             ran.append(cell)
             done(entry(cell=cell.id))
 
-    monkeypatch.setattr(folders.runner, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_all", run_all)
     words = ("check", f"{file}:build", "--strategy", "ddp")
     code, _, errors = asked(*words)
     assert code == 130 and errors[-1].endswith("the same command with --resume goes on")

@@ -20,7 +20,7 @@ from faultline.cells import expected, selection
 from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.matrix import command
-from faultline.runs import devices, results, runner, storage
+from faultline.runs import devices, engines, results, storage
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunFolder
 from faultline.runs.supervisor import Ended
@@ -44,7 +44,7 @@ def results_elsewhere(tmp_path, monkeypatch):
     def run_all(*_):
         raise AssertionError("cells were run although the question was a mistake")
 
-    monkeypatch.setattr(runner, "run_all", run_all)
+    monkeypatch.setattr(engines, "run_all", run_all)
     return root
 
 
@@ -181,7 +181,7 @@ def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, ask
         raise error
 
     vars(error).pop("__notes__", None)
-    monkeypatch.setattr(runner, "run_all", run_all)
+    monkeypatch.setattr(engines, "run_all", run_all)
     code, _, errors = asked("run", "--cell", f"{DDP}/cpu")
     assert code in (2, 130) and ("the results so far are" in errors[-1]) == measured, errors
     assert f"; {int(measured)} of 1 cell ran; " in errors[-1]

@@ -136,7 +136,7 @@ import signal
 import sys
 from pathlib import Path
 from faultline.cells.cell import Cell
-from faultline.runs import runner
+from faultline.runs import engines, runner
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 cells = [Cell.parse(id) for id in sys.argv[2:]]
@@ -146,7 +146,7 @@ runner.run_cell = lambda server, references, cell: run_cell(
 )
 print("started", flush=True)
 try:
-    runner.run_all(cells, 1, lambda entry: print(entry.cell.id, entry.outcome, flush=True))
+    engines.run_all(cells, 1, lambda entry: print(entry.cell.id, entry.outcome, flush=True))
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -9,7 +9,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.ranks.report import Report
-from faultline.runs import cache, executed, runner
+from faultline.runs import cache, engines, executed, runner
 from faultline.runs.cache import Cache
 from faultline.runs.supervisor import Ended, RankEnd, RankServer
 from faultline.stacks.environments import Environment
@@ -45,7 +45,7 @@ def lab(tmp_path, monkeypatch):
             for cell in cells:
                 done(run(server, references, cell))
 
-        monkeypatch.setattr(runner, "run_all", run_all)
+        monkeypatch.setattr(engines, "run_all", run_all)
         return executed.of(HERE, cells, 1), server.jobs
 
     return record

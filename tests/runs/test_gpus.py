@@ -18,7 +18,7 @@ from faultline.base.errors import ServerDied, UsageError
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
-from faultline.runs import gpus, runner, workers
+from faultline.runs import engines, gpus, workers
 from faultline.runs.gpus import Gpus
 from tests.support import entries, light
 from tests.support.nvml import Nvml
@@ -114,7 +114,7 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
             seen.append((began, time.monotonic(), cell, visible))
         return entries.entry(cell)
 
-    runner.run_all(cells, 3, lambda entry: None, light.command(tmp_path), run)
+    engines.run_all(cells, 3, lambda entry: None, light.command(tmp_path), run)
     assert len(seen) == len(cells)
     sets = [(began, end, cell, {*next(iter(visible)).split(",")}) for began, end, cell, visible in seen]
     assert all(len(visible) == 1 for *_, visible in seen), "ranks of one cell see different GPUs"

@@ -25,7 +25,7 @@ from faultline.cells.selection import Selection, select
 from faultline.cli import app
 from faultline.maintain import reliability
 from faultline.ranks.report import ErrorReport, Facts
-from faultline.runs import cache, results, runner, storage
+from faultline.runs import cache, engines, results, storage
 from faultline.runs.cache import Cache
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
@@ -254,7 +254,7 @@ def at(root, stop_after=None, stack="", does=None):
         patch.setattr(paths, "RESULTS", root)
         patch.setattr(storage.new_run, "__defaults__", (root,))
         patch.setattr(storage.latest_run, "__defaults__", (root,))
-        patch.setattr(runner, "run_all", run_all)
+        patch.setattr(engines, "run_all", run_all)
         patch.setattr(expected, "rules", lambda failure: ())
         patch.setattr(cache, "of", lambda environment, device, again=0: Cache(stack, again))
         yield ran
@@ -371,7 +371,7 @@ def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, caps
     with at(tmp_path):
         assert app.main(OPTIONS) == EXIT_AS_EXPECTED
         with monkeypatch.context() as patched:  # left before `at` is, or its run_all would come back and stay
-            patched.setattr(runner, "run_all", unexpected)
+            patched.setattr(engines, "run_all", unexpected)
             assert app.main(OPTIONS) == EXIT_UNEXPECTED, "an unexpected pass counts"
 
 

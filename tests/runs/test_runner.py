@@ -10,7 +10,7 @@ import pytest
 
 from faultline.base.errors import DIED
 from faultline.cells.cell import Cell
-from faultline.runs import runner
+from faultline.runs import engines, runner
 from faultline.runs.runner import TRIES, References
 from faultline.runs.supervisor import Ended, RankEnd, ServerDied
 from tests.support import entries, reports
@@ -87,7 +87,7 @@ def test_an_interruption_loses_no_result(interruptible, monkeypatch):
 
     monkeypatch.setattr(runner, "run_cell", run_cell)
     with pytest.raises(KeyboardInterrupt):
-        runner.run_all(cells, 1, done)
+        engines.run_all(cells, 1, done)
     assert written == cells[:2] and begun == cells[:3]
 
 
@@ -95,7 +95,7 @@ def test_a_run_in_another_thread_leaves_signals_alone(interruptible, monkeypatch
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
     monkeypatch.setattr(runner, "run_cell", lambda server, references, cell: entries.entry(cell))
-    thread = threading.Thread(target=runner.run_all, args=([CELL], 1, written.append))
+    thread = threading.Thread(target=engines.run_all, args=([CELL], 1, written.append))
     thread.start()
     thread.join()
     assert [entry.cell for entry in written] == [CELL]
@@ -103,7 +103,7 @@ def test_a_run_in_another_thread_leaves_signals_alone(interruptible, monkeypatch
 
 def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypatch):
     """Breaks when one worker's exception waits for the others' cells, or throws away what they have finished."""
-    cells = [replace(CELL, world_size=size) for size in (1, 2)]
+    cells = [replace(CELL, variant=variant) for variant in ("broken", "explicit_use_reentrant")]
     written = []
 
     def run_cell(server, references, cell):
@@ -115,5 +115,5 @@ def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypat
 
     monkeypatch.setattr(runner, "run_cell", run_cell)
     with pytest.raises(ZeroDivisionError):
-        runner.run_all(cells, 2, lambda entry: written.append(entry.cell))
+        engines.run_all(cells, 2, lambda entry: written.append(entry.cell))
     assert written == cells[1:]

@@ -370,7 +370,7 @@ INTERRUPTED = """
 import signal
 import sys
 from faultline.cells.cell import Cell
-from faultline.runs import hangs, runner
+from faultline.runs import engines, hangs, runner
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 hangs.STUCK = 10**9  # the cells are no hang for as long as this test may last
@@ -378,7 +378,7 @@ cells = [Cell.parse(id) for id in sys.argv[2:]]
 run_cell = runner.run_cell
 runner.run_cell = lambda server, references, cell: run_cell(server, references, cell, "spins")
 try:
-    runner.run_all(cells, 2, lambda entry: print(entry.cell.id, flush=True), sys.argv[1])
+    engines.run_all(cells, 2, lambda entry: print(entry.cell.id, flush=True), sys.argv[1])
 except KeyboardInterrupt:
     print("interrupted")
 """

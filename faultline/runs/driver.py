@@ -1,0 +1,99 @@
+"""Between those who send cells and those who run them: what an engine asks and tells, and what it is given."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells import expected
+from faultline.cells.cell import Cell
+from faultline.cells.expected import Expectation
+from faultline.runs import results
+from faultline.runs.oracle import Judgement
+from faultline.runs.results import Result
+from faultline.runs.runner import RunCell
+from faultline.runs.schedule import Lost, Schedule, Slot, Work
+from faultline.runs.supervisor import Ended
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How cells are run: on `workers` slots, on the stack of an interpreter, by `run`.
+
+    `lock` has the exact version of every package of that stack, a line each, for machines where it isn't yet.
+    """
+
+    device: str
+    workers: int
+    python: str
+    run: RunCell
+    lock: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class Driver:
+    """What an engine asks and tells, from any thread: a slot is ready, made a reference, has a result, or is lost.
+
+    It alone hands results on, and of several answers to one cell only the first.
+    """
+
+    def __init__(self, cells: Sequence[Cell], versions: Mapping[str, str]) -> None:
+        self._schedule = Schedule(cells)
+        self._versions = versions
+        self._changed = threading.Condition()
+        self.events: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+
+    @property
+    def left(self) -> int:
+        """How many cells have no result yet."""
+        return self._schedule.left
+
+    def ready(self, slot: Slot, wait: float = 0.0) -> Work | None:
+        """The next cell of an idle slot; None if there is none within so many seconds, which may change while cells are
+        `left`."""
+        with self._changed:
+            work = self._schedule.next(slot)
+            if not work and self.left and wait:
+                self._changed.wait(wait)
+                work = self._schedule.next(slot)
+            return work
+
+    def made(self, cell: Cell) -> None:
+        """A cell's reference is there."""
+        with self._changed:
+            self._schedule.made(cell)
+            self._changed.notify_all()
+
+    def result(self, slot: Slot, work: Work, entry: Result) -> None:
+        """A slot has run its cell."""
+        with self._changed:
+            if self._schedule.answered(slot, work):
+                self.events.put(entry)
+            self._changed.notify_all()
+
+    def lost(self, slot: Slot, why: str) -> None:
+        """A slot is gone: its cell runs elsewhere, or is `invalid` where that happened too often."""
+        with self._changed:
+            if lost := self._schedule.lost(slot, why):
+                self.events.put(given_up(lost, self._versions))
+            self._changed.notify_all()
+
+    def failed(self, error: BaseException) -> None:
+        """Something else than a cell went wrong, which ends the run."""
+        self.events.put(error)
+
+
+Engine = Callable[[Plan, Driver], AbstractContextManager[None]]
+"""Starts slots, which run what the driver has until nothing is left; leaving with an exception ends them at once."""
+
+
+def given_up(lost: Lost, versions: Mapping[str, str]) -> Result:
+    """The result of a cell that several nodes lost."""
+    cell, failure = lost.work.cell, failures().get(lost.work.cell.failure)
+    should = expected.expect(expected.rules(failure), cell, versions) if failure else Expectation()
+    judged = Judgement(Outcome.INVALID, Signature.LOST, f"lost {len(lost.reasons)} times: {'; '.join(lost.reasons)}")
+    verdict = expected.verdict(should, judged.outcome, judged.signature)
+    return results.result(cell, judged, Ended([]), versions, should, verdict)

@@ -1,0 +1,50 @@
+"""The engine of this machine: workers, each with a rank server."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from faultline.runs import gpus
+from faultline.runs.driver import Driver, Plan
+from faultline.runs.runner import References
+from faultline.runs.schedule import Slot
+from faultline.runs.supervisor import RankServer
+
+LOOK = 0.5  # seconds between two looks for a cell, where there was none
+
+
+@contextlib.contextmanager
+def local(plan: Plan, driver: Driver) -> Iterator[None]:
+    """Threads that run cells, each on a rank server of its own; an exception ends all servers, and so their cells."""
+    servers = [RankServer(plan.python, device=plan.device) for _ in range(plan.workers)]
+    # In a server's own folder: if this process is killed, the server removes it.
+    references = References(servers[0].folder, driver.made)
+    threads = [
+        threading.Thread(target=_work, args=(Slot(f"worker {number}"), server, references, plan, driver))
+        for number, server in enumerate(servers)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    except BaseException:
+        for server in servers:
+            server.kill()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+        for server in servers:
+            server.close()
+
+
+def _work(slot: Slot, server: RankServer, references: References, plan: Plan, driver: Driver) -> None:
+    """A worker: run cells one after the other, until none is left or its server is killed."""
+    try:
+        while driver.left and not server.killed:
+            if not (work := driver.ready(slot, LOOK)):
+                continue
+            with gpus.lent(work.cell, lambda: server.killed) as server.gpus:
+                driver.result(slot, work, plan.run(server, references, work.cell))
+    except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+        driver.failed(error)
