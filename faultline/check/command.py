@@ -26,6 +26,7 @@ from faultline.check import findings, tried
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
+from faultline.runs.driver import Plan
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
@@ -93,15 +94,15 @@ def answer(request: Request) -> CheckResult:
     target = parse(request.target, request.lora, request.path)
     findings.check_facts(failures().values())
     cells = selected(request.selection)
-    python = environments.chosen(request.stack, request.python).python
-    devices.check_device(cells[0].device, python)
-    asked = {"target": request.target, "lora": request.lora, "python": python, "digest": target.digest}
+    environment = environments.chosen(request.stack, request.python)
+    devices.check_device(cells[0].device, environment.python)
+    asked = {"target": request.target, "lora": request.lora, "python": environment.python, "digest": target.digest}
     folder, known = begun(request, asked, cells)
 
     def measure(wanted: Sequence[Cell], known: Sequence[Result]) -> dict[Cell, Result]:
         missing = folders.without(wanted, known)
-        run = functools.partial(checked_cell.run, target)
-        folders.measure(missing, request.workers, folder, known, python, run, wrong=progress.UNLIKE_ALONE)
+        plan = Plan(request.workers, environment, functools.partial(checked_cell.run, target))
+        folders.measure(missing, plan, folder, known, wrong=progress.UNLIKE_ALONE)
         return {entry.cell: entry for entry in folder.results()}
 
     by_cell = measure(cells, known)

@@ -27,6 +27,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
 from faultline.runs import durations, engines, runner, shards
+from faultline.runs.driver import Plan
 from faultline.runs.results import Result
 from faultline.runs.supervisor import RankServer
 
@@ -150,7 +151,7 @@ def linear() -> list[Row]:
     wrong: set[str] = set()
     for part in (quarter, cells):
         entries: list[Result] = []
-        seconds.append(timed(partial(engines.run_all, part, CORES, entries.append)))
+        seconds.append(timed(partial(engines.run_all, part, Plan(CORES), entries.append)))
         wrong |= {entry.cell.id for entry in entries if entry.verdict != "expected"}
         PROGRESS.print(
             f"{len(part)} cells in {seconds[-1] / 60:.1f} min; not as expected: {', '.join(wrong) or 'none'}"

@@ -24,6 +24,7 @@ from faultline.check.target import Target
 from faultline.maintain import models_page
 from faultline.maintain.models_page import Architecture
 from faultline.runs import folders, oracle, progress, results
+from faultline.runs.driver import Plan
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
@@ -66,9 +67,8 @@ def run(request: Request) -> int:
     missing = folders.without(cells, known)
     with tempfile.TemporaryDirectory(prefix="faultline-models-") as configs:
         checking = functools.partial(run_cell, targets(Path(configs)))
-        folders.measure(
-            missing, request.workers, folder, known, environment.python, checking, wrong=progress.UNLIKE_ALONE
-        )
+        plan = Plan(request.workers, environment, checking)
+        folders.measure(missing, plan, folder, known, wrong=progress.UNLIKE_ALONE)
     folder.describe(finished=True)
     return finish(folder)
 

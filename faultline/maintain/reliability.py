@@ -22,6 +22,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.ranks import start
 from faultline.runs import campaigns, durations, folders, storage
+from faultline.runs.driver import Plan
 from faultline.runs.results import Result
 
 
@@ -35,7 +36,7 @@ def repeat(cells: Sequence[Cell], workers: int) -> int:
     for order in (cells, [*reversed(cells)]):
         folder = storage.new_run(kind="repeat")
         folder.describe(cells=tuple(cell.id for cell in order))
-        folders.measure(order, workers, folder)
+        folders.measure(order, Plan(workers), folder)
         folder.describe(finished=True)
         runs.append({entry.cell.id: entry.did for entry in folder.results()})
         print(f"results: {folder.shown}/cells.jsonl")
@@ -62,7 +63,7 @@ def chaos(count: int, rate: float, seed: int, workers: int) -> int:
     folder = storage.new_run(kind="chaos")
     folder.describe(request={"cells": count, "rate": rate, "seed": seed}, cells=tuple(cell.id for cell in cells))
     with Killer(rate, choose) as killer:
-        folders.measure(cells, workers, folder)
+        folders.measure(cells, Plan(workers), folder)
     folder.describe(finished=True)
     results = folder.results()
     lost = {cell.id for cell in cells} - {entry.cell.id for entry in results}

@@ -20,6 +20,7 @@ from faultline.maintain.trust_figures import Proof, measured, show
 from faultline.programs import files, sampling, truth
 from faultline.programs.sampling import Case
 from faultline.runs import folders, results, storage
+from faultline.runs.driver import Plan
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import References
@@ -66,7 +67,7 @@ def run(request: Request) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="faultline-") as programs:
             go = proof.run(Path(programs))
-            folders.measure(left, request.workers, folder, had, run=go, wrong=WRONG)
+            folders.measure(left, Plan(request.workers, run=go), folder, had, wrong=WRONG)
         folder.describe(finished=True)
     finally:  # after an interruption, of what ran until then
         entries = [entry for entry in folder.results() if entry.cell in {*proof.cells}]

@@ -17,6 +17,7 @@ from faultline.report import failure as report_failure
 from faultline.report import junit, listing, page, terminal
 from faultline.runs import cache, folders, results, shards, storage
 from faultline.runs.devices import runnable
+from faultline.runs.driver import Plan
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
@@ -56,7 +57,7 @@ def run(request: RunRequest) -> int:
     if not request.fresh:
         known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
         missing = folders.without(missing, known)
-    folders.measure(missing, request.workers, folder, known, environment.python, keep=keep)  # which judges each cell
+    folders.measure(missing, Plan(request.workers, environment), folder, known, keep=keep)  # which judges each cell
     folder.describe(finished=True)
     return finish(folder, folder.results())
 

@@ -13,6 +13,7 @@ from faultline.base.packages import stack_name
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.runs import cache, folders, storage
+from faultline.runs.driver import Plan
 from faultline.runs.durations import estimate
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -135,7 +136,7 @@ def measure(
         for entry in known:
             seen(entry)
         if missing:
-            folders.measure(missing, campaign.workers, folder, known, environment.python, keep=keep, seen=seen)
+            folders.measure(missing, Plan(campaign.workers, environment), folder, known, keep=keep, seen=seen)
     except NeverReady as error:
         folder.describe(unusable=str(error))
         return Measured(name, environment.lock, unusable=str(error))

@@ -2,9 +2,10 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
@@ -14,24 +15,22 @@ from faultline.cells.expected import Expectation
 from faultline.runs import results
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
-from faultline.runs.runner import RunCell
+from faultline.runs.runner import RunCell, run_cell
 from faultline.runs.schedule import Lost, Schedule, Slot, Work
 from faultline.runs.supervisor import Ended
+from faultline.stacks.environments import HERE, Environment
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How cells are run: on `workers` slots, on the stack of an interpreter, by `run`.
+    """How cells are run: on so many slots, on a stack, by `run`; 0 workers are as many as there can be.
 
-    `lock` has the exact version of every package of that stack, a line each, for machines where it isn't yet.
+    The stack's `lock` is there for machines that don't have it yet.
     """
 
-    device: str
     workers: int
-    python: str
-    run: RunCell
-    lock: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
+    stack: Environment = HERE
+    run: RunCell = run_cell
 
 
 class Driver:
@@ -41,6 +40,7 @@ class Driver:
     """
 
     def __init__(self, cells: Sequence[Cell], versions: Mapping[str, str]) -> None:
+        self.device = cells[0].device
         self._schedule = Schedule(cells)
         self._versions = versions
         self._changed = threading.Condition()
@@ -86,8 +86,15 @@ class Driver:
         self.events.put(error)
 
 
-Engine = Callable[[Plan, Driver], AbstractContextManager[None]]
-"""Starts slots, which run what the driver has until nothing is left; leaving with an exception ends them at once."""
+class Engine(Protocol):
+    """What runs cells: the workers of this machine, or the nodes of a cluster."""
+
+    def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
+        """How many slots run these cells if so many are asked for (0: as many as there are), and why not all."""
+
+    def slots(self, plan: Plan, driver: Driver) -> AbstractContextManager[None]:
+        """Start slots, which run what the driver has until nothing is left; leaving with an exception ends them at
+        once."""
 
 
 def given_up(lost: Lost, versions: Mapping[str, str]) -> Result:

@@ -3,30 +3,25 @@
 import contextlib
 import queue
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from faultline.cells.cell import Cell
-from faultline.runs import pool, runner
+from faultline.runs import pool
 from faultline.runs.driver import Driver, Engine, Plan
 from faultline.runs.results import Result
-from faultline.runs.runner import RunCell
 
 LOOK = 0.5  # seconds after which a wait for results begins again
 
 
 def run_all(
     cells: Sequence[Cell],
-    workers: int,
+    plan: Plan,
     done: Callable[[Result], None],
-    python: str = sys.executable,
-    run: RunCell | None = None,
-    engine: Engine = pool.local,
+    engine: Engine = pool.LOCAL,
 ) -> None:
-    """Run cells on `workers` slots of an engine, with `run_cell` or what takes its place.
-
-    `done` is called with each result, one at a time.
+    """Run cells on an engine as planned; `done` is called with each result, one at a time.
 
     Returns when all are done. An exception in a slot or in `done`, and
     KeyboardInterrupt, end all slots before they go on; `done` still gets what
@@ -34,11 +29,11 @@ def run_all(
     """
     if not cells:
         return
-    driver = Driver(cells, {})
-    plan = Plan(cells[0].device, max(1, min(workers, len(cells))), python, run or runner.run_cell)
+    plan = replace(plan, workers=max(1, min(plan.workers, len(cells))))
+    driver = Driver(cells, plan.stack.versions)
     with _interrupts_given_to(driver.failed):
         try:
-            with engine(plan, driver):
+            with engine.slots(plan, driver):
                 for _ in cells:
                     item = _next(driver.events)
                     if isinstance(item, BaseException):

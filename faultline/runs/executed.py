@@ -13,6 +13,7 @@ from faultline.cells.expected import Expectation
 from faultline.ranks.job import Job
 from faultline.runs import cache, engines, oracle, results, runner
 from faultline.runs.cache import Cache
+from faultline.runs.driver import Plan
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import References
@@ -84,7 +85,7 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
             store.write(cell, text, WHAT)
         return results.result(cell, judged, ended, server.versions, Expectation(), "expected")
 
-    engines.run_all(cells, workers, lambda entry: None, environment.python, run)
+    engines.run_all(cells, Plan(workers, environment, run), lambda entry: None)
     return ran
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,31 +11,28 @@ from faultline.base import packages
 from faultline.base.errors import UsageError
 from faultline.base.text import count
 from faultline.cells.cell import Cell
-from faultline.runs import cache, engines, progress, results, storage
+from faultline.runs import cache, engines, pool, progress, results, storage
 from faultline.runs.cache import Cache
+from faultline.runs.driver import Engine, Plan
 from faultline.runs.results import Result
-from faultline.runs.runner import RunCell
 from faultline.runs.storage import RunFolder
-from faultline.runs.workers import bounded
 
 
 def measure(
     cells: Sequence[Cell],
-    workers: int,
+    plan: Plan,
     folder: RunFolder,
     known: Sequence[Result] = (),
-    python: str = sys.executable,
-    run: RunCell | None = None,
     wrong: str = progress.UNEXPECTED,
     keep: Cache | None = None,
     seen: Callable[[Result], None] | None = None,
+    engine: Engine = pool.LOCAL,
 ) -> None:
-    """Run cells behind a progress bar, on the stack of an interpreter; each result is written as it comes.
+    """Run cells as planned, behind a progress bar; each result is written as it comes.
 
-    `run` takes the place of `runner.run_cell`; `wrong` says what the bar counts; `keep` and `seen` are given each
-    result as well.
+    `wrong` says what the bar counts; `keep` and `seen` are given each result as well.
     """
-    workers, fewer = bounded(cells, workers)
+    workers, fewer = engine.workers(cells, plan.workers)
     if fewer:
         print(fewer, file=sys.stderr)
     writer = storage.Writer(folder)
@@ -50,7 +48,7 @@ def measure(
                 if seen:
                     seen(entry)
 
-            engines.run_all(cells, workers, done, python, run)
+            engines.run_all(cells, replace(plan, workers=workers), done, engine)
     except (OSError, KeyboardInterrupt) as error:
         ran = len(known) + writer.written
         notes = [

@@ -2,40 +2,53 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from faultline.base import machine
+from faultline.cells.cell import Cell
 from faultline.runs import gpus
 from faultline.runs.driver import Driver, Plan
 from faultline.runs.runner import References
 from faultline.runs.schedule import Slot
 from faultline.runs.supervisor import RankServer
+from faultline.runs.workers import bounded
 
 LOOK = 0.5  # seconds between two looks for a cell, where there was none
 
 
-@contextlib.contextmanager
-def local(plan: Plan, driver: Driver) -> Iterator[None]:
-    """Threads that run cells, each on a rank server of its own; an exception ends all servers, and so their cells."""
-    servers = [RankServer(plan.python, device=plan.device) for _ in range(plan.workers)]
-    # In a server's own folder: if this process is killed, the server removes it.
-    references = References(servers[0].folder, driver.made)
-    threads = [
-        threading.Thread(target=_work, args=(Slot(f"worker {number}"), server, references, plan, driver))
-        for number, server in enumerate(servers)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    except BaseException:
-        for server in servers:
-            server.kill()
-        raise
-    finally:
+class Pool:
+    """The engine of this machine."""
+
+    def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
+        """As many as were asked for, or one for each processor, as far as memory and GPUs allow."""
+        return bounded(cells, asked or machine.cores())
+
+    @contextlib.contextmanager
+    def slots(self, plan: Plan, driver: Driver) -> Iterator[None]:
+        """Threads that run cells, each on its rank server; an exception ends all servers, and so their cells."""
+        servers = [RankServer(plan.stack.python, device=driver.device) for _ in range(plan.workers)]
+        # In a server's own folder: if this process is killed, the server removes it.
+        references = References(servers[0].folder, driver.made)
+        threads = [
+            threading.Thread(target=_work, args=(Slot(f"worker {number}"), server, references, plan, driver))
+            for number, server in enumerate(servers)
+        ]
         for thread in threads:
-            thread.join()
-        for server in servers:
-            server.close()
+            thread.start()
+        try:
+            yield
+        except BaseException:
+            for server in servers:
+                server.kill()
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+            for server in servers:
+                server.close()
+
+
+LOCAL = Pool()
 
 
 def _work(slot: Slot, server: RankServer, references: References, plan: Plan, driver: Driver) -> None:

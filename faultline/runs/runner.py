@@ -51,13 +51,31 @@ class References:
         name = f"{of.id}/{target.world_size}" if target else of.id
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._made:
-                job = Job(of.id, reference=str(self.folder / name.replace("/", "+")), record=True, target=target)
+                job = Job(of.id, reference=str(self._file(name)), record=True, target=target)
                 reference = _made(server, job)
                 if reference.problem and reference.problem.kind == DIED:
                     return reference
                 self._made[name] = reference
                 self._when_made(cell)
             return self._made[name]
+
+    def names(self) -> set[str]:
+        """Those that are there."""
+        return {*self._made}
+
+    def known(self, name: str) -> Reference:
+        """A reference that is there."""
+        return self._made[name]
+
+    def add(self, name: str, content: bytes, facts: Facts, problem: ErrorReport | None) -> None:
+        """Take a reference that was made elsewhere: the content of its file, and what is known of it."""
+        file = self._file(name)
+        if not problem:
+            file.write_bytes(content)
+        self._made[name] = Reference(file, facts, problem)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / name.replace("/", "+")
 
 
 def _made(server: RankServer, job: Job) -> Reference:

@@ -40,7 +40,7 @@ PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed
 OF_LAUNCHERS = (
     *("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "CROSS_", "MASTER_", "TORCHELASTIC_"),  # torchrun and alike
     *("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "DS_"),  # accelerate, deepspeed
-    *("SLURM_", "PMI_", "PMIX_", "OMPI_", "MPI_", "MV2_"),  # clusters
+    *("RAY_", "GRPC_", "SLURM_", "PMI_", "PMIX_", "OMPI_", "MPI_", "MV2_"),  # clusters
 )
 
 

@@ -26,6 +26,8 @@ from faultline.base.text import plain
 from faultline.stacks import pip, requests
 from faultline.stacks.requests import UNDATED, Stack, base, installed, requirement
 
+# A clone's environment of the supervisor, if that has Ray, and of the stack, which hasn't.
+OF_FLEET, OF_STACK = ROOT / ".fleet", ROOT / ".venv" / "bin" / "python"
 READY = "faultline.json"  # written last: an environment without it is not one
 # What uv, and git on its behalf, say when nobody can know whether a stack exists: that is no property of the stack. A
 # file, repository or reference that isn't there is one.
@@ -64,6 +66,10 @@ class Environment:
         return {name: version for name, version in pins(self.lock).items() if name in STACK}
 
 
+HERE = Environment(sys.executable, "")
+"""This process's interpreter, whatever is installed beside it."""
+
+
 def ready(stack: Stack) -> Environment:
     """The environment of a stack, made unless it is there.
 
@@ -71,6 +77,8 @@ def ready(stack: Stack) -> Environment:
     """
     if stack.here:
         here = Environment(sys.executable, "\n".join(installed()) + "\n")
+        if Path(sys.prefix) == OF_FLEET:
+            return existing(str(OF_STACK))
         if lacking := missing(here):
             raise NotInstalled(lacking)
         return here

@@ -113,7 +113,7 @@ def measured(tmp_path, monkeypatch):
     """Every cell of a check diverges, in a folder of the test's own."""
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
 
-    def run_all(cells, workers, done, python, run):
+    def run_all(cells, plan, done, engine):
         for cell in cells:
             done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
 

@@ -591,8 +591,8 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monk
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
     monkeypatch.setattr(command.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
 
-    def run_all(cells, workers, done, python, run):
-        used[python] = run
+    def run_all(cells, plan, done, engine):
+        used[plan.stack.python] = plan.run
         for cell in cells:
             done(entry(cell=cell.id))
 
@@ -624,7 +624,7 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(asked, tmp_path,
     monkeypatch.setattr(command.storage, "latest_run", lambda kind: RunFolder(tmp_path))
     ran = []
 
-    def run_all(cells, workers, done, python, run):
+    def run_all(cells, plan, done, engine):
         for cell in cells:
             if len(ran) == 1 and cell != ran[0]:
                 ran.append(cell)

@@ -174,7 +174,7 @@ def test_a_folder_without_a_run_is_refused(refused, tmp_path, verb):
 def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, asked, measured, error):
     """Breaks when somebody whose run ended before its first cell looks for results, or one with results doesn't."""
 
-    def run_all(cells, workers, done, *_):
+    def run_all(cells, plan, done, engine):
         judged = Judgement(Outcome.RAISES, "empty-gradient")
         if measured:
             done(results.result(cells[0], judged, Ended([]), {}, Expectation(), "expected"))

@@ -136,17 +136,18 @@ import signal
 import sys
 from pathlib import Path
 from faultline.cells.cell import Cell
-from faultline.runs import engines, runner
+from faultline.runs import engines
+from faultline.runs.driver import Plan
+from faultline.runs.runner import run_cell
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 cells = [Cell.parse(id) for id in sys.argv[2:]]
-run_cell = runner.run_cell
-runner.run_cell = lambda server, references, cell: run_cell(
+killing = lambda server, references, cell: run_cell(
     server, references, cell, sys.argv[1] if cell == cells[-1] else None
 )
 print("started", flush=True)
 try:
-    engines.run_all(cells, 1, lambda entry: print(entry.cell.id, entry.outcome, flush=True))
+    engines.run_all(cells, Plan(1, run=killing), lambda entry: print(entry.cell.id, entry.outcome, flush=True))
 except KeyboardInterrupt:
     print("interrupted")
 """

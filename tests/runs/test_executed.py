@@ -40,10 +40,10 @@ def lab(tmp_path, monkeypatch):
     def record(cells, *reports):
         server = Server(tmp_path, reports)
 
-        def run_all(cells, workers, done, python, run):
+        def run_all(cells, plan, done):
             references = type("References", (), {"file": lambda *_: runner.Reference(tmp_path)})()
             for cell in cells:
-                done(run(server, references, cell))
+                done(plan.run(server, references, cell))
 
         monkeypatch.setattr(engines, "run_all", run_all)
         return executed.of(HERE, cells, 1), server.jobs

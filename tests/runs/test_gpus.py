@@ -19,7 +19,9 @@ from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.runs import engines, gpus, workers
+from faultline.runs.driver import Plan
 from faultline.runs.gpus import Gpus
+from faultline.stacks.environments import Environment
 from tests.support import entries, light
 from tests.support.nvml import Nvml
 
@@ -114,7 +116,7 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
             seen.append((began, time.monotonic(), cell, visible))
         return entries.entry(cell)
 
-    engines.run_all(cells, 3, lambda entry: None, light.command(tmp_path), run)
+    engines.run_all(cells, Plan(3, Environment(light.command(tmp_path), ""), run), lambda entry: None)
     assert len(seen) == len(cells)
     sets = [(began, end, cell, {*next(iter(visible)).split(",")}) for began, end, cell, visible in seen]
     assert all(len(visible) == 1 for *_, visible in seen), "ranks of one cell see different GPUs"

@@ -243,7 +243,7 @@ def at(root, stop_after=None, stack="", does=None):
     """
     ran = []
 
-    def run_all(cells, workers, done, python, run):
+    def run_all(cells, plan, done, engine):
         for cell in cells:
             if len(ran) == stop_after:
                 raise KeyboardInterrupt
@@ -364,7 +364,7 @@ def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys)
 
 
 def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, capsys):
-    def unexpected(cells, workers, done, python, run):
+    def unexpected(cells, plan, done, engine):
         for cell in cells:
             done(replace(fake(cell), verdict="unexpected pass"))
 

@@ -10,7 +10,8 @@ import pytest
 
 from faultline.base.errors import DIED
 from faultline.cells.cell import Cell
-from faultline.runs import engines, runner
+from faultline.runs import engines
+from faultline.runs.driver import Plan
 from faultline.runs.runner import TRIES, References
 from faultline.runs.supervisor import Ended, RankEnd, ServerDied
 from tests.support import entries, reports
@@ -64,7 +65,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-def test_an_interruption_loses_no_result(interruptible, monkeypatch):
+def test_an_interruption_loses_no_result(interruptible):
     """Breaks when Ctrl-C drops the result in hand or those in the queue, or lets the cell that runs run on."""
     cells = [replace(CELL, world_size=size) for size in (1, 2, 4, 8)]
     begun, written = [], []
@@ -85,23 +86,22 @@ def test_an_interruption_loses_no_result(interruptible, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         written.append(entry.cell)
 
-    monkeypatch.setattr(runner, "run_cell", run_cell)
     with pytest.raises(KeyboardInterrupt):
-        engines.run_all(cells, 1, done)
+        engines.run_all(cells, Plan(1, run=run_cell), done)
     assert written == cells[:2] and begun == cells[:3]
 
 
-def test_a_run_in_another_thread_leaves_signals_alone(interruptible, monkeypatch):
+def test_a_run_in_another_thread_leaves_signals_alone(interruptible):
     """Breaks when a program calls `faultline.check` in a thread: Python sets signals in the main one only."""
     written = []
-    monkeypatch.setattr(runner, "run_cell", lambda server, references, cell: entries.entry(cell))
-    thread = threading.Thread(target=engines.run_all, args=([CELL], 1, written.append))
+    plan = Plan(1, run=lambda server, references, cell: entries.entry(cell))
+    thread = threading.Thread(target=engines.run_all, args=([CELL], plan, written.append))
     thread.start()
     thread.join()
     assert [entry.cell for entry in written] == [CELL]
 
 
-def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypatch):
+def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured():
     """Breaks when one worker's exception waits for the others' cells, or throws away what they have finished."""
     cells = [replace(CELL, variant=variant) for variant in ("broken", "explicit_use_reentrant")]
     written = []
@@ -113,7 +113,6 @@ def test_a_mistake_in_the_machinery_ends_the_run_with_what_is_measured(monkeypat
             time.sleep(0.01)
         return entries.entry(cell)
 
-    monkeypatch.setattr(runner, "run_cell", run_cell)
     with pytest.raises(ZeroDivisionError):
-        engines.run_all(cells, 2, lambda entry: written.append(entry.cell))
+        engines.run_all(cells, Plan(2, run=run_cell), lambda entry: written.append(entry.cell))
     assert written == cells[1:]

@@ -370,15 +370,18 @@ INTERRUPTED = """
 import signal
 import sys
 from faultline.cells.cell import Cell
-from faultline.runs import engines, hangs, runner
+from faultline.runs import engines, hangs
+from faultline.runs.driver import Plan
+from faultline.runs.runner import run_cell
+from faultline.stacks.environments import Environment
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 hangs.STUCK = 10**9  # the cells are no hang for as long as this test may last
 cells = [Cell.parse(id) for id in sys.argv[2:]]
-run_cell = runner.run_cell
-runner.run_cell = lambda server, references, cell: run_cell(server, references, cell, "spins")
+stack = Environment(sys.argv[1], "")
+plan = Plan(2, stack, lambda server, references, cell: run_cell(server, references, cell, "spins"))
 try:
-    engines.run_all(cells, 2, lambda entry: print(entry.cell.id, flush=True), sys.argv[1])
+    engines.run_all(cells, plan, lambda entry: print(entry.cell.id, flush=True))
 except KeyboardInterrupt:
     print("interrupted")
 """
