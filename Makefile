@@ -3,6 +3,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python -m
 STAMP := .venv/.made
+FLEET := .fleet/.made
 USABLE := 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit(1); print(sys._base_executable)'
 # PYTHONPATH would let pip take another environment's packages for this one's.
 PIP := env -u PYTHONPATH -u PYTHONHOME PIP_USER=0 .venv/bin/pip install --quiet --no-compile --no-input \
@@ -35,7 +36,7 @@ NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-quick test-matrix is-safe reproduce bench lint clean
+.PHONY: help setup fleet test test-quick test-matrix is-safe reproduce bench lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +48,19 @@ help: ## show this
 
 setup: $(STAMP) ## make .venv from requirements.txt, unless it is there and finished
 	@:
+
+fleet: $(FLEET) ## make .fleet, whose bin/faultline runs cells on a Ray cluster; the stack stays in .venv
+	@:
+
+# Ray is in an environment of its own, as what is measured must not have it.
+$(FLEET): requirements-fleet.txt pyproject.toml $(STAMP)
+	@set -e; \
+	echo "set-up: making .fleet, which takes about a minute, and the download"; \
+	rm -rf .fleet; \
+	.venv/bin/python -m venv .fleet; \
+	env -u PYTHONPATH -u PYTHONHOME PIP_USER=0 .fleet/bin/pip install --quiet --no-input --disable-pip-version-check \
+	  --constraint requirements.txt --editable '.[run]' --requirement $<; \
+	touch $@
 
 # torch comes first: for what depends on it, pip would pick another build of it. Byte code is compiled at once, on all
 # cores: without it each start takes three times as long; some files are for other Pythons, which is no reason to stop.
@@ -64,12 +78,13 @@ $(STAMP): requirements.txt
 	$(RUN) compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true; \
 	mv .venv/.making $@
 
-test: lint ## lint, the tests of the machinery, then the whole matrix under pytest
-	$(RUN) pytest tests $(BESIDE)
+test: lint fleet ## lint, the tests of the machinery, then the whole matrix under pytest
+	$(RUN) pytest tests --ignore tests/fleet $(BESIDE)
+	.fleet/bin/python -m pytest --confcutdir tests/fleet tests/fleet
 	$(RUN) pytest repros $(BESIDE) $(DEVICE_OPTION)
 
 test-quick: lint ## lint, the tests of the machinery that take no seconds, and one cell of each broken variant
-	$(RUN) pytest tests -m 'not slow' $(BESIDE)
+	$(RUN) pytest tests --ignore tests/fleet -m 'not slow' $(BESIDE)
 	$(RUN) faultline run --quick --variant '*broken' $(call option,--workers,WORKERS)
 
 test-matrix: setup ## run the matrix, or the part of it that the variables name
@@ -95,5 +110,5 @@ lint: setup ## check format, style, words, types and the rules of imports
 	$(RUN) check_jsonschema --builtin-schema vendor.github-actions action.yml
 	$(RUN) check_jsonschema --builtin-schema vendor.renovate renovate.json
 
-clean: ## remove .venv, results and generated files
-	rm -rf .venv results generated
+clean: ## remove .venv, .fleet, results and generated files
+	rm -rf .venv .fleet results generated

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from faultline.base.packages import TODAY
-from faultline.cli.options import CORES, WHOLE, Axes, Failure, File, Fresh, Python, Stack, Workers, at_most_one
+from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Python, Stack, at_most_one
 
 
 def run(
@@ -16,7 +16,7 @@ def run(
         Parameter(help="A name from stacks/, a date, or requirements such as 'trl==1.12.0'."),
     ] = TODAY,
     python: Python = "",
-    workers: Workers = CORES,
+    crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest run.")] = False,
     fresh: Fresh = False,
     shard: Annotated[str, Parameter(metavar="I/N", help="Run one of N equal parts.")] = "",
@@ -31,7 +31,8 @@ def run(
     at_most_one(stack="" if stack == TODAY else stack, python=python)
     from faultline.matrix import command
 
-    request = command.RunRequest(axes.selection(), stack, str(python), workers, resume, shard, quick, fresh)
+    workers, engine = crew.workers or 0, crew.engine()
+    request = command.RunRequest(axes.selection(), stack, str(python), workers, resume, shard, quick, fresh, engine)
     return command.run(request)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -16,6 +16,7 @@ from faultline.cli.completion import one, several
 
 if TYPE_CHECKING:
     from faultline.cells.selection import Selection
+    from faultline.runs.driver import Engine
 
 STDIN = "-"
 HYPHEN = "\0"  # stands for a lone hyphen, which cyclopts takes for an option
@@ -31,8 +32,8 @@ def file(_: object, tokens: Sequence[Any]) -> str:
     return files(_, tokens)[0]
 
 
-def positive(_: object, value: int) -> None:
-    if value < 1:
+def positive(_: object, value: int | None) -> None:
+    if value is not None and value < 1:
         raise ValueError(f"--workers must be at least 1, not {value}")
 
 
@@ -105,6 +106,35 @@ class Places:
 
 
 EVERYWHERE = Places()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Crew:
+    """The options that say where cells run, and how many at a time."""
+
+    workers: Annotated[
+        int | None,
+        Parameter(validator=positive, help="Cells that run at a time; by default, one for each core."),
+    ] = None
+    fleet: Annotated[Literal["ray"] | None, Parameter(help="Run on the nodes of a Ray cluster.")] = None
+    address: Annotated[
+        str, Parameter(help="Where the cluster is (default: the one that runs here, or a new one on this machine).")
+    ] = ""
+
+    def engine(self) -> Engine:
+        from faultline.runs import pool
+
+        if self.fleet:
+            from faultline.fleet.rays import Rays
+
+            return Rays(self.address)
+        if self.address:
+            raise UsageError("--address is of a fleet: add --fleet ray")
+        return pool.LOCAL
+
+
+HERE = Crew()
 
 
 @Parameter(name="*")

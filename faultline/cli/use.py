@@ -9,9 +9,11 @@ from faultline.cli import completion, options
 from faultline.cli.completion import one, several
 from faultline.cli.options import (
     CORES,
+    HERE,
     WHOLE,
     Axes,
     Checkpointing,
+    Crew,
     Device,
     Failure,
     File,
@@ -186,7 +188,7 @@ def is_safe(
     ] = False,
     fail_fast: Annotated[bool, Parameter(help="End at the first regression.")] = False,
     axes: Axes = WHOLE,
-    workers: Workers = CORES,
+    crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest is-safe.")] = False,
     fresh: Fresh = False,
 ) -> int:
@@ -199,7 +201,10 @@ def is_safe(
     at_most_one(base="" if base == TODAY else base, python=python)
     from faultline.releases import is_safe
 
-    request = is_safe.Request(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast)
+    workers, engine = crew.workers or 0, crew.engine()
+    request = is_safe.Request(
+        *(to, axes.selection(), base, all, workers, resume, str(python), fresh, affected, fail_fast, engine)
+    )
     return is_safe.run(request)
 
 
@@ -219,7 +224,7 @@ def bisect(
     newest: Annotated[str, Parameter(name="--to", metavar="VERSION", help="The newest release to look at.")] = "",
     bad: Annotated[str, Parameter(metavar="OUTCOMES", help="What counts as the failure, such as raises:other.")] = "",
     blame: Annotated[bool, Parameter(help="Find which of all changed packages matter.")] = False,
-    workers: Workers = CORES,
+    crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest bisect.")] = False,
     fresh: Fresh = False,
 ) -> int:
@@ -232,9 +237,9 @@ def bisect(
     from faultline.releases import bisect
 
     direction: bisect.Direction = "introduced" if introduced else "fixed" if fixed else ""
-    cells = axes.selection()
+    cells, workers, engine = axes.selection(), crew.workers or 0, crew.engine()
     return bisect.run(
-        bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh)
+        bisect.Request(package, cells, direction, others, oldest, newest, bad, blame, workers, resume, fresh, engine)
     )
 
 
@@ -254,7 +259,7 @@ def timeline(
     axes: Axes = WHOLE,
     since: Annotated[str, Parameter(metavar="DATE", help="The first date (default: the first usable stack's).")] = "",
     until: Annotated[str, Parameter(metavar="DATE", help="The last date (default: today, as installed).")] = "",
-    workers: Workers = CORES,
+    crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest timeline.")] = False,
     fresh: Fresh = False,
     write: Annotated[bool, Parameter(help="Make the result the committed one, in observations/.")] = False,
@@ -266,4 +271,5 @@ def timeline(
     """
     from faultline.releases import timeline
 
-    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write, fresh))
+    workers, engine = crew.workers or 0, crew.engine()
+    return timeline.run(timeline.Request(axes.selection(), since, until, workers, resume, write, fresh, engine))

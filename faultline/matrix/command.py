@@ -17,7 +17,8 @@ from faultline.report import failure as report_failure
 from faultline.report import junit, listing, page, terminal
 from faultline.runs import cache, folders, results, shards, storage
 from faultline.runs.devices import runnable
-from faultline.runs.driver import Plan
+from faultline.runs.driver import Engine, Plan
+from faultline.runs.pool import LOCAL
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
@@ -39,6 +40,7 @@ class RunRequest:
     shard: str = ""
     quick: bool = False
     fresh: bool = False
+    engine: Engine = LOCAL
 
 
 def run(request: RunRequest) -> int:
@@ -57,7 +59,7 @@ def run(request: RunRequest) -> int:
     if not request.fresh:
         known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
         missing = folders.without(missing, known)
-    folders.measure(missing, Plan(request.workers, environment), folder, known, keep=keep)  # which judges each cell
+    folders.measure(missing, Plan(request.workers, environment), folder, known, keep=keep, engine=request.engine)
     folder.describe(finished=True)
     return finish(folder, folder.results())
 

@@ -17,6 +17,8 @@ from faultline.releases import bisect_record, bisect_view
 from faultline.releases.bisection import AGREE, Bisection, Question
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign
+from faultline.runs.driver import Engine
+from faultline.runs.pool import LOCAL
 from faultline.stacks import index, requests
 from faultline.stacks.environments import pins
 from faultline.stacks.index import Release
@@ -44,6 +46,7 @@ class Request:
     workers: int = 1
     resume: bool = False
     fresh: bool = False
+    engine: Engine = LOCAL
 
 
 def run(request: Request) -> int:
@@ -87,12 +90,12 @@ def most_runs(releases: int) -> int:
 def begun(request: Request, package: str, asked: Mapping[str, object]) -> tuple[Campaign, list[Release]]:
     """The campaign and its releases, which stay what they were when it began."""
     if request.resume:
-        campaign = campaigns.begin("bisect", asked, request.workers, True, request.fresh)
+        campaign = campaigns.begin("bisect", asked, request.workers, True, request.fresh, request.engine)
         if known := campaign.folder.info().releases:
             return campaign, [*known]
     releases = within(package, index.releases(package), request.oldest, request.newest)
     if not request.resume:
-        campaign = campaigns.begin("bisect", asked, request.workers, fresh=request.fresh)
+        campaign = campaigns.begin("bisect", asked, request.workers, False, request.fresh, request.engine)
     campaign.folder.describe(releases=tuple(releases))
     return campaign, releases
 

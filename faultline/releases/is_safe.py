@@ -19,6 +19,8 @@ from faultline.releases.is_safe_view import Answer
 from faultline.releases.reach import Reach
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign, Enough, Measured
+from faultline.runs.driver import Engine
+from faultline.runs.pool import LOCAL
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -46,6 +48,7 @@ class Request:
     fresh: bool = False
     affected: bool = False
     fail_fast: bool = False
+    engine: Engine = LOCAL
 
 
 def run(request: Request) -> int:
@@ -68,7 +71,7 @@ def run(request: Request) -> int:
         "cells": [cell.id for cell in cells],
     }
     asked |= {"affected": True} if request.affected else {}
-    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume, request.fresh)
+    campaign = campaigns.begin("is-safe", asked, request.workers, request.resume, request.fresh, request.engine)
     for note in (*notes, *candidate.notes):
         campaigns.note(note)
     how = How(request.affected, request.fail_fast)
@@ -150,7 +153,9 @@ def reached(
     """What of the packages that changed cells execute."""
     old, new = (campaigns.ready(Stack(each.name), each.lock) for each in both)
     try:
-        return reach.of((old, new), [name for name, _, _ in changed], cells, campaign.workers)
+        # Functions are recorded on this machine, whichever one measures.
+        workers = campaign.workers if campaign.engine is LOCAL else LOCAL.room()
+        return reach.of((old, new), [name for name, _, _ in changed], cells, workers)
     except NeverReady:  # which the measurement will say
         return Reach()
 

@@ -19,6 +19,8 @@ from faultline.observations.timeline import UNINSTALLABLE, Timeline
 from faultline.releases import timeline_view
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Measured, measure
+from faultline.runs.driver import Engine
+from faultline.runs.pool import LOCAL
 from faultline.stacks import requests
 
 
@@ -36,6 +38,7 @@ class Request:
     resume: bool = False
     write: bool = False
     fresh: bool = False
+    engine: Engine = LOCAL
 
 
 def run(request: Request) -> int:
@@ -50,7 +53,7 @@ def run(request: Request) -> int:
     if request.write:
         check_complete(observed.committed(), dates, cells)
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
-    campaign = campaigns.begin("timeline", asked, request.workers, request.resume, request.fresh)
+    campaign = campaigns.begin("timeline", asked, request.workers, request.resume, request.fresh, request.engine)
     campaigns.announce(campaign, cells, len(dates))
     measured = [measure(campaign, date, requests.parse(date), cells) for date in dates]
     timeline = gather(measured, cells)

@@ -13,8 +13,9 @@ from faultline.base.packages import stack_name
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.runs import cache, folders, storage
-from faultline.runs.driver import Plan
+from faultline.runs.driver import Engine, Plan
 from faultline.runs.durations import estimate
+from faultline.runs.pool import LOCAL
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -33,6 +34,7 @@ class Campaign:
     workers: int
     lock: BaseFileLock | None = None
     fresh: bool = False
+    engine: Engine = LOCAL
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,16 @@ class Measured:
 
 
 def begin(
-    kind: str, request: Mapping[str, object], workers: int, resume: bool = False, fresh: bool = False
+    kind: str,
+    request: Mapping[str, object],
+    workers: int,
+    resume: bool = False,
+    fresh: bool = False,
+    engine: Engine = LOCAL,
 ) -> Campaign:
     """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
 
-    It is only the same as long as what is installed here is.
+    It is only the same as long as what is installed here is. 0 workers are as many as the engine has room for.
     """
     asked = {**request, "installed": _digest("\n".join(requests.installed()))}
     if resume:
@@ -75,7 +82,7 @@ def begin(
         lock.acquire(timeout=0)
     except Timeout:
         raise UsageError(f"{folder.path.name} is already running in another process") from None
-    return Campaign(folder, workers, lock, fresh)
+    return Campaign(folder, workers or engine.room(), lock, fresh, engine)
 
 
 def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
@@ -136,7 +143,8 @@ def measure(
         for entry in known:
             seen(entry)
         if missing:
-            folders.measure(missing, Plan(campaign.workers, environment), folder, known, keep=keep, seen=seen)
+            plan = Plan(campaign.workers, environment)
+            folders.measure(missing, plan, folder, known, keep=keep, seen=seen, engine=campaign.engine)
     except NeverReady as error:
         folder.describe(unusable=str(error))
         return Measured(name, environment.lock, unusable=str(error))

@@ -12,7 +12,7 @@ from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Expectation
-from faultline.runs import results
+from faultline.runs import gpus, results
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell, run_cell
@@ -41,6 +41,7 @@ class Driver:
 
     def __init__(self, cells: Sequence[Cell], versions: Mapping[str, str]) -> None:
         self.device = cells[0].device
+        self.size = max(gpus.needed(cell) for cell in cells)  # the most GPUs that a cell wants
         self._schedule = Schedule(cells)
         self._versions = versions
         self._changed = threading.Condition()
@@ -88,6 +89,9 @@ class Driver:
 
 class Engine(Protocol):
     """What runs cells: the workers of this machine, or the nodes of a cluster."""
+
+    def room(self) -> int:
+        """How many cells it can run at a time, if each is for the CPU."""
 
     def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
         """How many slots run these cells if so many are asked for (0: as many as there are), and why not all."""

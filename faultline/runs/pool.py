@@ -19,9 +19,13 @@ LOOK = 0.5  # seconds between two looks for a cell, where there was none
 class Pool:
     """The engine of this machine."""
 
+    def room(self) -> int:
+        """One for each processor."""
+        return machine.cores()
+
     def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
         """As many as were asked for, or one for each processor, as far as memory and GPUs allow."""
-        return bounded(cells, asked or machine.cores())
+        return bounded(cells, asked or self.room())
 
     @contextlib.contextmanager
     def slots(self, plan: Plan, driver: Driver) -> Iterator[None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from faultline.cells.cell import Cell
 
-NODES = 3  # on which a cell is tried
+NODES = 3  # that may lose a cell, or times that one may
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Schedule:
         reasons = self._reasons.setdefault(work.number, [])
         reasons.append(why)
         work = replace(work, lost=(*work.lost, slot.node))
-        if len(reasons) < NODES:
+        if len({*work.lost}) < NODES and work.lost.count(slot.node) < NODES:
             self._again.append(work)
             return None
         self._answered.add(work.number)

@@ -193,8 +193,9 @@ class RankServer:
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
         try:
             return self._watch(replace(job, folder=str(folder), gpus=self.gpus), folder)
-        except BaseException:
-            self._stop()  # a cell that was not ended in order takes its server with it
+        except BaseException as error:
+            # A cell that was not ended in order takes its server with it. A supervisor that leaves may be killed soon.
+            self._stop(leaving=not isinstance(error, Exception))
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -257,12 +258,13 @@ class RankServer:
         lines = text(self.folder / "server.log").strip().splitlines()
         return f"the rank server ended: {lines[-1] if lines else 'without a message'}"
 
-    def _stop(self) -> None:
+    def _stop(self, leaving: bool = False) -> None:
         if not self._process:
             return
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(ServerDied):
-            self._send({"end": True})  # the folder stays, unlike after the end of a supervisor
+            if not leaving:
+                self._send({"end": True})  # the folder stays, unlike after the end of a supervisor
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:

@@ -42,7 +42,7 @@ class World:
         self.made += [lock] if lock not in self.made else []
         return Environment("python", lock)
 
-    def measure(self, cells, workers, folder, known, python, keep=None, seen=None):
+    def measure(self, cells, plan, folder, known, keep=None, seen=None, engine=None):
         lock = folder.info().lock
         self.ran.append(lock)
         judged = self.does(environments.pins(lock), self.ran.count(lock))

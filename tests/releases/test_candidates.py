@@ -47,7 +47,8 @@ def lab(tmp_path, monkeypatch):
         made = lock or BASE.replace("trl==1.16.0", wanted)
         return Environment(made.split("trl==")[1].split()[0], made)
 
-    def measure(cells, workers, folder, known=(), python="", keep=None, seen=None):
+    def measure(cells, plan, folder, known=(), keep=None, seen=None, engine=None):
+        python = plan.stack.python
         answer = does[python]
         if answer is NeverReady:
             raise NeverReady("ImportError: no such name")

@@ -20,10 +20,10 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def command(folder):
+def command(folder, python=sys.executable):
     """An executable in `folder` that runs this file, whatever arguments it is given."""
     file = folder / "light"
-    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}"\n')
+    file.write_text(f'#!/bin/sh\nexec "{python}" "{__file__}"\n')
     file.chmod(0o755)
     return str(file)
 

@@ -1,0 +1,100 @@
+"""The connection to a Ray cluster: one that is there, or a small one on this machine that ends with this process."""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from faultline.base import machine
+from faultline.base.errors import UsageError
+from faultline.base.text import cut, one_line
+from faultline.runs.workers import TAKES
+
+STORE = 200 << 20  # bytes of Ray's object store on this machine: references have a few kB each
+# Ray reads these when it is imported, and its processes inherit them: Faultline bounds its ranks itself, brings no
+# environment of `uv run` to other nodes, reports nothing to anybody, and needs no equal patch release of Python. A rank
+# server clears up by itself when its actor is gone; killed with it, it could not.
+SETTINGS = {
+    "RAY_kill_child_processes_on_worker_exit": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster: its id, a name that a person knows it by, and how many slots it takes."""
+
+    id: str
+    name: str
+    slots: int
+
+
+@functools.cache
+def connect(address: str) -> ModuleType:
+    """Ray, connected to the cluster at an address, to the one that runs here, or to a new one; once for this process.
+
+    Raises UsageError where Ray isn't installed, or nobody answers.
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "Ray is not installed here: in a clone, `make fleet` makes .fleet, and .fleet/bin/faultline has it;"
+            " else `pip install 'faultline[run,fleet]'`"
+        ) from None
+    said = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
+    try:
+        if address or _runs_here():
+            ray.init(address=address or "auto", **said)
+        else:
+            _start(ray, said)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f" at {address}" if address else ""
+        raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}") from None
+    atexit.register(ray.shutdown)
+    return ray
+
+
+def _runs_here() -> bool:
+    """Whether somebody named a cluster, or started one on this machine."""
+    from ray._private import services
+
+    return bool(os.environ.get("RAY_ADDRESS") or services.find_gcs_addresses())
+
+
+def _start(ray: ModuleType, said: dict[str, Any]) -> None:
+    """A cluster of this machine alone, whose files go with it. The folder's name is short, for it has sockets."""
+    folder = tempfile.mkdtemp(prefix="faultline-ray-", dir="/tmp")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    ray.init(
+        address="local",
+        num_cpus=machine.cores(),
+        include_dashboard=False,
+        object_store_memory=STORE,
+        _temp_dir=folder,
+        **said,
+    )
+
+
+def nodes(ray: ModuleType, device: str, size: int) -> list[Node]:
+    """The nodes that are alive, with as many slots as their processors, memory and GPUs allow; `size` GPUs for each."""
+    seen = []
+    for node in ray.nodes():
+        has = node["Resources"]
+        limits = [int(has.get("CPU", 0)), int(has.get("memory", 0) // TAKES[device])]
+        if device == "cuda":
+            limits.append(int(has.get("GPU", 0)) // size)
+        if node["Alive"]:
+            name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+            seen.append(Node(node["NodeID"], name, min(limits)))
+    return [node for node in seen if node.slots]

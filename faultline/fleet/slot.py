@@ -1,0 +1,102 @@
+"""What runs on a node of a fleet: a rank server with its stack, and the references that it made or was given."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from faultline.base.errors import UsageError
+from faultline.cells.cell import Cell
+from faultline.ranks.report import ErrorReport, Facts
+from faultline.runs import cache
+from faultline.runs.results import Result
+from faultline.runs.runner import References, RunCell
+from faultline.runs.supervisor import RankServer
+from faultline.stacks import environments
+from faultline.stacks.environments import Environment
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What a slot needs: the stack, the device, and how a cell is run."""
+
+    stack: Environment
+    device: str
+    run: RunCell
+
+
+@dataclass(frozen=True)
+class Made:
+    """A reference on its way to other nodes: its name, its file's content, and what is known of it."""
+
+    name: str
+    content: bytes
+    facts: Facts
+    problem: ErrorReport | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A result, and the references that were made for it."""
+
+    result: Result
+    made: Sequence[Made]
+
+
+class Post:
+    """A rank server on this node, of which an actor has one: so no process of Ray's forks or imports torch."""
+
+    def __init__(self, kit: Kit, gpus: Sequence[str]) -> None:
+        """Raises Uninstallable or UsageError where the stack can't be had here."""
+        self._kit = kit
+        self._server = RankServer(python(kit.stack), device=kit.device)
+        self._server.gpus = tuple(gpus)
+        self._references = References(self._server.folder)
+
+    def greet(self) -> str:
+        """Start the rank server, or raise NeverReady; a digest of the code that runs cells here."""
+        with self._closed_by_errors():
+            self._server.start()
+            return cache.machinery()
+
+    def run(self, cell: Cell, *given: Made) -> Answer:
+        """Run a cell; `given` are references that it may need and that this slot doesn't have."""
+        for each in given:
+            self._references.add(each.name, each.content, each.facts, each.problem)
+        before = self._references.names()
+        with self._closed_by_errors():
+            entry = self._kit.run(self._server, self._references, cell)
+        return Answer(entry, [self._made(name) for name in sorted(self._references.names() - before)])
+
+    @contextlib.contextmanager
+    def _closed_by_errors(self) -> Iterator[None]:
+        """An error ends the run, and so does the exit by which Ray ends an actor: nobody asks it to close then."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _made(self, name: str) -> Made:
+        reference = self._references.known(name)
+        content = b"" if reference.problem else reference.file.read_bytes()
+        return Made(name, content, reference.facts, reference.problem)
+
+    def close(self) -> None:
+        """End the rank server and remove its folder."""
+        self._server.close()
+
+
+def python(stack: Environment) -> str:
+    """A stack's interpreter on this node: that of the same name if it has the same packages, else one that is made.
+
+    Where nobody says what a stack has, its interpreter has to be there.
+    """
+    if not stack.lock and not shutil.which(stack.python):
+        raise UsageError(f"there is no {stack.python} on this node")
+    if not stack.lock:
+        return stack.python
+    with contextlib.suppress(UsageError):
+        if environments.existing(stack.python).lock == stack.lock:
+            return stack.python
+    return environments.make(stack.lock).python

@@ -1,0 +1,214 @@
+"""Cells on real Ray nodes: each has one result, the same as here, whatever dies on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import psutil
+import pytest
+from ray import cloudpickle
+
+from faultline.base.errors import NeverReady
+from faultline.base.paths import ROOT
+from faultline.catalogue.loading import failures
+from faultline.cells.selection import Selection, select
+from faultline.fleet.rays import Rays
+from faultline.runs import engines
+from faultline.runs.driver import Plan
+from faultline.runs.runner import run_cell
+from faultline.stacks.environments import OF_STACK, Environment
+from tests.support import light
+
+pytestmark = pytest.mark.slow
+
+cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["run"]))
+
+CELLS = [
+    cell
+    for cell in select(failures(), Selection.parse(strategy="ddp", precision="fp32", checkpointing="off", world="2"))
+    if not failures()[cell.failure].variant(cell.variant).trainer and cell.life == "straight"
+][:60]
+DEEDS = ("last_waits_first_fails", "dies_but_its_fork_lives")
+
+
+def deed(cell):
+    """What the ranks of a cell do: always the same."""
+    return DEEDS[sum(cell.id.encode()) % len(DEEDS)]
+
+
+def run(server, references, cell):
+    return run_cell(server, references, cell, deed(cell))
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    return Environment(light.command(tmp_path_factory.mktemp("light"), OF_STACK), "")
+
+
+@pytest.fixture(scope="module")
+def here(stack):
+    """What the cells do on this machine's workers."""
+    seen = []
+    engines.run_all(CELLS, Plan(2, stack, run), seen.append)
+    return {entry.cell: (entry.did, entry.detail) for entry in seen}
+
+
+class Running:
+    """The cells on a cluster, in a thread; `after` a number of results, the test does something."""
+
+    def __init__(self, head, stack, workers=8):
+        self.results, self.error = [], None
+        self.thread = threading.Thread(target=self.go, args=(Rays(head.address), Plan(workers, stack, run)))
+        self.thread.start()
+
+    def go(self, rays, plan):
+        try:
+            engines.run_all(CELLS, plan, self.results.append, rays)
+        except BaseException as error:  # noqa: BLE001 - raised in the test
+            self.error = error
+
+    def after(self, number):
+        for _ in range(1200):
+            if len(self.results) >= number or self.error:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{len(self.results)} results within a minute")
+
+    def ends_as(self, here):
+        self.thread.join(240)
+        assert not self.thread.is_alive(), f"{len(self.results)} of {len(CELLS)} cells were answered"
+        if self.error:
+            raise self.error
+        assert Counter(entry.cell for entry in self.results) == Counter(CELLS), "a cell is lost or doubled"
+        assert {entry.cell: (entry.did, entry.detail) for entry in self.results} == here
+
+
+def descendants(word):
+    """The processes that this one has started, or Ray for it, in whose command a word is."""
+    seen = []
+    for process in psutil.process_iter():
+        try:
+            if any(word in part for part in process.cmdline()):
+                seen.append(process)
+        except psutil.Error:
+            continue
+    return seen
+
+
+def test_cells_do_on_nodes_what_they_do_here(head, nodes, stack, here):
+    """Breaks when a result changes on its way, or a reference isn't where a cell needs it."""
+    for _ in range(2):
+        nodes()
+    Running(head, stack).ends_as(here)
+
+
+def test_a_killed_node_loses_and_doubles_nothing(head, nodes, stack, here):
+    """Breaks when the cells of a node that dies are missing, come twice, or are blamed for its death."""
+    gone, *_ = (nodes() for _ in range(3))
+    running = Running(head, stack)
+    running.after(10)
+    head.remove_node(gone, allow_graceful=False)
+    running.ends_as(here)
+
+
+def test_a_killed_actor_is_replaced(head, nodes, stack, here):
+    """Breaks when a slot that dies isn't replaced, or its rank server outlives it."""
+    nodes()
+    running = Running(head, stack)
+    running.after(10)
+    [actor] = descendants("ray::OnRay")
+    servers = descendants("light.py")
+    actor.kill()
+    running.after(20)
+    assert not psutil.wait_procs(servers, timeout=10)[1], "the rank server outlives its actor"
+    running.ends_as(here)
+
+
+def test_a_killed_rank_server_is_no_result(head, nodes, stack, here):
+    """Breaks when the death of a server is taken for what the cell does."""
+    nodes()
+    running = Running(head, stack)
+    running.after(10)
+    for process in descendants("light.py"):
+        if process.ppid() not in {each.pid for each in descendants("light.py")}:
+            os.kill(process.pid, signal.SIGKILL)
+    running.ends_as(here)
+
+
+def test_a_node_that_joins_late_gets_cells(head, nodes, stack, here):
+    """Breaks when a cluster that grows isn't used, or a run without any node gives up at once."""
+    running = Running(head, stack)
+    time.sleep(2)
+    assert not running.results and not running.error
+    nodes()
+    running.ends_as(here)
+
+
+def test_a_node_without_room_gets_no_cell(head, nodes, stack, here):
+    """Breaks when a slot waits for ever on a node without processors or memory."""
+    nodes(num_cpus=0)
+    nodes(num_cpus=4, memory=1 << 28)
+    usable = nodes()
+    rays = Rays(head.address)
+    assert rays.workers(CELLS, 0) == (1, "") and rays.workers(CELLS, 3)[1].startswith("1 worker, not 3:")
+    running = Running(head, stack)
+    running.ends_as(here)
+    assert usable
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from faultline.base import paths
+paths.RESULTS = Path(sys.argv[1])
+from faultline.cli import app
+sys.exit(app.main(sys.argv[2:]))
+"""
+
+
+def test_a_killed_driver_goes_on(head, nodes, tmp_path):
+    """Breaks when the results of a run whose driver was killed are lost or doubled, or its actors outlive it."""
+    nodes()
+    options = {"failure": "zero3_dummy_loss", "strategy": "single,ddp,zero3", "precision": "fp32"}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "run", "--fleet", "ray", "--address", head.address]
+    command += ["--fresh", *(word for name, value in options.items() for word in (f"--{name}", value))]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        wait_for(lambda: len(lines(tmp_path)) > 2 or driver.poll() is not None)
+        assert driver.poll() is None, "it ended before it could be killed"
+        driver.kill()
+    before = lines(tmp_path)
+    done = subprocess.run([*command, "--resume"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ids = [json.loads(line)["id"] for line in lines(tmp_path)]
+    assert lines(tmp_path)[: len(before)] == before and len(ids) == len({*ids})
+    assert {*ids} == {cell.id for cell in select(failures(), Selection.parse(**options))}
+
+
+def lines(folder):
+    return [line for file in folder.glob("2*/cells.jsonl") for line in file.read_text().splitlines()]
+
+
+def wait_for(there):
+    for _ in range(1200):
+        if there():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it never came to that")
+
+
+def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here, tmp_path):
+    """Breaks when one node without the stack ends a run, or loses its cells; or when no node has it, and it waits."""
+    program = tmp_path / "stack"
+    program.write_text(f'#!/bin/sh\n[ "$LACKS_IT" ] && exit 1\nexec {stack.python}\n')
+    program.chmod(0o755)
+    nodes(env_vars={"LACKS_IT": "1"})
+    lacking = Running(head, Environment(str(program), ""))
+    lacking.thread.join(60)
+    assert isinstance(lacking.error, NeverReady) and "no node can run these cells" in str(lacking.error)
+    nodes()
+    Running(head, Environment(str(program), "")).ends_as(here)
