@@ -97,7 +97,7 @@ class Expectation:
     basis: Basis = Basis.MEASURED
 
 
-def expect(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
+def expect(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
     """What a cell should do: what it did on a GPU with these versions, if it was measured there, else `ruled`."""
     by_rules = ruled(rules, cell, versions)
     seen = {row.did for _, row in on_gpus.seen(cell, versions)}
@@ -111,18 +111,19 @@ def expect(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Ex
     return Expectation(did.outcome, (did.signature,) if did.signature else (), by_rules.record)
 
 
-def ruled(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
+def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
     """What the first rule that applies says of a cell; without one, that it trains."""
     rule = first(rules, cell, versions) or TRAINS
     basis = Basis.MEASURED
     if cell.device != "cpu":
-        basis = Basis.CPU if not rule.device else Basis.REPORT if rule.not_measured else Basis.MEASURED
+        follows = not rule.device and rule == (first(rules, on_cpu(cell), versions) or TRAINS)
+        basis = Basis.REPORT if rule.not_measured else Basis.CPU if follows else Basis.MEASURED
     return Expectation(rule.outcome, rule.signature, rule.record, basis)
 
 
-def on_cpu(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
-    """What the rules say of the same cell on the CPU."""
-    return ruled(rules, replace(cell, device="cpu"), versions)
+def on_cpu(cell: Cell) -> Cell:
+    """The same cell on the CPU."""
+    return replace(cell, device="cpu")
 
 
 def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rule | None:
