@@ -48,10 +48,13 @@ def readmes(run: RunName = "", /) -> int:
 
 
 def record(runs: Runs, /) -> int:
-    """Record the errors of runs, which diagnose then knows.
+    """Record what cells did in runs: errors, which diagnose then knows, and what was measured on GPUs.
+
+    A run on GPUs can also be the file that somebody sent.
 
     Examples:
       faultline maintain record results/latest
+      faultline maintain record gpu-results.zip
     """
     from faultline.maintain import record
 
