@@ -1,5 +1,6 @@
 """From runs on GPUs to observations/gpus/: what each cell did, on which machine."""
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -56,12 +57,12 @@ def merged(before: Iterable[Measured], found: Iterable[tuple[Machine, Row]]) -> 
 
 
 def _with(rows: Sequence[Row], new: Mapping[str, Row]) -> Sequence[Row]:
-    known = {cell for failure in {row.cell.partition("/")[0] for row in rows} for cell in _cells(failure)}
-    kept = {row.cell: row for row in rows if row.cell in known}
-    return sorted((kept | new).values())
+    kept = {row.cell: row for row in rows if row.cell in ids(row.cell.partition("/")[0])}
+    return sorted({**kept, **new}.values())
 
 
-def _cells(name: str) -> set[str]:
-    """The ids of the cells that a failure has by now."""
-    failure = failures().get(name)
-    return {cell.id for cell, _ in possible_cells(failure, "cuda")} if failure else set()
+@functools.cache
+def ids(failure: str) -> frozenset[str]:
+    """The ids of a failure's cells on GPUs, as the matrix has them by now."""
+    known = failures().get(failure)
+    return frozenset(cell.id for cell, _ in possible_cells(known, "cuda")) if known else frozenset()

@@ -1,5 +1,6 @@
 """Results that somebody sent (see runs/sendable.py): read as a stranger's file is, and refused in a line."""
 
+import contextlib
 import re
 import zipfile
 import zlib
@@ -15,7 +16,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
-from faultline.cells.rules import possible_cells
+from faultline.maintain.on_gpus import ids
 from faultline.observations import measured
 from faultline.runs import results
 from faultline.runs.results import Result
@@ -41,7 +42,9 @@ def read(file: Path) -> tuple[Machine, list[Result]]:
             raise refused(file, f"{RUN} names a machine as no driver does: {cut(text, 80)!r}")
     entries: dict[Cell, Result] = {}
     for number, line in enumerate(lines, 1):
-        entry = results.read(line)
+        entry = None
+        with contextlib.suppress(RecursionError):
+            entry = results.read(line)
         if not entry:
             raise refused(file, f"line {number} of {CELLS} is no result of this version")
         if problem := _problem(entry):
@@ -79,16 +82,13 @@ def _unpacked(file: Path) -> Mapping[str, bytes]:
 def _problem(entry: Result) -> str:
     """What is wrong with a result, of all that would be recorded; nothing where it may be true."""
     cell, today = entry.cell, stack_name(measured.pinned())
-    failure = failures().get(cell.failure)
-    if cell.device == "cpu":
-        return f"{cell.id} is no cell on a GPU"
-    if not failure or cell not in {each for each, _ in possible_cells(failure, cell.device)}:
-        return f"{cut(cell.id, 200)} is no cell of the matrix"
+    if cell.id not in ids(cell.failure):
+        return f"{cut(cell.id, 200)} is no cell of the matrix on GPUs"
     if stack_name(entry.stack) != today:
         return f"it was run with {cut(stack_name(entry.stack), 200)}, and today's stack is {today}"
     if entry.outcome not in [*Outcome]:
         return f"there is no outcome {cut(entry.outcome, 40)!r}"
-    if not _is_signature(failure, entry):
+    if not _is_signature(failures()[cell.failure], entry):
         return f"{entry.outcome} has no signature {cut(entry.signature, 40)!r} in {cell.failure}"
     texts = [entry.detail, *(text for rank in entry.ranks for text in (rank.stack, rank.log))]
     texts += [text for rank in entry.ranks if rank.error for text in (rank.error.message, rank.error.traceback)]

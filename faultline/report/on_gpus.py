@@ -24,19 +24,21 @@ from faultline.runs.storage import RunInfo
 class Kind(StrEnum):
     """What came of a cell on a GPU, beside what it does on the CPU."""
 
-    SAME = "as on the CPU"
-    KNOWN = "differ as expected"
-    NEW = "differ, not measured before"
-    AGAINST = "not as expected there"
-    NOT_RUN = "could not run"
+    SAME = "same"
+    KNOWN = "known"
+    NEW = "new"
+    AGAINST = "against"
+    NOT_RUN = "not run"
 
 
+# Those that need somebody's eyes come first; `SAME` needs no list.
 MEANING = {
-    Kind.NEW: "They differ from the CPU, and nobody has measured them on a GPU",
-    Kind.AGAINST: "Measured or reported on a GPU, and something else now",
-    Kind.NOT_RUN: "They could not run, or could not prove what they ran",
-    Kind.KNOWN: "They differ from the CPU, as expected",
+    Kind.NEW: "other than on the CPU, and nobody had measured it on a GPU",
+    Kind.AGAINST: "other than was measured or reported on a GPU",
+    Kind.NOT_RUN: "could not run, or could not prove what it ran",
+    Kind.KNOWN: "other than on the CPU, as expected",
 }
+LEGEND = f"{Kind.SAME}: as on the CPU. " + " ".join(f"{kind}: {text}." for kind, text in MEANING.items())
 BASES = {
     Basis.MEASURED: "measured on a GPU",
     Basis.CPU: "not measured on a GPU",
@@ -93,7 +95,7 @@ def rows(every: Iterable[Compared], missing: Iterable[str] = ()) -> dict[str, li
 
 
 def differing(every: Collection[Compared]) -> dict[Kind, list[Compared]]:
-    """The cells that didn't do as on the CPU, those that need somebody's eyes first."""
+    """The cells that didn't do as on the CPU, in the order of `MEANING`."""
     by_kind = {kind: [each for each in every if each.kind == kind] for kind in MEANING}
     return {kind: those for kind, those in by_kind.items() if those}
 
@@ -126,14 +128,15 @@ def show(console: Console, every: Collection[Compared], info: RunInfo, missing: 
         table.add_row(one_line(name), *(f"{number:,}" if number else "" for number in of_failure))
     totals = [sum(column) for column in zip(*numbers.values(), strict=True)]
     if len(numbers) > 1:
-        table.add_row("all", *(f"{number:,}" for number in totals), style="bold")
-    console.print(table)
+        table.add_row("all", *(f"{number:,}" if number else "" for number in totals), style="bold")
+    console.print(table, width=console.width if console.is_terminal else max(console.width, 100))
+    write_line(console, LEGEND, "dim")
     for line in notes(every, info):
         write_line(console, line)
     width = max(console.width if console.is_terminal else 160, 40) - 2
     for kind, those in differing(every).items():
         write_line(console)
-        write_line(console, f"{MEANING[kind]}: {count(len(those), 'cell')}", "bold")
+        write_line(console, f"{count(len(those), 'cell')} {MEANING[kind]}:", "bold")
         for each in those[: terminal.LISTED]:
             _cell(console, each, info, width)
         if len(those) > terminal.LISTED:
@@ -158,7 +161,7 @@ def page(every: Collection[Compared], info: RunInfo, missing: Collection[str] = 
     return {
         "kinds": [*Kind],
         "rows": [{"name": name, "numbers": numbers} for name, numbers in rows(every, missing).items()],
-        "notes": notes(every, info),
+        "notes": [LEGEND, *notes(every, info)],
         "differing": [
             {"means": MEANING[kind], "cells": [{"id": each.result.cell.id, "change": each.change} for each in those]}
             for kind, those in differing(every).items()

@@ -1,0 +1,154 @@
+"""A run on GPUs ends beside the CPU: every cell is in one column, and what nobody measured comes first."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.cells import on_gpus as store
+from faultline.cells.cell import Cell
+from faultline.cells.expected import Basis
+from faultline.cells.on_gpus import Machine, Measured, Row
+from faultline.matrix import command
+from faultline.observations import measured
+from faultline.report import on_gpus
+from faultline.report.on_gpus import Kind, compared, rows
+from faultline.runs.storage import RunInfo
+from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
+
+
+@pytest.fixture(autouse=True)
+def _observations(monkeypatch, tmp_path):
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "gpus")
+    store._by_cell.cache_clear()
+    yield
+    store._by_cell.cache_clear()
+
+
+def shown(every, info=None, missing=()):
+    console = Console(file=io.StringIO(), width=160)
+    on_gpus.show(console, compared(every), info or RunInfo(machine=MACHINE), missing)
+    return console.file.getvalue()
+
+
+def finished(capsys, run):
+    """The exit code and the output of a run that ends."""
+    code = command.finish(run, run.results())
+    return code, capsys.readouterr().out
+
+
+def test_each_cell_is_in_one_column():
+    """Breaks when a difference hides among cells that did as on the CPU, or counts twice."""
+    teacher = Cell("distillation_teacher_not_sharded", "gkd-broken", "fsdp2", device="cuda")
+    every = [
+        did(on("ddp")),
+        did(on("zero2"), "diverges", "differs"),
+        did(on("zero3"), "invalid", "evidence"),
+        did(on("fsdp2"), "impossible"),
+        did(teacher, "raises", "two-devices"),
+        did(replace(teacher, strategy="fsdp1-full"), "misplaced", "reference-model"),
+    ]
+    kinds = {each.result.cell: each.kind for each in compared(every)}
+    wanted = [Kind.SAME, Kind.NEW, Kind.NOT_RUN, Kind.NOT_RUN, Kind.KNOWN, Kind.AGAINST]
+    assert [kinds[each.cell] for each in every] == wanted
+    missing = [on("zero1").id, "buffers_never_synchronised/broken/ddp/off/fp32/w2/cuda"]
+    numbers = rows(compared(every), missing)
+    assert numbers[NAME] == [1, 0, 1, 0, 3] and numbers[teacher.failure] == [0, 1, 0, 1, 0]
+    assert numbers["buffers_never_synchronised"] == [0, 0, 0, 0, 1]
+    assert sum(map(sum, numbers.values())) == len(every) + len(missing)
+
+
+def test_a_difference_is_shown_with_both_outcomes_its_detail_and_its_command():
+    """Breaks when somebody can't tell from the end of a run what changed where, or how to see it again."""
+    text = shown([did(on("ddp")), did(on("zero2"), "diverges", "differs", detail="gradient of a differs by 12 %")])
+    assert f"Run on 2 x {MODEL}, driver 580.65.06, CUDA 13.0, NCCL 2.27.7, 16 cores." in text
+    assert "1 cell other than on the CPU, and nobody had measured it on a GPU:" in text
+    line = next(line for line in text.splitlines() if line.startswith(on("zero2").id))
+    assert line.endswith("-> diverges (differs)") and "gradient of a differs by 12 %" in text
+    assert f"run --cell {on('zero2').id}" in text and on("ddp").id not in text
+
+
+def test_cells_that_shared_a_gpu_are_counted():
+    """Breaks when a machine with one GPU passes for one where NCCL ran."""
+    text = shown([did(on("ddp"), share=2), did(on("zero2"), share=2), did(on("single"))])
+    assert "2 cells ran with several ranks on one GPU, over gloo and not NCCL" in text
+    assert "gloo" not in shown([did(on("ddp"))])
+
+
+def test_a_report_that_is_borne_out_says_that_it_was_one():
+    """Breaks when a rule that only a report gave looks as if it had been measured before this run."""
+    teacher = Cell("distillation_teacher_not_sharded", "gkd-broken", "fsdp2", device="cuda")
+    text = shown([did(teacher, "raises", "two-devices", detail="Expected all tensors to be on the same device")])
+    assert "as reported, not measured: Expected all tensors" in text
+    assert "as reported, not measured" in shown([did(teacher)]) and compared([did(teacher)])[0].kind == Kind.KNOWN
+
+
+def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp_path):
+    """Breaks when a difference that nobody measured passes in CI, or one that was measured fails there."""
+    same = folder(tmp_path / "same", *map(did, CELLS[:6]))
+    code, out = finished(capsys, same)
+    assert code == EXIT_AS_EXPECTED and "On GPUs, beside the CPU" in out and "Every cell did what was expected" in out
+    assert "same/gpu-results.zip" in out
+    news = [did(on("zero2"), "diverges", "differs"), did(on("ddp"))]
+    code, out = finished(capsys, folder(tmp_path / "news", *news))
+    assert code == EXIT_UNEXPECTED and "1 cell" in out and "Every cell" not in out
+    machine = Machine(MODEL, "580.65.06", "13.0", "2.27.7", measured.pinned())
+    store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
+    known = [did(on("zero2"), "diverges", "differs"), did(on("ddp"))]
+    code, out = finished(capsys, folder(tmp_path / "known", *known))
+    assert code == EXIT_AS_EXPECTED and "1 cell other than on the CPU, as expected:" in out
+    code, out = finished(capsys, folder(tmp_path / "against", did(on("zero2"), "trains")))
+    assert code == EXIT_UNEXPECTED and "expected there: diverges (differs), measured on a GPU" in out
+
+
+def test_an_interrupted_run_says_how_it_goes_on_and_what_did_not_run(capsys, tmp_path):
+    """Breaks when cells that never ran are missing from the table without a word."""
+    code, out = finished(capsys, folder(tmp_path / "some", did(CELLS[0]), cells=CELLS[:3]))
+    assert code == EXIT_UNEXPECTED and "1 of 3 cells ran" in out and "--resume" in out
+    [line] = [line for line in out.splitlines() if line.startswith(NAME) and line.split()[1:] == ["1", "2"]]
+    assert line
+
+
+def test_a_run_on_the_cpu_has_no_such_table_and_no_file_to_send(capsys, tmp_path):
+    """Breaks when a run on the CPU asks to be sent, or is compared with itself."""
+    run = folder(tmp_path / "cpu", did(replace(on("ddp"), device="cpu"), gpu=""))
+    code, out = finished(capsys, run)
+    assert code == EXIT_AS_EXPECTED and "GPU" not in out and not (run.path / "gpu-results.zip").exists()
+    html = (run.path / "report.html").read_text()
+    assert json.loads(html[html.index('id="data">') + 10 :].partition("</script")[0])["gpus"] is None
+
+
+def test_the_page_has_the_table_and_every_difference(capsys, tmp_path):
+    """Breaks when the page of a run on GPUs lacks what its terminal said, or a cell that it links to."""
+    run = folder(tmp_path / "page", did(on("zero2"), "diverges", "differs"), did(on("ddp")))
+    finished(capsys, run)
+    html = (run.path / "report.html").read_text()
+    data = json.loads(html[html.index('id="data">') + 10 :].partition("</script")[0])
+    assert data["gpus"]["rows"] == [{"name": NAME, "numbers": [1, 0, 1, 0, 0]}]
+    [group] = data["gpus"]["differing"]
+    assert {cell["id"] for cell in group["cells"]} <= {cell["id"] for cell in data["cells"]}
+
+
+def test_show_says_what_is_known_of_gpus(capsys):
+    """Breaks when `show` passes a guess about GPUs off as measured, or keeps quiet about what was measured."""
+
+    def said(name):
+        command.show(name)
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "No cell was measured on a GPU. All are expected to do there what they do on the CPU." in said(NAME)
+    assert "As reported, not measured: raises (two-devices) under fsdp*" in said("fsdp_reference_model")
+    machine = Machine(MODEL, stack=measured.pinned())
+    store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
+    text = said(NAME)
+    assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}." in text and "Otherwise than on the CPU" in text
+
+
+def test_every_basis_and_kind_has_its_words():
+    """Breaks when a new basis or kind of difference would end a run with a KeyError."""
+    assert {*on_gpus.BASES} == {*Basis} and {*on_gpus.MEANING} == {*Kind} - {Kind.SAME}
