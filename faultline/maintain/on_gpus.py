@@ -18,7 +18,7 @@ BACKENDS = ("nccl", "gloo", "none")
 
 def rows(machine: storage.Machine, results: Iterable[Result]) -> list[tuple[Machine, Row]]:
     """What cells on GPUs did with today's stack, of those that can prove it and whose GPU is known."""
-    found = []
+    ran = []
     for result in results:
         today = untagged(result.stack) == untagged(measured.pinned())
         if result.cell.device == "cpu" or result.outcome == Outcome.INVALID or not today:
@@ -26,8 +26,8 @@ def rows(machine: storage.Machine, results: Iterable[Result]) -> list[tuple[Mach
         if where := ran_on(machine, result):
             shown = result.evidence.get("backend", "")
             backend = shown if shown in BACKENDS else ""
-            found.append((where, Row(result.cell.id, backend, result.outcome, result.signature)))
-    return found
+            ran.append((where, Row(result.cell.id, backend, result.outcome, result.signature)))
+    return ran
 
 
 def ran_on(machine: storage.Machine, result: Result) -> Machine | None:
@@ -46,19 +46,19 @@ def ran_on(machine: storage.Machine, result: Result) -> Machine | None:
     return Machine(" + ".join(models), machine.driver, cuda, nccl, untagged(result.stack))
 
 
-def merged(before: Iterable[Measured], found: Iterable[tuple[Machine, Row]]) -> list[Measured]:
+def merged(before: Iterable[Measured], ran: Iterable[tuple[Machine, Row]]) -> list[Measured]:
     """What was measured, with new rows: a cell has one for each machine, that of the newest run."""
     by_name = {each.machine.name: each for each in before}
     new: dict[str, dict[str, Row]] = {}
-    for machine, row in found:
+    for machine, row in ran:
         by_name.setdefault(machine.name, Measured(machine))
         new.setdefault(machine.name, {})[row.cell] = row
     return [replace(each, rows=_with(each.rows, new.get(name, {}))) for name, each in sorted(by_name.items())]
 
 
 def _with(rows: Sequence[Row], new: Mapping[str, Row]) -> Sequence[Row]:
-    kept = {row.cell: row for row in rows if row.cell in ids(row.cell.partition("/")[0])}
-    return sorted({**kept, **new}.values())
+    known = {row.cell: row for row in rows if row.cell in ids(row.cell.partition("/")[0])}
+    return sorted({**known, **new}.values())
 
 
 @functools.cache

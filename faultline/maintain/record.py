@@ -32,12 +32,12 @@ def run(names: Iterable[str]) -> int:
     before = store.everything()
     after = merged(before, [result for _, results in runs for result in results])
     store.write(after)
-    found = [row for machine, results in runs for row in on_gpus.rows(machine, results)]
-    if found:
-        known = on_gpus.merged(gpu_store.everything(), found)
-        touched = {machine.name for machine, _ in found}
+    on_gpu = [row for machine, results in runs for row in on_gpus.rows(machine, results)]
+    if on_gpu:
+        known = on_gpus.merged(gpu_store.everything(), on_gpu)
+        touched = {machine.name for machine, _ in on_gpu}
         files = [gpu_store.write(each) for each in known if each.machine.name in touched]
-        print(f"{count(len(found), 'cell')} on GPUs: {', '.join(file.name for file in files)}")
+        print(f"{count(len(on_gpu), 'cell')} on GPUs: {', '.join(file.name for file in files)}")
     new = after.errors.keys() - before.errors.keys()
     print(f"{len(after.errors)} errors on {len(after.stacks)} stacks, {len(new)} of them new")
     print(f"{len(after.divergences)} divergences on today's stack")

@@ -53,10 +53,10 @@ def names() -> list[str]:
     with contextlib.suppress(OSError, KeyError, ImportError):  # a user without a name, as in some containers
         user = getpass.getuser()
     host = platform.node()
-    found = {str(Path.home()), user, host, host.partition(".")[0], *(os.environ.get(name, "") for name in NAMED)}
-    found |= {value for name, value in os.environ.items() if _SECRET.search(name.upper()) and len(value) > 2 * LEAST}
+    known = {str(Path.home()), user, host, host.partition(".")[0], *(os.environ.get(name, "") for name in NAMED)}
+    known |= {value for name, value in os.environ.items() if _SECRET.search(name.upper()) and len(value) > 2 * LEAST}
     usual = {"root", "localhost", "/", "/root"}
-    return sorted((name for name in found if len(name) >= LEAST and name not in usual), key=len, reverse=True)
+    return sorted((name for name in known if len(name) >= LEAST and name not in usual), key=len, reverse=True)
 
 
 def without_names(line: Mapping[str, Any], private: Collection[str]) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def _clean(name: str, value: Any, private: Collection[str], free: bool = False) 
         return ""
     if isinstance(value, Mapping):
         free = free or name == "evidence"
-        kept = {key: each for key, each in value.items() if not (free and key in OF_ONE_MACHINE)}
-        return {key: _clean(key, each, private, free) for key, each in kept.items()}
+        shown = {key: each for key, each in value.items() if not (free and key in OF_ONE_MACHINE)}
+        return {key: _clean(key, each, private, free) for key, each in shown.items()}
     if isinstance(value, str):
         return clean(value, private) if free or name in TEXTS else value
     return [_clean(name, each, private, free) for each in value] if isinstance(value, list | tuple) else value

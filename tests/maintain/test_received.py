@@ -24,7 +24,7 @@ from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
 
 @pytest.fixture
 def observations(monkeypatch, tmp_path):
-    """Observations of its own: none on GPUs yet, and none of errors."""
+    """A folder of observations for one test, with none in it."""
     monkeypatch.setattr(store, "FOLDER", tmp_path / "observations")
     monkeypatch.setattr(on_gpus, "FOLDER", tmp_path / "observations" / "gpus")
     store.forget()
@@ -139,9 +139,9 @@ def test_law_the_order_of_files_makes_no_difference(found, random):
 
 def test_cells_that_the_matrix_has_no_more_are_dropped():
     """Breaks when a renamed variant leaves rows behind that no run can ever renew."""
-    gone = on_gpus.Row(f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "nccl", "trains")
+    renamed = on_gpus.Row(f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "nccl", "trains")
     unknown = on_gpus.Row("no_such_failure/broken/ddp/off/fp32/w2/cuda", "nccl", "trains")
-    [each] = merging.merged([on_gpus.Measured(MACHINES[0], [gone, unknown])], [])
+    [each] = merging.merged([on_gpus.Measured(MACHINES[0], [renamed, unknown])], [])
     assert not each.rows
 
 

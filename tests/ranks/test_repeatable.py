@@ -26,7 +26,7 @@ print(json.dumps([before, off, repeatable.tf32(), deterministic, fills, repeatab
 
 
 def settings(then="pass"):
-    """What torch's settings are in a process of its own: before, once a rank began, and after a library's line."""
+    """What torch's settings are in a fresh process, before, once a rank began, and after a library's line."""
     ran = subprocess.run(
         [sys.executable, "-c", SETTINGS, then], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     )

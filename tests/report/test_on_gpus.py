@@ -136,15 +136,15 @@ def test_the_page_has_the_table_and_every_difference(capsys, tmp_path):
 def test_show_says_what_is_known_of_gpus(capsys):
     """Breaks when `show` passes a guess about GPUs off as measured, or keeps quiet about what was measured."""
 
-    def said(name):
+    def printed(name):
         command.show(name)
         return " ".join(capsys.readouterr().out.split())
 
-    assert "No cell was measured on a GPU. All are expected to do there what they do on the CPU." in said(NAME)
-    assert "As reported, not measured: raises (two-devices) under fsdp*" in said("fsdp_reference_model")
+    assert "No cell was measured on a GPU. All are expected to do there what they do on the CPU." in printed(NAME)
+    assert "As reported, not measured: raises (two-devices) under fsdp*" in printed("fsdp_reference_model")
     machine = Machine(MODEL, stack=measured.pinned())
     store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
-    text = said(NAME)
+    text = printed(NAME)
     assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}." in text and "Otherwise than on the CPU" in text
 
 
