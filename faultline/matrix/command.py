@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from faultline.base.console import write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.packages import TODAY, stack_name
 from faultline.catalogue import stories
@@ -107,7 +108,10 @@ def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool
     else:
         chosen = {*cells}
         others = sum(cell not in chosen for cell, _ in left_out(failures(), selection))
-        listing.overview(Console(), cells, others)
+        console = Console()
+        listing.overview(console, cells, others)
+        if known := on_gpus.known(cells, measured.pinned()):
+            write_line(console, known, "dim")
     return EXIT_AS_EXPECTED
 
 

@@ -169,6 +169,15 @@ def page(every: Collection[Compared], info: RunInfo, missing: Collection[str] = 
     }
 
 
+def known(cells: Collection[Cell], versions: Mapping[str, str]) -> str:
+    """How many of these cells were measured on a GPU; nothing for cells on the CPU."""
+    of_gpus = [cell for cell in cells if cell.device != "cpu"]
+    ran = sum(bool(on_gpus.seen(cell, versions)) for cell in of_gpus)
+    return (
+        f"{ran:,} of them were measured on a GPU; `faultline show` has what is expected of the rest." if of_gpus else ""
+    )
+
+
 def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]) -> list[str]:
     """What is known of a failure's cells on GPUs, in sentences: how many were measured, and on which kinds."""
     rules = expected.rules(failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
@@ -14,9 +15,10 @@ from faultline.cells import on_gpus as store
 from faultline.cells.cell import Cell
 from faultline.cells.expected import Basis
 from faultline.cells.on_gpus import Machine, Measured, Row
+from faultline.cells.selection import Selection
 from faultline.matrix import command
 from faultline.observations import measured
-from faultline.report import on_gpus
+from faultline.report import junit, on_gpus
 from faultline.report.on_gpus import Kind, compared, rows
 from faultline.runs.storage import RunInfo
 from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
@@ -146,6 +148,26 @@ def test_show_says_what_is_known_of_gpus(capsys):
     store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
     text = printed(NAME)
     assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}." in text and "Otherwise than on the CPU" in text
+
+
+def test_list_says_how_many_cells_on_gpus_were_measured(capsys):
+    """Breaks when the list of cells on GPUs looks as if they had been run, or that of the CPU speaks of GPUs."""
+    assert not on_gpus.known([replace(CELLS[0], device="cpu")], measured.pinned())
+    command.list_cells(Selection((NAME,), device="cuda"))
+    assert "0 of them were measured on a GPU" in capsys.readouterr().out
+
+
+def test_junit_says_what_an_expectation_rests_on(tmp_path):
+    """Breaks when a failed test case in CI doesn't say that only the CPU was measured, or one that passes fails."""
+    junit.write(
+        tmp_path / "junit.xml", [did(on("zero2"), "diverges", "differs"), did(replace(on("ddp"), device="cpu"))]
+    )
+    suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    basis = {
+        case.get("name"): [p.get("value") for p in case.iter("property") if p.get("name") == "basis"] for case in suite
+    }
+    assert basis == {on("zero2").name: ["cpu"], replace(on("ddp"), device="cpu").name: []}
 
 
 def test_every_basis_and_kind_has_its_words():
