@@ -62,7 +62,7 @@ def run(request: RunRequest) -> int:
         missing = folders.without(missing, known)
     folders.measure(missing, Plan(request.workers, environment), folder, known, keep=keep)  # which judges each cell
     folder.describe(finished=True)
-    return finish(folder, folder.results())
+    return finish(folder, folder.results(), ran_here=True)
 
 
 def chosen(request: RunRequest) -> list[Cell]:
@@ -73,9 +73,13 @@ def chosen(request: RunRequest) -> list[Cell]:
     return measured.quick(cells) if request.quick else cells
 
 
-def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
+def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) -> int:
     """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not run, or not do what is
-    expected."""
+    expected.
+
+    Where a run on GPUs `ran_here` on today's stack, it also leaves a file that can be sent: another machine doesn't
+    know which names to leave out of it.
+    """
     info, on_gpu = folder.info(), any(result.cell.device == "cuda" for result in judged)
     if on_gpu:
         folder.describe(machine=sendable.machine(info.machine, judged))
@@ -91,7 +95,7 @@ def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
     else:
         terminal.unexpected(console, judged, info.asked, len(missing))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
-    if on_gpu and info.kind == "run" and not info.asked:
+    if on_gpu and ran_here and info.kind == "run":
         file = sendable.write(folder, judged).name
         print(f"to send, with no name of this machine or its user: {folder.shown}/{file} (docs/ci.md says where)")
     return EXIT_UNEXPECTED if missing or not all(map(results.as_expected, judged)) else EXIT_AS_EXPECTED

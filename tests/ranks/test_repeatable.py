@@ -3,14 +3,20 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from faultline.base.paths import ROOT
+from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
-from faultline.ranks import preload
+from faultline.ranks import main, preload, repeatable
+from faultline.ranks.job import Job
 from faultline.ranks.report import Report
+from faultline.ranks.run import Run
 from faultline.runs import oracle
+from faultline.strategies import Setup
 
 SETTINGS = """
 import json, sys, torch
@@ -71,3 +77,49 @@ def test_cublas_repeats_on_a_gpu_and_the_cpu_hides_gpus():
     assert "CUDA_VISIBLE_DEVICES" not in preload.environment("cuda")
     assert preload.environment("cpu")["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUBLAS_WORKSPACE_CONFIG" not in preload.environment("cpu")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Two GPUs as torch would describe them; `calls` has what a rank did to the settings."""
+    import torch
+
+    calls = []
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", uuid="1122")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 7))
+    monkeypatch.setattr(repeatable, "begin", lambda: calls.append("begin"))
+    monkeypatch.setattr(repeatable, "tf32", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1122,GPU-3344")
+    return calls
+
+
+ALONE = Cell("grpo_lora_no_grad", "broken", "single", world_size=1, device="cuda")
+
+
+def test_a_rank_on_a_gpu_says_which_cuda_and_nccl_it_has_and_sets_its_arithmetic_first(gpu):
+    """Breaks when a rank on a GPU trains with torch's defaults, or its versions are missing from what is sent."""
+    report = Report(0)
+    main._set_up(ALONE, Job(ALONE.id, gpus=("GPU-1122",)), report)
+    assert "begin" in gpu
+    assert {"gpu": "NVIDIA H100 80GB HBM3", "cuda": "13.0", "nccl": "2.27.7"}.items() <= report.evidence.items()
+    on_cpu = Report(0)
+    main._set_up(replace(ALONE, device="cpu"), Job(ALONE.id), on_cpu)
+    assert gpu.count("begin") == 1 and "cuda" not in on_cpu.evidence
+
+
+def test_a_rank_reports_tf32_also_where_training_raises(gpu, monkeypatch):
+    """Breaks when TF32 goes unseen in a cell that ends with an error, or a cell on the CPU speaks of it."""
+
+    def fails(run):
+        raise RuntimeError("as it happens")
+
+    monkeypatch.setattr(main, "train_scenario", fails)
+    for device, evidence in (("cuda", {"tf32": True}), ("cpu", {})):
+        cell, report = replace(ALONE, device=device), Report(0)
+        with pytest.raises(RuntimeError):
+            main._train(Run(main, Variant("broken"), cell, Setup(0, 1, "off", "fp32", None, "", {}), report))
+        assert report.evidence == evidence

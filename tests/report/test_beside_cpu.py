@@ -16,11 +16,14 @@ from faultline.cells.cell import Cell
 from faultline.cells.expected import Basis
 from faultline.cells.on_gpus import Machine, Measured, Row
 from faultline.cells.selection import Selection
+from faultline.maintain import received
 from faultline.matrix import command
 from faultline.observations import measured
 from faultline.report import junit, on_gpus
 from faultline.report.on_gpus import Kind, compared, rows
+from faultline.runs import gpus, storage
 from faultline.runs.storage import RunInfo
+from tests.support.nvml import Nvml
 from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
 
 
@@ -40,7 +43,7 @@ def shown(every, info=None, missing=()):
 
 def finished(capsys, run):
     """The exit code and the output of a run that ends."""
-    code = command.finish(run, run.results())
+    code = command.finish(run, run.results(), ran_here=True)
     return code, capsys.readouterr().out
 
 
@@ -108,11 +111,41 @@ def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp
     assert code == EXIT_UNEXPECTED and "expected there: diverges (differs), measured on a GPU" in out
 
 
+@pytest.mark.parametrize(("count", "share"), [(1, 2), (2, 1), (4, 1)])
+def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys, monkeypatch, tmp_path, count, share):
+    """Breaks when a machine with one, two or more GPUs ends without its table, or the file doesn't say which it was."""
+
+    def ran(cells, workers, to, *more, **others):
+        writer = storage.Writer(to)
+        writer.add(*(did(cell, share=share) for cell in cells))
+        writer.close()
+
+    seen = gpus.read(Nvml(count))
+    monkeypatch.setattr(gpus, "here", lambda: seen)
+    monkeypatch.setattr(command, "chosen", lambda request: [on("ddp"), on("zero2")])
+    monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(command.folders, "measure", ran)
+    request = command.RunRequest(Selection((NAME,), device="cuda"), fresh=True)
+    assert command.run(request) == EXIT_AS_EXPECTED
+    out = capsys.readouterr().out
+    assert f"Run on {count} x {MODEL}, driver 580.65.06, CUDA 13.0, NCCL 2.27.7" in out
+    assert ("2 cells ran with several ranks on one GPU" in out) == (share > 1)
+    machine, sent = received.read(tmp_path / "latest" / "gpu-results.zip")
+    assert machine.gpus == (MODEL,) * count and {entry.cell for entry in sent} == {on("ddp"), on("zero2")}
+
+
 def test_an_interrupted_run_says_how_it_goes_on_and_what_did_not_run(capsys, tmp_path):
     """Breaks when cells that never ran are missing from the table without a word."""
     code, out = finished(capsys, folder(tmp_path / "some", did(CELLS[0]), cells=CELLS[:3]))
     assert code == EXIT_UNEXPECTED and "1 of 3 cells ran" in out and "--resume" in out
     assert [NAME, "1", "2"] in [line.split() for line in out.splitlines()]
+
+
+def test_a_run_that_is_shown_again_elsewhere_leaves_its_file_alone(capsys, tmp_path):
+    """Breaks when a machine that merges or shows a run writes a file from which it doesn't know what to leave out."""
+    run = folder(tmp_path / "elsewhere", did(on("ddp")))
+    assert command.report(str(run.path)) == EXIT_AS_EXPECTED
+    assert "On GPUs, beside the CPU" in capsys.readouterr().out and not (run.path / "gpu-results.zip").exists()
 
 
 def test_a_run_on_the_cpu_has_no_such_table_and_no_file_to_send(capsys, tmp_path):
