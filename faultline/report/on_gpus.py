@@ -14,7 +14,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells import expected, on_gpus, words
-from faultline.cells.cell import Cell
+from faultline.cells.cell import MARGIN, TOLERANCE, Cell
 from faultline.cells.expected import Basis, Expectation
 from faultline.report import terminal
 from faultline.runs.results import Result, as_expected
@@ -111,7 +111,22 @@ def notes(every: Collection[Compared], info: RunInfo) -> list[str]:
             f"{count(shared, 'cell')} ran with several ranks on one GPU, over gloo and not NCCL: there are fewer GPUs "
             "than ranks."
         ]
-    return lines
+    return lines + [line for precision in TOLERANCE if (line := _numbers(every, precision))]
+
+
+def _numbers(every: Iterable[Compared], precision: str) -> str:
+    """How near cells that train come to what would count as wrong: what the limits rest on was measured on a CPU."""
+    of_precision = [each.result for each in every if each.result.cell.precision == precision]
+    trained = [r for r in of_precision if r.outcome == Outcome.TRAINS and r.relative_error is not None]
+    if not trained:
+        return ""
+    largest = max(float(result.relative_error or 0) for result in trained)
+    noise = max(float(result.rounding.times_noise or 0) for result in trained)
+    return (
+        f"{precision}, {count(len(trained), 'cell')} that train: the largest error is {largest:.1e} (tolerance "
+        f"{TOLERANCE[precision]:g}), and rounding excuses up to {noise:.1f} times the noise "
+        f"(margin {MARGIN[precision]:g})."
+    )
 
 
 def _shared(result: Result) -> bool:

@@ -22,6 +22,7 @@ from faultline.observations import measured
 from faultline.report import junit, on_gpus
 from faultline.report.on_gpus import Kind, compared, rows
 from faultline.runs import gpus, storage
+from faultline.runs.results import Rounding
 from faultline.runs.storage import RunInfo
 from tests.support.nvml import Nvml
 from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
@@ -83,6 +84,13 @@ def test_cells_that_shared_a_gpu_are_counted():
     text = shown([did(on("ddp"), share=2), did(on("zero2"), share=2), did(on("single"))])
     assert "2 cells ran with several ranks on one GPU, over gloo and not NCCL" in text
     assert "gloo" not in shown([did(on("ddp"))])
+
+
+def test_how_near_healthy_cells_come_to_the_limits_is_shown():
+    """Breaks when a GPU whose kernels round more than the CPU's leaves nobody a figure to hold the tolerance against."""
+    every = [replace(did(on("ddp")), relative_error=2e-5, rounding=Rounding(3, None, 4.25)), did(on("single"))]
+    assert "fp32, 1 cell that train: the largest error is 2.0e-05 (tolerance 0.001)" in shown(every)
+    assert "up to 4.2 times the noise (margin 20)." in shown(every) and "bf16" not in shown(every)
 
 
 def test_a_report_that_is_borne_out_says_that_it_was_one():
