@@ -123,7 +123,7 @@ def _numbers(every: Iterable[Compared], precision: str) -> str:
     largest = max(float(result.relative_error or 0) for result in trained)
     noise = max(float(result.rounding.times_noise or 0) for result in trained)
     return (
-        f"{precision}, {count(len(trained), 'cell')} that train: the largest error is {largest:.1e} (tolerance "
+        f"{precision}: the largest error of {count(len(trained), 'cell')} that trained is {largest:.1e} (tolerance "
         f"{TOLERANCE[precision]:g}), and rounding excuses up to {noise:.1f} times the noise "
         f"(margin {MARGIN[precision]:g})."
     )

@@ -87,10 +87,11 @@ def test_cells_that_shared_a_gpu_are_counted():
 
 
 def test_how_near_healthy_cells_come_to_the_limits_is_shown():
-    """Breaks when a GPU whose kernels round more than the CPU's leaves nobody a figure to hold the tolerance against."""
+    """Breaks when a GPU whose kernels round more than the CPU's leaves no figure to hold the tolerance against."""
     every = [replace(did(on("ddp")), relative_error=2e-5, rounding=Rounding(3, None, 4.25)), did(on("single"))]
-    assert "fp32, 1 cell that train: the largest error is 2.0e-05 (tolerance 0.001)" in shown(every)
-    assert "up to 4.2 times the noise (margin 20)." in shown(every) and "bf16" not in shown(every)
+    text = shown(every)
+    assert "fp32: the largest error of 1 cell that trained is 2.0e-05 (tolerance 0.001)" in text
+    assert "up to 4.2 times the noise (margin 20)." in text and "bf16" not in text
 
 
 def test_a_report_that_is_borne_out_says_that_it_was_one():
