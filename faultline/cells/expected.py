@@ -3,7 +3,8 @@
 import functools
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -16,6 +17,7 @@ from faultline.base.paths import REPROS
 from faultline.base.text import matches
 from faultline.catalogue import Failure, tables
 from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells import on_gpus
 from faultline.cells.cell import DEVICES, WORLD_SIZES, Cell, values, within
 from faultline.cells.rules import possible_cells
 
@@ -27,7 +29,8 @@ EXPECTABLE = tuple(outcome.value for outcome in Outcome if outcome != Outcome.IN
 HEADER = """\
 # What doesn't simply train here: the first rule that matches a cell says what it does; without one, it trains.
 # Conditions: variant, strategy, checkpointing, precision, life, device (patterns), world_size, versions (PEP 440).
-# Result: outcome, and any one signature; record and reason for readers.
+# Result: outcome, and any one signature; record and reason for readers. What has no device was measured on the CPU, and
+# on a GPU it holds until somebody measures there; with `not_measured`, a rule says what a report says.
 # `bless` rewrites this file and keeps record, reason and versions.
 """
 
@@ -36,7 +39,8 @@ HEADER = """\
 class Rule:
     """One ``[[rule]]``: the cells that it is about, and what they do.
 
-    An empty condition holds for every cell. `versions` pairs a package with a PEP 440 specifier.
+    An empty condition holds for every cell. `versions` pairs a package with a PEP 440 specifier. `not_measured` says
+    that the rule is what a report says, on a device where nobody has run its cells.
     """
 
     variant: tuple[str, ...] = ()
@@ -51,6 +55,7 @@ class Rule:
     signature: tuple[str, ...] = ()
     record: str = ""
     reason: str = ""
+    not_measured: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome not in EXPECTABLE:
@@ -69,6 +74,19 @@ class File:
     rule: tuple[Rule, ...] = ()
 
 
+class Basis(StrEnum):
+    """What an expectation rests on, if its cell wasn't measured on its own device.
+
+    Rules without a device were measured on the CPU. On a GPU they are a guess, as is a rule that a report gave, until
+    observations/gpus/ has the cell; where kinds of GPUs differ there, the rules hold.
+    """
+
+    MEASURED = ""
+    CPU = "cpu"
+    REPORT = "report"
+    GPUS_DIFFER = "gpus differ"
+
+
 @dataclass(frozen=True)
 class Expectation:
     """What a cell should do: any one of `signatures`, or whichever if there is none."""
@@ -76,12 +94,36 @@ class Expectation:
     outcome: str = "trains"
     signatures: tuple[str, ...] = ()
     record: str = ""
+    basis: Basis = Basis.MEASURED
 
 
-def expect(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
+def expect(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
+    """What a cell should do: what it did on a GPU with these versions, if it was measured there, else `ruled`."""
+    by_rules = ruled(rules, cell, versions)
+    seen = {row.did for _, row in on_gpus.seen(cell, versions)}
+    if not seen:
+        return by_rules
+    if all(verdict(by_rules, *did) == "expected" for did in seen):
+        return replace(by_rules, basis=Basis.MEASURED)
+    if len(seen) > 1:
+        return replace(by_rules, basis=Basis.GPUS_DIFFER)
+    [did] = seen
+    return Expectation(did.outcome, (did.signature,) if did.signature else (), by_rules.record)
+
+
+def ruled(rules: Sequence[Rule], cell: Cell, versions: Mapping[str, str]) -> Expectation:
     """What the first rule that applies says of a cell; without one, that it trains."""
     rule = first(rules, cell, versions) or TRAINS
-    return Expectation(rule.outcome, rule.signature, rule.record)
+    basis = Basis.MEASURED
+    if cell.device != "cpu":
+        follows = not rule.device and rule == (first(rules, on_cpu(cell), versions) or TRAINS)
+        basis = Basis.REPORT if rule.not_measured else Basis.CPU if follows else Basis.MEASURED
+    return Expectation(rule.outcome, rule.signature, rule.record, basis)
+
+
+def on_cpu(cell: Cell) -> Cell:
+    """The same cell on the CPU."""
+    return replace(cell, device="cpu")
 
 
 def first(rules: Iterable[Rule], cell: Cell, versions: Mapping[str, str]) -> Rule | None:
@@ -145,6 +187,8 @@ def check(failure: Failure, rules: Iterable[Rule]) -> None:
         place = f"repros/{failure.name}/expected.toml: rule {number}"
         named = {axis: getattr(rule, axis) for axis in (*CONDITIONS, "signature")}
         named["package"] = [canonicalize_name(package) for package, _ in rule.versions]
+        if rule.not_measured and not rule.device:
+            raise UsageError(f"{place}: not_measured is for a rule with a device, on which nobody has run it")
         for kind, names in named.items():
             for name in map(str, names):
                 if not any(matches(each, (name,)) for each in known[kind]):

@@ -15,6 +15,7 @@ Examples:
   faultline maintain bless --check           what a run changes in the rules
   faultline maintain env                     what an issue says of a machine"""
 Runs = Annotated[list[File], Parameter(help="Folders of results/.")]
+Sent = Annotated[list[File], Parameter(help="Folders of results/, or files that runs on GPUs made.")]
 
 
 def bless(
@@ -47,11 +48,14 @@ def readmes(run: RunName = "", /) -> int:
     return command.readmes(str(run))
 
 
-def record(runs: Runs, /) -> int:
-    """Record the errors of runs, which diagnose then knows.
+def record(runs: Sent, /) -> int:
+    """Record what runs did: errors, and outcomes on GPUs.
+
+    `diagnose` then knows the errors. A run on GPUs can also be the file that somebody sent.
 
     Examples:
       faultline maintain record results/latest
+      faultline maintain record gpu-results.zip
     """
     from faultline.maintain import record
 

@@ -12,7 +12,7 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import DEVICES, Cell, values
 from faultline.cells.claims import Outcomes
-from faultline.cells.expected import TRAINS, Rule, about, expect, holds, verdict
+from faultline.cells.expected import TRAINS, Rule, about, first, holds, on_cpu, ruled, verdict
 from faultline.cells.words import grouped
 from faultline.runs.results import Result
 
@@ -22,16 +22,19 @@ def bless(
 ) -> tuple[Rule, ...]:
     """The failure's rules after a run of some of its `cells`, which did what was observed.
 
-    Cells that weren't run keep what the rules say of them. Rules that expect all
+    Cells that weren't run keep what the rules say of them; on a GPU, that is the CPU's where the rules don't tell them
+    apart. Rules that expect all
     that was observed stay as they are. Otherwise those that are wrong are made again,
     or whose result has new cells: a known result keeps its `record`, `reason` and
-    `versions`. Rules about other versions than this stack's stay in front.
+    `versions`. Rules about other versions than this stack's stay in front. A rule of a report is measured once a cell
+    did what it says.
     """
+    rules = _confirmed(rules, observed, versions)
     holding = [rule for rule in rules if holds(rule, versions)]
     news = {
         cell: _known_result(holding, *did)
         for cell, did in observed.items()
-        if verdict(expect(holding, cell, versions), *did) != "expected"
+        if verdict(ruled(holding, cell, versions), *did) != "expected"
     }
     if not news:
         return tuple(rules)
@@ -41,6 +44,9 @@ def bless(
         known = {replace(cell, device=device) for cell in cells for device in DEVICES}
     order = sorted(known | {*observed}, key=lambda cell: [axes[axis].index(getattr(cell, axis)) for axis in axes])
     target = {cell: news.get(cell) or _result(holding, cell) for cell in order}
+    for cell in order:
+        if cell not in observed and on_cpu(cell) in news and target[cell] == _result(holding, on_cpu(cell)):
+            target[cell] = news[on_cpu(cell)]
     blessed = [rule for rule in rules if rule not in holding]
     # What holds in this stack only comes first, so that it hides nothing that holds in others.
     layers = [*dict.fromkeys(rule.versions for rule in holding if rule.versions), ()]
@@ -51,6 +57,14 @@ def bless(
         part |= {cell: _result(below, cell) for cell in part if layers.index(target[cell].versions) < number}
         blessed += _layer(below, part, [*news.values()], axes)
     return tuple(blessed)
+
+
+def _confirmed(rules: Iterable[Rule], observed: Outcomes, versions: Mapping[str, str]) -> list[Rule]:
+    """The rules, of which those are measured by now that a cell was seen to meet, first of all, and to fulfil."""
+    every = [*rules]
+    met = [(first(every, cell, versions), cell, did) for cell, did in observed.items()]
+    fulfilled = [rule for rule, cell, did in met if rule and verdict(ruled([rule], cell, versions), *did) == "expected"]
+    return [replace(rule, not_measured=False) if rule in fulfilled else rule for rule in every]
 
 
 def _layer(
@@ -113,7 +127,7 @@ def _known_result(rules: Iterable[Rule], outcome: str, signature: str) -> Rule:
     plain = Rule(outcome=outcome, signature=(signature,) if signature else ())
     for rule in rules if outcome != Outcome.TRAINS else ():
         if rule.outcome == outcome and (signature in rule.signature or rule.signature == plain.signature):
-            return _anywhere(rule)
+            return replace(_anywhere(rule), not_measured=False)
     return plain
 
 

@@ -6,43 +6,59 @@ from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, stack_name
+from faultline.base.text import count
 from faultline.base.traces import shortened
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.catalogue.recognition import met
+from faultline.cells import on_gpus as gpu_store
 from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding
+from faultline.maintain import on_gpus, received
 from faultline.observations import recording, store
 from faultline.observations.matching import mechanism
 from faultline.observations.measured import ERRORS
 from faultline.observations.store import Divergence, Error, Observations, Row, Stack
 from faultline.runs.folders import entries
 from faultline.runs.results import Result
-from faultline.runs.storage import RunFolder
+from faultline.runs.storage import Machine, RunFolder
 
 FIRST, LAST = 60, 60  # lines of a traceback that are recorded, where there are more
 
 
-def run(folders: Iterable[str]) -> int:
-    """Add what cells did in runs to observations/."""
+def run(names: Iterable[str]) -> int:
+    """Add what cells did in runs to observations/: in folders of results/, or in files that somebody sent."""
+    runs = [run for name in names for run in of(Path(name))]
     before = store.everything()
-    after = merged(before, results(map(Path, folders)))
+    after = merged(before, [result for _, results in runs for result in results])
     store.write(after)
+    on_gpu = [row for machine, results in runs for row in on_gpus.rows(machine, results)]
+    if on_gpu:
+        known = on_gpus.merged(gpu_store.everything(), on_gpu)
+        touched = {machine.name for machine, _ in on_gpu}
+        files = [gpu_store.write(each) for each in known if each.machine.name in touched]
+        print(f"{count(len(on_gpu), 'cell')} on GPUs: {', '.join(file.name for file in files)}")
     new = after.errors.keys() - before.errors.keys()
     print(f"{len(after.errors)} errors on {len(after.stacks)} stacks, {len(new)} of them new")
     print(f"{len(after.divergences)} divergences on today's stack")
     return EXIT_AS_EXPECTED
 
 
-def results(folders: Iterable[Path]) -> Iterator[Result]:
-    """Every result in the folders and those within them, without runs whose ranks were killed on purpose."""
-    files = [file for folder in folders for file in sorted(folder.resolve().rglob("cells.jsonl"))]
+def of(path: Path) -> Iterator[tuple[Machine, list[Result]]]:
+    """Every run in a folder and those within it, with its machine; or of a file that somebody sent.
+
+    Runs whose ranks were killed on purpose are left out.
+    """
+    if path.suffix == ".zip":
+        yield received.read(path)
+        return
+    files = sorted(path.resolve().rglob("cells.jsonl"))
     if not files:
-        raise UsageError("no results there: name folders of results/")
+        raise UsageError("no results there: name folders of results/, or files that a run on GPUs made")
     for file in files:
         run = RunFolder(file.parent)
         if run.info().kind != "chaos":
-            yield from entries(run)
+            yield run.info().machine, entries(run)
 
 
 def merged(before: Observations, results: Iterable[Result]) -> Observations:

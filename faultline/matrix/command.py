@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from faultline.base.console import write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.packages import TODAY, stack_name
 from faultline.catalogue import stories
@@ -14,8 +15,8 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, left_out, select
 from faultline.observations import measured
 from faultline.report import failure as report_failure
-from faultline.report import junit, listing, page, terminal
-from faultline.runs import cache, folders, results, shards, storage
+from faultline.report import junit, listing, on_gpus, page, terminal
+from faultline.runs import cache, folders, gpus, results, sendable, shards, storage
 from faultline.runs.devices import runnable
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
@@ -54,6 +55,8 @@ def run(request: RunRequest) -> int:
     folder, known = folders.begun(kind, cells, environment.versions, selection, asked, request.resume)
     if request.shard:
         folder.describe(whole=tuple(cell.id for cell in whole))
+    if cells[0].device == "cuda":
+        folder.describe(machine=gpus.machine())
     missing = folders.without(cells, known)
     keep = cache.of(environment, cells[0].device)
     if not request.fresh:
@@ -61,7 +64,7 @@ def run(request: RunRequest) -> int:
         missing = folders.without(missing, known)
     folders.measure(missing, Plan(request.workers, environment), folder, known, keep=keep, engine=request.engine)
     folder.describe(finished=True)
-    return finish(folder, folder.results())
+    return finish(folder, folder.results(), ran_here=True)
 
 
 def chosen(request: RunRequest) -> list[Cell]:
@@ -72,17 +75,31 @@ def chosen(request: RunRequest) -> list[Cell]:
     return measured.quick(cells) if request.quick else cells
 
 
-def finish(folder: RunFolder, judged: Sequence[Result]) -> int:
+def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) -> int:
     """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not run, or not do what is
-    expected."""
-    info = folder.info()
+    expected.
+
+    Where a run on GPUs `ran_here` on today's stack, it also leaves a file that can be sent: another machine doesn't
+    know which names to leave out of it.
+    """
+    info, on_gpu = folder.info(), any(result.cell.device == "cuda" for result in judged)
+    if on_gpu:
+        folder.describe(machine=sendable.machine(info.machine, judged))
+        info = folder.info()
     junit.write(folder.path / "junit.xml", judged)
     page.write(folder.path / "report.html", judged, info)
     console = Console()
     terminal.tables(console, judged)
     missing = {*info.cells} - {result.cell.id for result in judged}
-    terminal.unexpected(console, judged, info.asked, len(missing))
+    if on_gpu:
+        on_gpus.show(console, on_gpus.compared(judged), info, missing)
+        terminal.ended(console, judged, len(missing))
+    else:
+        terminal.unexpected(console, judged, info.asked, len(missing))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
+    if on_gpu and ran_here and info.kind == "run":
+        file = sendable.write(folder, judged).name
+        print(f"to send, with no name of this machine or its user: {folder.shown}/{file} (docs/ci.md says where)")
     return EXIT_UNEXPECTED if missing or not all(map(results.as_expected, judged)) else EXIT_AS_EXPECTED
 
 
@@ -97,7 +114,10 @@ def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool
     else:
         chosen = {*cells}
         others = sum(cell not in chosen for cell, _ in left_out(failures(), selection))
-        listing.overview(Console(), cells, others)
+        console = Console()
+        listing.overview(console, cells, others)
+        if known := on_gpus.known(cells, measured.pinned()):
+            write_line(console, known, "dim")
     return EXIT_AS_EXPECTED
 
 
@@ -110,7 +130,8 @@ def show(name: str, signatures: bool = False) -> int:
     source = f"with {stack_name(measured.pinned())}"
     if newest and results:
         source += f"; your newest run is {newest.shown}"
-    report_failure.show(Console(), wanted, stories.sections(wanted), fates, source, signatures)
+    there = on_gpus.summary(wanted, select({wanted.name: wanted}, Selection(device="cuda")), measured.pinned())
+    report_failure.show(Console(), wanted, stories.sections(wanted), fates, source, signatures, there)
     return EXIT_AS_EXPECTED
 
 

@@ -14,7 +14,18 @@ from faultline import scenario, strategies
 from faultline.base.paths import REPROS
 from faultline.catalogue import loading, records
 from faultline.cells.cell import HALF, Cell
-from faultline.ranks import accelerate, checkpointing, compare, executed, life, observer, saved, state, trainers
+from faultline.ranks import (
+    accelerate,
+    checkpointing,
+    compare,
+    executed,
+    life,
+    observer,
+    repeatable,
+    saved,
+    state,
+    trainers,
+)
 from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
@@ -81,7 +92,11 @@ def _run(job: Job, report: Report) -> None:
 
 
 def _train(run: Run) -> None:
-    (trainers.train if run.variant.trainer else train_scenario)(run)
+    try:
+        (trainers.train if run.variant.trainer else train_scenario)(run)
+    finally:
+        if run.cell.device == "cuda":
+            run.report.evidence["tf32"] = repeatable.tf32()
 
 
 def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
@@ -100,6 +115,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
         properties = torch.cuda.get_device_properties(device)
         uuid = f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else ""  # which torch before 2.5 doesn't have
         report.evidence |= {"gpu": properties.name, "gpu_uuid": uuid, "gpus_lent": list(job.gpus)}
+        report.evidence |= repeatable.software()
+        repeatable.begin()
     if distributed:
         _meet(rank, world, device, "nccl" if device.type == "cuda" and share == 1 else "gloo", job)
         report.evidence |= {

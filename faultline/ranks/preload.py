@@ -37,10 +37,11 @@ LARGE, SMALL = 64 << 10, 16  # bytes of gaps in the heap: larger ones are taken 
 def environment(device: str = "cpu") -> dict[str, str]:
     """Variables that must be set before the first import of a library under test.
 
-    For the CPU they hide GPUs that are there: libraries would move to them unasked.
+    For the CPU they hide GPUs that are there: libraries would move to them unasked. For CUDA they have cuBLAS compute
+    the same numbers in each run.
     """
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"} if device == "cpu" else {}
-    return hidden | {
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    return (hidden if device == "cpu" else {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}) | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

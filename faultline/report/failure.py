@@ -25,8 +25,12 @@ def show(
     fates: Collection[Fate],
     source: str,
     signatures: bool = False,
+    on_gpus: Collection[str] = (),
 ) -> None:
-    """Print what the catalogue has of a failure; `story` are the sections of its README, `source` says who measured."""
+    """Print what the catalogue has of a failure: `story` are the sections of its README, `source` says who measured.
+
+    `on_gpus` are sentences of what is known of GPUs.
+    """
     write_line(console, failure.title, "bold")
     write_line(console, f"  {failure.name}", "dim")
     if failure.first_seen:
@@ -35,6 +39,7 @@ def show(
     _part(console, "Cause", story.get("Cause", ""))
     _part(console, "What you see", "\n\n".join(stories.seen(story)))
     _part(console, "Happens today", today.replace("`", ""))
+    _part(console, "On a GPU", " ".join(on_gpus))
     remedies = [fate for fate in fates if fate.claim.kind in REMEDIES and fate.word in WORDS]
     helpful = [fate for word in ("verified", "conditional") for fate in remedies if fate.word == word]
     _fates(console, "What helps", helpful)

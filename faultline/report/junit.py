@@ -36,7 +36,10 @@ def _case(result: Result) -> ET.Element:
     cell = result.cell
     case = ET.Element("testcase", classname=plain(cell.failure), name=plain(cell.name), time=f"{result.seconds:.3f}")
     properties = ET.SubElement(case, "properties")
-    for name, value in {"outcome": result.outcome, "signature": result.signature, "verdict": result.verdict}.items():
+    facts = {"outcome": result.outcome, "signature": result.signature, "verdict": result.verdict}
+    if result.expected.basis:  # which says that nobody had measured it
+        facts["basis"] = result.expected.basis
+    for name, value in facts.items():
         ET.SubElement(properties, "property", name=name, value=plain(value))
     if _skipped(result):
         ET.SubElement(case, "skipped", message=plain(result.detail))

@@ -16,7 +16,7 @@ from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
 from faultline.cells import words
 from faultline.cells.cell import CHECKPOINTING
-from faultline.report import claims
+from faultline.report import claims, on_gpus
 from faultline.report import run as report_run
 from faultline.report.run import SYMBOLS
 from faultline.runs.results import Result, as_expected
@@ -90,8 +90,11 @@ def data(run: str, results: Collection[Result], info: RunInfo) -> dict[str, obje
                     cells.append(_cell(there, shared, info.asked))
             rows.append({"label": row.label, "extra": row.extra, "cells": numbers})
         sections.append({**_section(table.failure, results), "strategies": table.strategies, "rows": rows})
+    missing = {*info.cells} - {result.cell.id for result in results}
+    compared = on_gpus.compared(results)
     return {
         "run": run,
+        "gpus": on_gpus.page(compared, info, missing) if compared else None,
         "stacks": sorted({one_line(stack_name(result.stack)) for result in results if result.stack}),
         "asked": len(info.cells or results),
         "finished": info.finished,

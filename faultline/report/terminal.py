@@ -163,17 +163,21 @@ def _symbols(row: Row, strategy: str) -> Text:
     return text.append(MARK if marked else " ", "bold red")
 
 
+def ended(console: Console, results: Collection[Result], missing: int = 0) -> None:
+    """How to go on where some cells are `missing`, or that every one did what was expected."""
+    if missing:
+        ran = f"{len(results)} of {count(len(results) + missing, 'cell')} ran"
+        write_line(console, f"{ran}: `{here('faultline run --resume')}` with the same options goes on", "bold yellow")
+    elif all(map(as_expected, results)):
+        write_line(console, "Every cell did what was expected of it.", "green")
+
+
 def unexpected(console: Console, results: Collection[Result], stack: str = "", missing: int = 0) -> None:
     """What was not as expected, each with the command that repeats exactly that cell on its stack; and how to go on
     where some cells are `missing`."""
     wrong = sorted((result for result in results if not as_expected(result)), key=lambda result: result.cell.id)
-    if missing:
-        ran = f"{len(results)} of {count(len(results) + missing, 'cell')} ran"
-        write_line(console, f"{ran}: `{here('faultline run --resume')}` with the same options goes on", "bold yellow")
-    if not wrong and missing:
-        return
+    ended(console, results, missing)
     if not wrong:
-        write_line(console, "Every cell did what was expected of it.", "green")
         return
     write_line(console)
     write_line(console, f"{len(wrong)} {UNEXPECTED}:", "bold")

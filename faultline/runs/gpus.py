@@ -15,7 +15,9 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from faultline.base.errors import ServerDied, UsageError
+from faultline.base.machine import cores
 from faultline.cells.cell import Cell
+from faultline.runs.storage import Machine
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 Held = TypeVar("Held")
@@ -60,6 +62,12 @@ def here() -> Gpus:
     import pynvml
 
     return read(pynvml, os.environ.get(VARIABLE))
+
+
+def machine() -> Machine:
+    """This machine, as a run's run.json has it."""
+    seen = here()
+    return Machine(tuple(gpu.name for gpu in seen.gpus), seen.driver, cores=cores())
 
 
 def read(nvml: ModuleType, visible: str | None = None) -> Gpus:

@@ -187,6 +187,8 @@ def _doubts(cell: Cell, shown: Evidence) -> list[str]:
     gpu, lent = shown.get("gpu_uuid", ""), shown.get("gpus_lent", ())
     if gpu and lent and gpu not in lent:
         doubts.append(f"it ran on {gpu}, and its GPUs are {' and '.join(lent)}")
+    if cell.precision == "fp32" and shown.get("tf32"):
+        doubts.append("TF32 was on, so fp32 was not fp32")
     return doubts
 
 

@@ -48,6 +48,8 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
     missing = [cell for cell in whole if cell not in results]
     merged = storage.new_run()
     merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), finished=not missing)
+    machines = {info.machine for info in infos}
+    merged.describe(machine=machines.pop() if len(machines) == 1 else storage.Machine())
     writer = storage.Writer(merged)
     for entry in results.values():
         writer.add(entry)

@@ -15,6 +15,24 @@ from faultline.runs.results import Result, read
 from faultline.stacks.index import Release
 
 
+class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run on GPUs ran on: the model of each GPU, and what drives them. `cuda` and `nccl` are torch's own."""
+
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+    nccl: str = ""
+    cores: int = 0
+
+    def __str__(self) -> str:
+        models = sorted(dict.fromkeys(self.gpus))
+        parts = [f"{self.gpus.count(model)} x {model}" for model in models]
+        parts += [
+            f"{what} {version}" for what in ("driver", "CUDA", "NCCL") if (version := getattr(self, what.lower()))
+        ]
+        return ", ".join([*parts, *([f"{self.cores} cores"] if self.cores else [])])
+
+
 class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What run.json says of a run: what was asked, and how far it came.
 
@@ -22,6 +40,7 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     - `asked`: the stack by its name, unless it is today's; `stack`: its versions
     - of a part of a campaign, its `name`, the `lock` of its environment, or why that is `unusable`
     - `releases`: those in which bisect looks for a change
+    - `machine`: of a run on GPUs
     """
 
     kind: str = "run"
@@ -35,6 +54,7 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     lock: str = ""
     unusable: str = ""
     releases: tuple[Release, ...] = ()
+    machine: Machine = Machine()
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ RULES = st.lists(
         signature=some("no-grad-fn", "check", "other"),
         record=st.text(),
         reason=st.text(),
+        not_measured=st.booleans(),
     ),
     max_size=6,
 )

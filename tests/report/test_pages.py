@@ -23,7 +23,7 @@ from faultline.runs import results
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunInfo
 from faultline.runs.supervisor import Ended
-from tests.support import reports
+from tests.support import on_gpus, reports
 from tests.support.changes import cells as some_cells
 from tests.support.changes import compared
 from tests.support.entries import EVIL, FAILURE, broken, evil, result
@@ -243,6 +243,27 @@ def test_the_filters_are_in_the_address(chromium, written, everything):
         opened.goto("about:blank")
         opened.goto(f"{address.partition('?')[0]}?strategy=gone&failure=gone&outcomes=gone")
         assert len(visible(opened)) == len(everything)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_run_on_gpus_stands_beside_the_cpu(chromium, written, width):
+    """Breaks when the page of a run on GPUs lacks its table, is wider than a phone, or a difference leads nowhere."""
+    every = [on_gpus.did(on_gpus.on("zero2"), "diverges", "differs"), on_gpus.did(on_gpus.on("ddp"), share=2)]
+    with watched(chromium, written(every, machine=on_gpus.MACHINE), viewport={"width": width, "height": 900}) as page:
+        part = page.locator("#gpus")
+        assert part.locator("tbody tr").all_inner_texts() == [f"{on_gpus.NAME}\t1\t\t1\t\t"]
+        assert "1 cell ran with several ranks on one GPU" in part.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        part.locator("summary").click()
+        part.locator("a").click()
+        assert on_gpus.on("zero2").id in page.locator("#dialog").inner_text()
+        assert not unreadable(page)
+
+
+def test_a_run_on_the_cpu_has_no_part_about_gpus(chromium, written, everything):
+    """Breaks when the page of a run on the CPU shows an empty heading about GPUs."""
+    with watched(chromium, written(everything[:3])) as page:
+        assert not page.locator("#gpus").is_visible()
 
 
 def test_the_title_says_what_the_page_is(chromium, tmp_path):

@@ -1,0 +1,97 @@
+"""What cells did on GPUs: the files of observations/gpus/, one for each kind of machine and stack."""
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from faultline.base.errors import UsageError
+from faultline.base.packages import stack_name
+from faultline.base.paths import OBSERVATIONS
+from faultline.catalogue.outcomes import Did
+from faultline.cells.cell import Cell
+
+FOLDER = OBSERVATIONS / "gpus"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What outcomes may hang on: the models of the GPUs that a cell ran on, what drives them, and the stack."""
+
+    gpu: str
+    driver: str = ""
+    cuda: str = ""
+    nccl: str = ""
+    stack: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """A name for a file: the models, and a digest of everything."""
+        models = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
+        return f"{models[:40]}-{hashlib.blake2b(msgspec.json.encode(self, order='sorted'), digest_size=4).hexdigest()}"
+
+
+class Row(NamedTuple):
+    """What a cell did, by its whole id; `backend` is gloo where its ranks shared a GPU, and none in one process."""
+
+    cell: str
+    backend: str
+    outcome: str
+    signature: str = ""
+
+    @property
+    def did(self) -> Did:
+        return Did(self.outcome, self.signature)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one kind of machine did; of a cell, the newest run."""
+
+    machine: Machine
+    rows: Sequence[Row] = ()
+
+
+def seen(cell: Cell, versions: Mapping[str, str]) -> Sequence[tuple[Machine, Row]]:
+    """What a cell did with these versions on each kind of GPU where it was run; nothing for the CPU."""
+    return () if cell.device == "cpu" else _by_cell(stack_name(versions)).get(cell.id, ())
+
+
+def everything() -> list[Measured]:
+    """All that was measured, in the order of the files' names."""
+    return [_read(file) for file in sorted(FOLDER.glob("*.jsonl"))]
+
+
+def write(measured: Measured) -> Path:
+    """Write the file of a machine: its description in the first line, then a line for each cell, sorted."""
+    file = FOLDER / f"{measured.machine.name}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows = [list(row) if row.signature else list(row[:-1]) for row in sorted(measured.rows)]
+    partial = file.with_suffix(".partial")
+    partial.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in [measured.machine, *rows]))
+    partial.replace(file)
+    _by_cell.cache_clear()
+    return file
+
+
+@functools.cache
+def _by_cell(stack: str) -> Mapping[str, Sequence[tuple[Machine, Row]]]:
+    by_cell: dict[str, list[tuple[Machine, Row]]] = {}
+    for each in everything():
+        for row in each.rows if stack_name(each.machine.stack) == stack else ():
+            by_cell.setdefault(row.cell, []).append((each.machine, row))
+    return by_cell
+
+
+def _read(file: Path) -> Measured:
+    """Raises UsageError for a file with any other content."""
+    first, _, rest = file.read_bytes().partition(b"\n")
+    try:
+        return Measured(msgspec.json.decode(first, type=Machine), msgspec.json.Decoder(Row).decode_lines(rest))
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{file} does not hold what cells did on GPUs: {error}") from None

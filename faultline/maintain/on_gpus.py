@@ -1,0 +1,68 @@
+"""From runs on GPUs to observations/gpus/: what each cell did, on which machine."""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from faultline.base.packages import untagged
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.on_gpus import Machine, Measured, Row
+from faultline.cells.rules import possible_cells
+from faultline.observations import measured
+from faultline.runs import storage
+from faultline.runs.results import Result
+
+BACKENDS = ("nccl", "gloo", "none")
+
+
+def rows(machine: storage.Machine, results: Iterable[Result]) -> list[tuple[Machine, Row]]:
+    """What cells on GPUs did with today's stack, of those that can prove it and whose GPU is known."""
+    ran = []
+    for result in results:
+        today = untagged(result.stack) == untagged(measured.pinned())
+        if result.cell.device == "cpu" or result.outcome == Outcome.INVALID or not today:
+            continue
+        if where := ran_on(machine, result):
+            shown = result.evidence.get("backend", "")
+            backend = shown if shown in BACKENDS else ""
+            ran.append((where, Row(result.cell.id, backend, result.outcome, result.signature)))
+    return ran
+
+
+def ran_on(machine: storage.Machine, result: Result) -> Machine | None:
+    """The models of GPUs on which a cell's ranks ran, and what drove them; None where neither they nor the run say so.
+
+    A cell that no rank was started for ran on none: it counts for the machine if that has GPUs of one model.
+    """
+    shown = [rank.evidence for rank in result.ranks]
+    models = sorted({str(evidence["gpu"]) for evidence in shown if evidence.get("gpu")}) or sorted({*machine.gpus})
+    if not models or (len(models) > 1 and not any(evidence.get("gpu") for evidence in shown)):
+        return None
+    cuda, nccl = (
+        next((str(each[name]) for each in shown if each.get(name)), known)
+        for name, known in (("cuda", machine.cuda), ("nccl", machine.nccl))
+    )
+    return Machine(" + ".join(models), machine.driver, cuda, nccl, untagged(result.stack))
+
+
+def merged(before: Iterable[Measured], ran: Iterable[tuple[Machine, Row]]) -> list[Measured]:
+    """What was measured, with new rows: a cell has one for each machine, that of the newest run."""
+    by_name = {each.machine.name: each for each in before}
+    new: dict[str, dict[str, Row]] = {}
+    for machine, row in ran:
+        by_name.setdefault(machine.name, Measured(machine))
+        new.setdefault(machine.name, {})[row.cell] = row
+    return [replace(each, rows=_with(each.rows, new.get(name, {}))) for name, each in sorted(by_name.items())]
+
+
+def _with(rows: Sequence[Row], new: Mapping[str, Row]) -> Sequence[Row]:
+    known = {row.cell: row for row in rows if row.cell in ids(row.cell.partition("/")[0])}
+    return sorted({**known, **new}.values())
+
+
+@functools.cache
+def ids(failure: str) -> frozenset[str]:
+    """The ids of a failure's cells on GPUs, as the matrix has them by now."""
+    known = failures().get(failure)
+    return frozenset(cell.id for cell, _ in possible_cells(known, "cuda")) if known else frozenset()

@@ -1,0 +1,214 @@
+"""Results from somebody's GPUs are merged into the observations, and anything else is refused in a line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.catalogue.loading import failures
+from faultline.cells import expected, on_gpus
+from faultline.cells.expected import Basis
+from faultline.maintain import on_gpus as merging
+from faultline.maintain import received, record
+from faultline.observations import measured, store
+from faultline.runs import sendable
+from faultline.runs.storage import Machine
+from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
+
+
+@pytest.fixture
+def observations(monkeypatch, tmp_path):
+    """A folder of observations for one test, with none in it."""
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "observations")
+    monkeypatch.setattr(on_gpus, "FOLDER", tmp_path / "observations" / "gpus")
+    store.forget()
+    on_gpus._by_cell.cache_clear()
+    yield tmp_path / "observations"
+    monkeypatch.undo()
+    store.forget()
+    on_gpus._by_cell.cache_clear()
+
+
+def sent(tmp_path, *results, **info):
+    run = folder(tmp_path / "run", *results, **info)
+    return sendable.write(run, run.results())
+
+
+def packed(tmp_path, **files):
+    """A zip file with these files; `run` and `cells` are the two that it should have."""
+    names = {"run": "run.json", "cells": "cells.jsonl"}
+    file = tmp_path / "strange.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as whole:
+        for name, content in files.items():
+            whole.writestr(names.get(name, name), content)
+    return file
+
+
+def line(result, **changes):
+    return json.dumps({**result.as_json(), **changes})
+
+
+def refuses(file, words):
+    with pytest.raises(UsageError) as refused:
+        received.read(file)
+    message = str(refused.value)
+    assert words in message and "\n" not in message and len(message) < 700, message
+
+
+def expectation(cell):
+    return expected.expect(expected.rules(failures()[NAME]), cell, measured.pinned())
+
+
+def test_what_somebody_measured_is_expected_in_later_runs(capsys, observations, tmp_path):
+    """Breaks when a file that was recorded leaves the next run with the same difference as news."""
+    every = [did(on("zero2"), "diverges", "differs"), did(on("ddp")), did(on("single"))]
+    every.append(did(on("zero3"), "raises", "other", detail="RuntimeError: something new", share=2))
+    file = sent(tmp_path, *every)
+    assert record.run([str(file)]) == EXIT_AS_EXPECTED
+    assert "4 cells on GPUs: nvidia-h100-80gb-hbm3-" in capsys.readouterr().out
+    should = expectation(on("zero2"))
+    assert (should.outcome, should.signatures, should.basis) == ("diverges", ("differs",), Basis.MEASURED)
+    assert expectation(on("ddp")).basis == Basis.MEASURED and expectation(on("zero1")).basis == Basis.CPU
+    [(machine, row)] = on_gpus.seen(on("zero3"), measured.pinned())
+    assert row.backend == "gloo" and (machine.gpu, machine.nccl, machine.driver) == (MODEL, "2.27.7", "580.65.06")
+    assert [error.text for error in store.errors().values()] == ["RuntimeError: something new"]
+    before = {path: path.read_bytes() for path in observations.rglob("*.jsonl")}
+    record.run([str(file)])
+    assert {path: path.read_bytes() for path in observations.rglob("*.jsonl")} == before, "recording twice adds nothing"
+
+
+def test_a_folder_of_ones_own_run_is_recorded_as_its_file_is(observations, tmp_path):
+    """Breaks when a maintainer's own GPUs count less than a stranger's."""
+    folder(tmp_path / "own", did(on("zero2"), "diverges", "differs"))
+    record.run([str(tmp_path / "own")])
+    assert expectation(on("zero2")).outcome == "diverges"
+
+
+def test_what_proves_nothing_is_not_recorded():
+    """Breaks when a cell without evidence, or of another stack, or on nobody knows what GPU counts as measured."""
+    old = replace(did(on("ddp")), stack={"torch": "1.0"})
+    several = Machine(("A", "B"))
+    assert not merging.rows(MACHINE, [did(on("ddp"), "invalid", "evidence"), old])
+    assert not merging.rows(several, [did(on("ddp"), gpu="")]) and not merging.rows(Machine(), [did(on("ddp"), gpu="")])
+    [(machine, row)] = merging.rows(MACHINE, [did(on("ddp"), "impossible", gpu="")])
+    assert machine.gpu == MODEL and row.backend == ""
+
+
+MACHINES = [on_gpus.Machine(gpu, driver, stack=measured.pinned()) for gpu in ("A", "B") for driver in ("1", "2")]
+FOUND = st.lists(
+    st.tuples(
+        st.sampled_from(MACHINES),
+        st.builds(
+            on_gpus.Row,
+            st.sampled_from([cell.id for cell in CELLS[:6]]),
+            st.sampled_from(["nccl", "gloo"]),
+            st.sampled_from(["trains", "diverges"]),
+        ),
+    ),
+    max_size=8,
+    unique_by=lambda found: (found[0].name, found[1].cell),
+)
+
+
+@given(FOUND, FOUND)
+def test_law_merging_twice_changes_nothing_and_the_newest_run_counts(before, found):
+    """Breaks when a file that comes twice doubles a row, or an older run outlives a newer one."""
+    once = merging.merged(merging.merged([], before), found)
+    assert merging.merged(once, found) == once
+    rows = {(each.machine.name, row.cell): row for each in once for row in each.rows}
+    newest = {(machine.name, row.cell): row for machine, row in (*before, *found)}
+    assert rows == newest and sum(len(each.rows) for each in once) == len(newest)
+
+
+@given(FOUND, st.randoms(use_true_random=False))
+def test_law_the_order_of_files_makes_no_difference(found, random):
+    """Breaks when what is committed hangs on whose file came first."""
+    shuffled = random.sample(found, len(found))
+    assert merging.merged([], shuffled) == merging.merged([], found)
+    apart = []
+    for one in shuffled:
+        apart = merging.merged(apart, [one])
+    assert apart == merging.merged([], found)
+
+
+def test_cells_that_the_matrix_has_no_more_are_dropped():
+    """Breaks when a renamed variant leaves rows behind that no run can ever renew."""
+    renamed = on_gpus.Row(f"{NAME}/no_such_variant/ddp/off/fp32/w2/cuda", "nccl", "trains")
+    unknown = on_gpus.Row("no_such_failure/broken/ddp/off/fp32/w2/cuda", "nccl", "trains")
+    [each] = merging.merged([on_gpus.Measured(MACHINES[0], [renamed, unknown])], [])
+    assert not each.rows
+
+
+OTHER = did(on("zero2"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"id": "x"}, "no result of this version"),
+        ({"outcome": "wins"}, "there is no outcome 'wins'"),
+        ({"outcome": "raises", "signature": "<script>"}, "raises has no signature '<script>'"),
+        ({"outcome": "trains", "signature": "differs"}, "trains has no signature 'differs'"),
+        ({"stack": {"torch": "2.0.0"}}, "it was run with torch 2.0.0, and today's stack is"),
+        ({"detail": "x" * 30_000}, "a text is longer than 20,000 characters"),
+        ({"ranks": [{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]}, "names a machine as no driver does"),
+    ],
+)
+def test_a_result_that_no_run_writes_is_refused(tmp_path, changes, words):
+    """Breaks when a stranger's line can put a name or a text into the observations that no run would."""
+    refuses(packed(tmp_path, run="{}", cells=f"{line(did(on('ddp')))}\n{line(OTHER, **changes)}\n"), words)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [replace(on("ddp"), device="cpu"), replace(on("ddp"), variant="no_such"), replace(on("ddp"), failure="no_such")],
+)
+def test_a_cell_that_the_matrix_does_not_have_on_gpus_is_refused(tmp_path, cell):
+    """Breaks when rows of unknown cells, or of the CPU, come into the observations."""
+    strange = line(replace(did(on("ddp")), cell=cell))
+    refuses(packed(tmp_path, run="{}", cells=strange), "is no cell of the matrix on GPUs")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"run": "{}"}, "must hold run.json and cells.jsonl, and nothing else"),
+        ({"run": "{}", "cells": "", "../evil.py": "x"}, "nothing else"),
+        ({"run": "{}", "cells": ""}, "there is no result in it"),
+        ({"run": "[]", "cells": ""}, "can't be read"),
+        ({"run": "{}", "cells": b"\xff\xfe"}, "can't be read"),
+        ({"run": '{"machine": {"gpus": ["<script>"]}}', "cells": ""}, "names a machine as no driver does"),
+        ({"run": "{}", "cells": "[" * 100_000}, "no result of this version"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, files, words):
+    """Breaks when any file that isn't what a run on GPUs writes ends in a traceback, or is recorded."""
+    refuses(packed(tmp_path, **files), words)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch, tmp_path):
+    """Breaks when a small file takes all memory: no more is read of one than it may hold."""
+    monkeypatch.setattr(received, "LARGEST", {"run.json": 1000, "cells.jsonl": 1000})
+    refuses(packed(tmp_path, run="{}", cells=" " * 1001), "cells.jsonl is larger than")
+
+
+def test_what_is_no_zip_file_or_a_damaged_one_is_refused(tmp_path):
+    """Breaks when a truncated upload ends in a traceback."""
+    whole = packed(tmp_path, run="{}", cells=line(did(on("ddp"))))
+    content = whole.read_bytes()
+    for damaged in (b"", b"hello", content[: len(content) // 2], content.replace(content[60:80], bytes(20))):
+        whole.write_bytes(damaged)
+        refuses(whole, "it can't be unpacked")
+    refuses(tmp_path / "not-there.zip", "it can't be unpacked")
+
+
+def test_a_cell_that_is_there_twice_is_refused(tmp_path):
+    """Breaks when the last of two contradicting lines counts without a word."""
+    cells = f"{line(did(on('ddp')))}\n{line(did(on('ddp'), 'diverges', 'differs'))}\n"
+    refuses(packed(tmp_path, run="{}", cells=cells), "is there twice")

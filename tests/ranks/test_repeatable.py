@@ -1,0 +1,125 @@
+"""On a GPU fp32 is fp32 and numbers repeat: what ranks set there, and what becomes of a cell that undid it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from faultline.base.paths import ROOT
+from faultline.catalogue import Variant
+from faultline.cells.cell import Cell
+from faultline.ranks import main, preload, repeatable
+from faultline.ranks.job import Job
+from faultline.ranks.report import Report
+from faultline.ranks.run import Run
+from faultline.runs import oracle
+from faultline.strategies import Setup
+
+SETTINGS = """
+import json, sys, torch
+from faultline.ranks import repeatable
+before = repeatable.tf32()
+repeatable.begin()
+off = repeatable.tf32()
+exec(sys.argv[1])
+deterministic = torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+fills = torch.utils.deterministic.fill_uninitialized_memory
+print(json.dumps([before, off, repeatable.tf32(), deterministic, fills, repeatable.software()]))
+"""
+
+
+def settings(then="pass"):
+    """What torch's settings are in a fresh process, before, once a rank began, and after a library's line."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SETTINGS, then], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.slow
+def test_ranks_switch_tf32_off_and_compute_deterministically():
+    """Breaks when convolutions on a GPU round to 10 bits, as torch's default has it, or a kernel may take any order."""
+    before, off, after, deterministic, fills, software = settings()
+    assert before and not off and not after and deterministic and not fills
+    assert software.keys() == {"cuda", "nccl"}
+
+
+@pytest.mark.slow
+def test_a_trainers_flag_does_not_switch_tf32_on():
+    """Breaks when TrainingArguments(tf32=True) changes what a cell in fp32 measures: it asks for TF32 from above."""
+    assert settings("from transformers.utils.import_utils import enable_tf32; enable_tf32(True)")[2] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", ["torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cudnn.conv.fp32_precision = 'tf32'"]
+)
+def test_tf32_that_something_else_switched_on_is_seen(line):
+    """Breaks when a library that sets TF32 by itself, as accelerate does with dynamo, isn't noticed."""
+    assert settings(line)[2] is True
+
+
+@pytest.mark.parametrize(("precision", "tf32", "doubted"), [("fp32", True, 1), ("bf16", True, 0), ("fp32", False, 0)])
+def test_a_cell_in_fp32_that_ran_with_tf32_is_doubted(precision, tf32, doubted):
+    """Breaks when numbers with 10 bits count as those of fp32, or a cell in bf16 is refused for a setting of fp32."""
+    cell = Cell("grpo_lora_no_grad", "broken", "single", precision=precision, world_size=1, device="cuda")
+    report = Report(0, evidence={"wrapper": "Module", "tf32": tf32, "checkpointing_seen": "off"})
+    doubts = oracle.evidence_doubts(cell, [report])
+    assert sum("TF32" in doubt for doubt in doubts) == doubted
+
+
+def test_cublas_repeats_on_a_gpu_and_the_cpu_hides_gpus():
+    """Breaks when cuBLAS may take another workspace in each run, or libraries move to a GPU that nobody asked for."""
+    assert preload.environment("cuda")["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert "CUDA_VISIBLE_DEVICES" not in preload.environment("cuda")
+    assert preload.environment("cpu")["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUBLAS_WORKSPACE_CONFIG" not in preload.environment("cpu")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Two GPUs as torch would describe them; `calls` has what a rank did to the settings."""
+    import torch
+
+    calls = []
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", uuid="1122")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 7))
+    monkeypatch.setattr(repeatable, "begin", lambda: calls.append("begin"))
+    monkeypatch.setattr(repeatable, "tf32", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1122,GPU-3344")
+    return calls
+
+
+ALONE = Cell("grpo_lora_no_grad", "broken", "single", world_size=1, device="cuda")
+
+
+def test_a_rank_on_a_gpu_says_which_cuda_and_nccl_it_has_and_sets_its_arithmetic_first(gpu):
+    """Breaks when a rank on a GPU trains with torch's defaults, or its versions are missing from what is sent."""
+    report = Report(0)
+    main._set_up(ALONE, Job(ALONE.id, gpus=("GPU-1122",)), report)
+    assert "begin" in gpu
+    assert {"gpu": "NVIDIA H100 80GB HBM3", "cuda": "13.0", "nccl": "2.27.7"}.items() <= report.evidence.items()
+    on_cpu = Report(0)
+    main._set_up(replace(ALONE, device="cpu"), Job(ALONE.id), on_cpu)
+    assert gpu.count("begin") == 1 and "cuda" not in on_cpu.evidence
+
+
+def test_a_rank_reports_tf32_also_where_training_raises(gpu, monkeypatch):
+    """Breaks when TF32 goes unseen in a cell that ends with an error, or a cell on the CPU speaks of it."""
+
+    def fails(run):
+        raise RuntimeError("as it happens")
+
+    monkeypatch.setattr(main, "train_scenario", fails)
+    for device, evidence in (("cuda", {"tf32": True}), ("cpu", {})):
+        cell, report = replace(ALONE, device=device), Report(0)
+        with pytest.raises(RuntimeError):
+            main._train(Run(main, Variant("broken"), cell, Setup(0, 1, "off", "fp32", None, "", {}), report))
+        assert report.evidence == evidence

@@ -1,0 +1,217 @@
+"""A run on GPUs ends beside the CPU: every cell is in one column, and what nobody measured comes first."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
+from faultline.cells import on_gpus as store
+from faultline.cells.cell import Cell
+from faultline.cells.expected import Basis
+from faultline.cells.on_gpus import Machine, Measured, Row
+from faultline.cells.selection import Selection
+from faultline.maintain import received
+from faultline.matrix import command
+from faultline.observations import measured
+from faultline.report import junit, on_gpus
+from faultline.report.on_gpus import Kind, compared, rows
+from faultline.runs import gpus, storage
+from faultline.runs.results import Rounding
+from faultline.runs.storage import RunInfo
+from tests.support.nvml import Nvml
+from tests.support.on_gpus import CELLS, MACHINE, MODEL, NAME, did, folder, on
+
+
+@pytest.fixture(autouse=True)
+def _observations(monkeypatch, tmp_path):
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "gpus")
+    store._by_cell.cache_clear()
+    yield
+    store._by_cell.cache_clear()
+
+
+def shown(every, info=None, missing=()):
+    console = Console(file=io.StringIO(), width=160)
+    on_gpus.show(console, compared(every), info or RunInfo(machine=MACHINE), missing)
+    return console.file.getvalue()
+
+
+def finished(capsys, run):
+    """The exit code and the output of a run that ends."""
+    code = command.finish(run, run.results(), ran_here=True)
+    return code, capsys.readouterr().out
+
+
+def test_each_cell_is_in_one_column():
+    """Breaks when a difference hides among cells that did as on the CPU, or counts twice."""
+    teacher = Cell("distillation_teacher_not_sharded", "gkd-broken", "fsdp2", device="cuda")
+    every = [
+        did(on("ddp")),
+        did(on("zero2"), "diverges", "differs"),
+        did(on("zero3"), "invalid", "evidence"),
+        did(on("fsdp2"), "impossible"),
+        did(teacher, "raises", "two-devices"),
+        did(replace(teacher, strategy="fsdp1-full"), "misplaced", "reference-model"),
+    ]
+    kinds = {each.result.cell: each.kind for each in compared(every)}
+    wanted = [Kind.SAME, Kind.NEW, Kind.NOT_RUN, Kind.NOT_RUN, Kind.KNOWN, Kind.AGAINST]
+    assert [kinds[each.cell] for each in every] == wanted
+    missing = [on("zero1").id, "buffers_never_synchronised/broken/ddp/off/fp32/w2/cuda"]
+    numbers = rows(compared(every), missing)
+    assert numbers[NAME] == [1, 0, 1, 0, 3] and numbers[teacher.failure] == [0, 1, 0, 1, 0]
+    assert numbers["buffers_never_synchronised"] == [0, 0, 0, 0, 1]
+    assert sum(map(sum, numbers.values())) == len(every) + len(missing)
+
+
+def test_a_difference_is_shown_with_both_outcomes_its_detail_and_its_command():
+    """Breaks when somebody can't tell from the end of a run what changed where, or how to see it again."""
+    text = shown([did(on("ddp")), did(on("zero2"), "diverges", "differs", detail="gradient of a differs by 12 %")])
+    assert f"Run on 2 x {MODEL}, driver 580.65.06, CUDA 13.0, NCCL 2.27.7, 16 cores." in text
+    assert "1 cell other than on the CPU, and nobody had measured it on a GPU:" in text
+    line = next(line for line in text.splitlines() if line.startswith(on("zero2").id))
+    assert line.endswith("-> diverges (differs)") and "gradient of a differs by 12 %" in text
+    assert f"run --cell {on('zero2').id}" in text and on("ddp").id not in text
+
+
+def test_cells_that_shared_a_gpu_are_counted():
+    """Breaks when a machine with one GPU passes for one where NCCL ran."""
+    text = shown([did(on("ddp"), share=2), did(on("zero2"), share=2), did(on("single"))])
+    assert "2 cells ran with several ranks on one GPU, over gloo and not NCCL" in text
+    assert "gloo" not in shown([did(on("ddp"))])
+
+
+def test_how_near_healthy_cells_come_to_the_limits_is_shown():
+    """Breaks when a GPU whose kernels round more than the CPU's leaves no figure to hold the tolerance against."""
+    every = [replace(did(on("ddp")), relative_error=2e-5, rounding=Rounding(3, None, 4.25)), did(on("single"))]
+    text = shown(every)
+    assert "fp32: the largest error of 1 cell that trained is 2.0e-05 (tolerance 0.001)" in text
+    assert "up to 4.2 times the noise (margin 20)." in text and "bf16" not in text
+
+
+def test_a_report_that_is_borne_out_says_that_it_was_one():
+    """Breaks when a rule that only a report gave looks as if it had been measured before this run."""
+    teacher = Cell("distillation_teacher_not_sharded", "gkd-broken", "fsdp2", device="cuda")
+    text = shown([did(teacher, "raises", "two-devices", detail="Expected all tensors to be on the same device")])
+    assert "as reported, not measured: Expected all tensors" in text
+    assert "as reported, not measured" in shown([did(teacher)]) and compared([did(teacher)])[0].kind == Kind.KNOWN
+
+
+def test_a_run_on_gpus_ends_with_the_table_and_code_1_for_news_alone(capsys, tmp_path):
+    """Breaks when a difference that nobody measured passes in CI, or one that was measured fails there."""
+    same = folder(tmp_path / "same", *map(did, CELLS[:6]))
+    code, out = finished(capsys, same)
+    assert code == EXIT_AS_EXPECTED and "On GPUs, beside the CPU" in out and "Every cell did what was expected" in out
+    assert "same/gpu-results.zip" in out
+    news = [did(on("zero2"), "diverges", "differs"), did(on("ddp"))]
+    code, out = finished(capsys, folder(tmp_path / "news", *news))
+    assert code == EXIT_UNEXPECTED and "1 cell" in out and "Every cell" not in out
+    machine = Machine(MODEL, "580.65.06", "13.0", "2.27.7", measured.pinned())
+    store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
+    known = [did(on("zero2"), "diverges", "differs"), did(on("ddp"))]
+    code, out = finished(capsys, folder(tmp_path / "known", *known))
+    assert code == EXIT_AS_EXPECTED and "1 cell other than on the CPU, as expected:" in out
+    code, out = finished(capsys, folder(tmp_path / "against", did(on("zero2"), "trains")))
+    assert code == EXIT_UNEXPECTED and "expected there: diverges (differs), measured on a GPU" in out
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 2), (2, 1), (4, 1)])
+def test_a_run_on_any_number_of_gpus_ends_with_a_file_that_says_how_many(capsys, monkeypatch, tmp_path, count, share):
+    """Breaks when a machine with one, two or more GPUs ends without its table, or the file doesn't say which it was."""
+
+    def ran(cells, workers, to, *more, **others):
+        writer = storage.Writer(to)
+        writer.add(*(did(cell, share=share) for cell in cells))
+        writer.close()
+
+    seen = gpus.read(Nvml(count))
+    monkeypatch.setattr(gpus, "here", lambda: seen)
+    monkeypatch.setattr(command, "chosen", lambda request: [on("ddp"), on("zero2")])
+    monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(command.folders, "measure", ran)
+    request = command.RunRequest(Selection((NAME,), device="cuda"), fresh=True)
+    assert command.run(request) == EXIT_AS_EXPECTED
+    out = capsys.readouterr().out
+    assert f"Run on {count} x {MODEL}, driver 580.65.06, CUDA 13.0, NCCL 2.27.7" in out
+    assert ("2 cells ran with several ranks on one GPU" in out) == (share > 1)
+    machine, sent = received.read(tmp_path / "latest" / "gpu-results.zip")
+    assert machine.gpus == (MODEL,) * count and {entry.cell for entry in sent} == {on("ddp"), on("zero2")}
+
+
+def test_an_interrupted_run_says_how_it_goes_on_and_what_did_not_run(capsys, tmp_path):
+    """Breaks when cells that never ran are missing from the table without a word."""
+    code, out = finished(capsys, folder(tmp_path / "some", did(CELLS[0]), cells=CELLS[:3]))
+    assert code == EXIT_UNEXPECTED and "1 of 3 cells ran" in out and "--resume" in out
+    assert [NAME, "1", "2"] in [line.split() for line in out.splitlines()]
+
+
+def test_a_run_that_is_shown_again_elsewhere_leaves_its_file_alone(capsys, tmp_path):
+    """Breaks when a machine that merges or shows a run writes a file from which it doesn't know what to leave out."""
+    run = folder(tmp_path / "elsewhere", did(on("ddp")))
+    assert command.report(str(run.path)) == EXIT_AS_EXPECTED
+    assert "On GPUs, beside the CPU" in capsys.readouterr().out and not (run.path / "gpu-results.zip").exists()
+
+
+def test_a_run_on_the_cpu_has_no_such_table_and_no_file_to_send(capsys, tmp_path):
+    """Breaks when a run on the CPU asks to be sent, or is compared with itself."""
+    run = folder(tmp_path / "cpu", did(replace(on("ddp"), device="cpu"), gpu=""))
+    code, out = finished(capsys, run)
+    assert code == EXIT_AS_EXPECTED and "GPU" not in out and not (run.path / "gpu-results.zip").exists()
+    html = (run.path / "report.html").read_text()
+    assert json.loads(html[html.index('id="data">') + 10 :].partition("</script")[0])["gpus"] is None
+
+
+def test_the_page_has_the_table_and_every_difference(capsys, tmp_path):
+    """Breaks when the page of a run on GPUs lacks what its terminal said, or a cell that it links to."""
+    run = folder(tmp_path / "page", did(on("zero2"), "diverges", "differs"), did(on("ddp")))
+    finished(capsys, run)
+    html = (run.path / "report.html").read_text()
+    data = json.loads(html[html.index('id="data">') + 10 :].partition("</script")[0])
+    assert data["gpus"]["rows"] == [{"name": NAME, "numbers": [1, 0, 1, 0, 0]}]
+    [group] = data["gpus"]["differing"]
+    assert {cell["id"] for cell in group["cells"]} <= {cell["id"] for cell in data["cells"]}
+
+
+def test_show_says_what_is_known_of_gpus(capsys):
+    """Breaks when `show` passes a guess about GPUs off as measured, or keeps quiet about what was measured."""
+
+    def printed(name):
+        command.show(name)
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "No cell was measured on a GPU. All are expected to do there what they do on the CPU." in printed(NAME)
+    assert "As reported, not measured: raises (two-devices) under fsdp*" in printed("fsdp_reference_model")
+    machine = Machine(MODEL, stack=measured.pinned())
+    store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
+    text = printed(NAME)
+    assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}." in text and "Otherwise than on the CPU" in text
+
+
+def test_list_says_how_many_cells_on_gpus_were_measured(capsys):
+    """Breaks when the list of cells on GPUs looks as if they had been run, or that of the CPU speaks of GPUs."""
+    assert not on_gpus.known([replace(CELLS[0], device="cpu")], measured.pinned())
+    command.list_cells(Selection((NAME,), device="cuda"))
+    assert "0 of them were measured on a GPU" in capsys.readouterr().out
+
+
+def test_junit_says_what_an_expectation_rests_on(tmp_path):
+    """Breaks when a failed test case in CI doesn't say that only the CPU was measured, or one that passes fails."""
+    junit.write(
+        tmp_path / "junit.xml", [did(on("zero2"), "diverges", "differs"), did(replace(on("ddp"), device="cpu"))]
+    )
+    suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    basis = {
+        case.get("name"): [p.get("value") for p in case.iter("property") if p.get("name") == "basis"] for case in suite
+    }
+    assert basis == {on("zero2").name: ["cpu"], replace(on("ddp"), device="cpu").name: []}
+
+
+def test_every_basis_and_kind_has_its_words():
+    """Breaks when a new basis or kind of difference would end a run with a KeyError."""
+    assert {*on_gpus.BASES} == {*Basis} and {*on_gpus.MEANING} == {*Kind} - {Kind.SAME}
