@@ -52,12 +52,14 @@ def connect(address: str) -> ModuleType:
             "Ray is not installed here: in a clone, `make fleet` makes .fleet, and .fleet/bin/faultline has it;"
             " else `pip install 'faultline[run,fleet]'`"
         ) from None
-    said = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
+    options = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
     try:
-        if address or _runs_here():
-            ray.init(address=address or "auto", **said)
-        else:
-            _start(ray, said)
+        try:
+            ray.init(address=address or "auto", **options)
+        except ConnectionError:
+            if address or os.environ.get("RAY_ADDRESS"):
+                raise
+            _start(ray, options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f" at {address}" if address else ""
         raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}") from None
@@ -65,14 +67,7 @@ def connect(address: str) -> ModuleType:
     return ray
 
 
-def _runs_here() -> bool:
-    """Whether somebody named a cluster, or started one on this machine."""
-    from ray._private import services
-
-    return bool(os.environ.get("RAY_ADDRESS") or services.find_gcs_addresses())
-
-
-def _start(ray: ModuleType, said: dict[str, Any]) -> None:
+def _start(ray: ModuleType, options: dict[str, Any]) -> None:
     """A cluster of this machine alone, whose files go with it. The folder's name is short, for it has sockets."""
     folder = tempfile.mkdtemp(prefix="faultline-ray-", dir="/tmp")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -82,7 +77,7 @@ def _start(ray: ModuleType, said: dict[str, Any]) -> None:
         include_dashboard=False,
         object_store_memory=STORE,
         _temp_dir=folder,
-        **said,
+        **options,
     )
 
 

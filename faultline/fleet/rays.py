@@ -169,9 +169,9 @@ class Fleet:
             self.take(self.busy.pop(answer), answer)
 
     def take(self, actor: Actor, answer: Any) -> None:
-        """What an actor has to say: that it is ready, a result, an error of the run's, or nothing more."""
+        """Take what an actor gives: that it is ready, a result, an error of the run, or nothing more."""
         try:
-            said = self.ray.get(answer)
+            answered = self.ray.get(answer)
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause
             if actor.work or not isinstance(cause, FaultlineError):
@@ -180,23 +180,23 @@ class Fleet:
         except self.ray.exceptions.RayError as error:
             self.lose(actor, f"{type(error).__name__} {cut(one_line(str(error)), 200)}")
         else:
-            if isinstance(said, Answer):
-                self.take_result(actor, said)
-            elif said != cache.machinery():
+            if isinstance(answered, Answer):
+                self.take_result(actor, answered)
+            elif answered != cache.machinery():
                 self.refuse(actor, "another version of Faultline is there")
             else:
                 self.idle.append(actor)
 
-    def take_result(self, actor: Actor, said: Answer) -> None:
+    def take_result(self, actor: Actor, answered: Answer) -> None:
         work = actor.work
         assert work
         names = self.references.setdefault(reference(work.cell), {})
-        for made in said.made:
+        for made in answered.made:
             actor.has.add(made.name)
             names.setdefault(made.name, self.ray.put(made))  # the actor's own object would go with it
         actor.work = None
         self.idle.append(actor)
-        self.driver.result(actor.slot, work, said.result)
+        self.driver.result(actor.slot, work, answered.result)
 
     def refuse(self, actor: Actor, why: str) -> None:
         """Use a node no more that can't run these cells."""

@@ -1,5 +1,5 @@
 """The supervisor's side: rank servers, hangs, the oracle's judgement, results on disk.
 
 For others: `cache`, `campaigns`, `devices`, `driver`, `durations`, `engines`, `executed`, `folders`, `gpus`, `life`,
-`oracle`, `progress`, `results`, `runner`, `sendable`, `shards`, `storage`, `supervisor`.
+`oracle`, `pool`, `progress`, `results`, `runner`, `schedule`, `sendable`, `shards`, `storage`, `supervisor`, `workers`.
 """

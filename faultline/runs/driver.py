@@ -1,4 +1,4 @@
-"""Between those who send cells and those who run them: what an engine asks and tells, and what it is given."""
+"""Between those who send cells and those who run them: what an engine asks and reports, and what it is given."""
 
 import queue
 import threading
@@ -34,7 +34,7 @@ class Plan:
 
 
 class Driver:
-    """What an engine asks and tells, from any thread: a slot is ready, made a reference, has a result, or is lost.
+    """What an engine asks and reports, from any thread: a slot is ready, made a reference, has a result, or is lost.
 
     It alone hands results on, and of several answers to one cell only the first.
     """
@@ -76,7 +76,7 @@ class Driver:
             self._changed.notify_all()
 
     def lost(self, slot: Slot, why: str) -> None:
-        """A slot is gone: its cell runs elsewhere, or is `invalid` where that happened too often."""
+        """A slot is lost: its cell runs elsewhere, or is `invalid` where that happened too often."""
         with self._changed:
             if lost := self._schedule.lost(slot, why):
                 self.events.put(given_up(lost, self._versions))

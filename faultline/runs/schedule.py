@@ -19,7 +19,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Work:
-    """A cell to run; `number` tells apart cells that run several times. `lost` are nodes that lost it before."""
+    """A cell to run; `number` keeps cells apart that run several times. `lost` are nodes that lost it before."""
 
     number: int
     cell: Cell
@@ -94,7 +94,7 @@ class Schedule:
         return first
 
     def lost(self, slot: Slot, why: str) -> Lost | None:
-        """A slot is gone: its cell waits for another, or is given up, which is an answer too."""
+        """A slot is lost: its cell waits for another, or is given up, which is an answer too."""
         self._slots.pop(slot.name, None)
         work = self._running.pop(slot.name, None)
         if not work:
