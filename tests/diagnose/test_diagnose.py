@@ -433,7 +433,7 @@ def test_an_error_without_a_name_is_known_again(asked, log):
     assert (
         code == 0 and seen and all("/zero3" in entry["cell"] and "/non-reentrant/" in entry["cell"] for entry in seen)
     )
-    assert "[88 runs ended so]" in asked("diagnose", log(text))[1]
+    assert "[111 runs ended so]" in asked("diagnose", log(text))[1]
     assert not measured.seen("ValueError: of nobody")
 
 
