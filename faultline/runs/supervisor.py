@@ -195,7 +195,7 @@ class RankServer:
             return self._watch(replace(job, folder=str(folder), gpus=self.gpus), folder)
         except BaseException as error:
             # A cell that was not ended in order takes its server with it. A supervisor that leaves may be killed soon.
-            self._stop(leaving=not isinstance(error, Exception))
+            self._stop(leaving=isinstance(error, SystemExit))
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
