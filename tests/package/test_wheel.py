@@ -97,7 +97,8 @@ def test_the_base_install_answers_from_another_folder(base, tmp_path):
         (("run", "--failure", "rank0_only_save"), "not installed here: trl, torch"),
         (
             ("export", CELLS[0]),
-            'needs pypi-simple, ruff and uv: pip install "pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"',
+            'needs nvidia-ml-py, pypi-simple, ruff and uv: pip install "nvidia-ml-py>=12.535" '
+            '"pypi-simple>=1.8" "ruff>=0.17" "uv>=0.13"',
         ),
         (("report",), "start one with `faultline run`"),
         (("maintain", "bless"), "so it needs a clone of the repository"),
