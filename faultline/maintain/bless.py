@@ -22,12 +22,10 @@ def bless(
 ) -> tuple[Rule, ...]:
     """The failure's rules after a run of some of its `cells`, which did what was observed.
 
-    Cells that weren't run keep what the rules say of them; on a GPU, that is the CPU's where the rules don't tell them
-    apart. Rules that expect all
-    that was observed stay as they are. Otherwise those that are wrong are made again,
-    or whose result has new cells: a known result keeps its `record`, `reason` and
-    `versions`. Rules about other versions than this stack's stay in front. A rule of a report is measured once a cell
-    did what it says.
+    Cells that weren't run keep what the rules say of them; on a GPU, that is the CPU's where one rule, or none, is
+    about both. Rules that expect all that was observed stay as they are. Otherwise those that are wrong are made
+    again, or whose result has new cells: a known result keeps its `record`, `reason` and `versions`. Rules about other
+    versions than this stack's stay in front. A rule of a report is measured once a cell did what it says.
     """
     rules = _confirmed(rules, observed, versions)
     holding = [rule for rule in rules if holds(rule, versions)]
@@ -45,8 +43,9 @@ def bless(
     order = sorted(known | {*observed}, key=lambda cell: [axes[axis].index(getattr(cell, axis)) for axis in axes])
     target = {cell: news.get(cell) or _result(holding, cell) for cell in order}
     for cell in order:
-        if cell not in observed and on_cpu(cell) in news and target[cell] == _result(holding, on_cpu(cell)):
-            target[cell] = news[on_cpu(cell)]
+        there = on_cpu(cell)
+        if cell not in observed and there in news and first(holding, cell, versions) == first(holding, there, versions):
+            target[cell] = news[there]
     blessed = [rule for rule in rules if rule not in holding]
     # What holds in this stack only comes first, so that it hides nothing that holds in others.
     layers = [*dict.fromkeys(rule.versions for rule in holding if rule.versions), ()]
