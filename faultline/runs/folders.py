@@ -32,7 +32,7 @@ def measure(
 
     `wrong` says what the bar counts; `keep` and `seen` are given each result as well.
     """
-    workers, fewer = engine.workers(cells, plan.workers)
+    workers, fewer = engine.workers(cells, plan.workers) if cells else (plan.workers, "")
     if fewer:
         print(fewer, file=sys.stderr)
     writer = storage.Writer(folder)
