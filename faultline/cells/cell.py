@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -84,6 +84,11 @@ class Cell:
         if not life or cell.id != text:
             raise UsageError(f"not a cell: {text!r} (training that runs through is not named in an id)")
         return cell
+
+
+def reference(cell: Cell) -> Cell:
+    """The run in one process that a cell is held against, which others of its variant share."""
+    return replace(cell, strategy="single", checkpointing="off", world_size=1)
 
 
 def within(cell: Cell, conditions: object, axes: Iterable[str]) -> bool:

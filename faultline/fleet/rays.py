@@ -12,13 +12,13 @@ from typing import Any
 
 from faultline.base.errors import FaultlineError, NeverReady
 from faultline.base.text import count, cut, one_line
-from faultline.cells.cell import Cell
+from faultline.cells.cell import Cell, reference
 from faultline.fleet import cluster
 from faultline.fleet.cluster import Node
 from faultline.fleet.slot import Answer, Kit, Post
 from faultline.runs import cache, gpus
 from faultline.runs.driver import Driver, Plan
-from faultline.runs.schedule import Slot, Work, reference
+from faultline.runs.schedule import Slot, Work
 
 LOOK = 0.2  # seconds between two looks at what actors have done
 NODES = 1.0  # seconds between two looks for nodes that came or went
@@ -40,7 +40,7 @@ class Rays:
     def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
         """As many as the nodes have room for, or as were asked for."""
         ray = cluster.connect(self.address)
-        nodes = cluster.nodes(ray, cells[0].device, max(gpus.needed(cell) for cell in cells))
+        nodes = cluster.nodes(ray, cells[0].device, gpus.most(cells))
         room = sum(node.slots for node in nodes)
         if asked and room < asked:
             return max(1, room), f"{count(room, 'worker')}, not {asked}: {count(len(nodes), 'node')} have no more room"
@@ -79,7 +79,7 @@ class Fleet:
         self.ended = threading.Event()
         self.idle: list[Actor] = []
         self.busy: dict[Any, Actor] = {}  # by Ray's reference to what they will answer
-        self.references: dict[str, dict[str, Any]] = {}  # what was made for cells that share it, as Ray's objects
+        self.references: dict[Cell, dict[str, Any]] = {}  # what was made for cells that share it, as Ray's objects
         self.unusable: dict[str, str] = {}  # nodes, and why
         self.number = 0
         self.kit = ray.put(Kit(plan.stack, driver.device, plan.run))

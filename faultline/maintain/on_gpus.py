@@ -12,6 +12,7 @@ from faultline.cells.rules import possible_cells
 from faultline.observations import measured
 from faultline.runs import storage
 from faultline.runs.results import Result
+from faultline.runs.sendable import reported
 
 BACKENDS = ("nccl", "gloo", "none")
 
@@ -39,10 +40,7 @@ def ran_on(machine: storage.Machine, result: Result) -> Machine | None:
     models = sorted({str(evidence["gpu"]) for evidence in shown if evidence.get("gpu")}) or sorted({*machine.gpus})
     if not models or (len(models) > 1 and not any(evidence.get("gpu") for evidence in shown)):
         return None
-    cuda, nccl = (
-        next((str(each[name]) for each in shown if each.get(name)), known)
-        for name, known in (("cuda", machine.cuda), ("nccl", machine.nccl))
-    )
+    cuda, nccl = reported(shown, "cuda", machine.cuda), reported(shown, "nccl", machine.nccl)
     return Machine(" + ".join(models), machine.driver, cuda, nccl, untagged(result.stack))
 
 

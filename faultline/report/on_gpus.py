@@ -97,7 +97,7 @@ def rows(every: Iterable[Compared], missing: Iterable[str] = ()) -> dict[str, li
 def differing(every: Collection[Compared]) -> dict[Kind, list[Compared]]:
     """The cells that didn't do as on the CPU, in the order of `MEANING`."""
     by_kind = {kind: [each for each in every if each.kind == kind] for kind in MEANING}
-    return {kind: those for kind, those in by_kind.items() if those}
+    return {kind: of_kind for kind, of_kind in by_kind.items() if of_kind}
 
 
 def notes(every: Collection[Compared], info: RunInfo) -> list[str]:
@@ -149,13 +149,13 @@ def show(console: Console, every: Collection[Compared], info: RunInfo, missing: 
     for line in notes(every, info):
         write_line(console, line)
     width = max(console.width if console.is_terminal else 160, 40) - 2
-    for kind, those in differing(every).items():
+    for kind, of_kind in differing(every).items():
         write_line(console)
-        write_line(console, f"{count(len(those), 'cell')} {MEANING[kind]}:", "bold")
-        for each in those[: terminal.LISTED]:
+        write_line(console, f"{count(len(of_kind), 'cell')} {MEANING[kind]}:", "bold")
+        for each in of_kind[: terminal.LISTED]:
             _cell(console, each, info, width)
-        if len(those) > terminal.LISTED:
-            write_line(console, f"and {len(those) - terminal.LISTED} more: report.html lists them all")
+        if len(of_kind) > terminal.LISTED:
+            write_line(console, f"and {len(of_kind) - terminal.LISTED} more: report.html lists them all")
 
 
 def _cell(console: Console, each: Compared, info: RunInfo, width: int) -> None:
@@ -178,8 +178,8 @@ def page(every: Collection[Compared], info: RunInfo, missing: Collection[str] = 
         "rows": [{"name": name, "numbers": numbers} for name, numbers in rows(every, missing).items()],
         "notes": [LEGEND, *notes(every, info)],
         "differing": [
-            {"means": MEANING[kind], "cells": [{"id": each.result.cell.id, "change": each.change} for each in those]}
-            for kind, those in differing(every).items()
+            {"means": MEANING[kind], "cells": [{"id": each.result.cell.id, "change": each.change} for each in of_kind]}
+            for kind, of_kind in differing(every).items()
         ],
     }
 
@@ -210,7 +210,7 @@ def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]
     for cell in bases.get(Basis.REPORT, ()):
         should = expected.expect(rules, cell, versions)
         dids.setdefault(named(should.outcome, *should.signatures), []).append(cell)
-    lines += [f"As reported, not measured: {did} under {words.in_words(those, cells)}." for did, those in dids.items()]
+    lines += [f"As reported, not measured: {did} under {words.in_words(of, cells)}." for did, of in dids.items()]
     if Basis.CPU in bases:
         what = "All others" if len(bases) > 1 else "No cell was measured on a GPU. All"
         lines.append(f"{what} are expected to do there what they do on the CPU.")

@@ -7,15 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells import expected
 from faultline.cells.cell import Cell
-from faultline.cells.expected import Expectation
-from faultline.runs import gpus, results
+from faultline.runs import gpus
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
-from faultline.runs.runner import RunCell, run_cell
+from faultline.runs.runner import RunCell, held, run_cell
 from faultline.runs.schedule import Lost, Schedule, Slot, Work
 from faultline.runs.supervisor import Ended
 from faultline.stacks.environments import HERE, Environment
@@ -23,7 +20,8 @@ from faultline.stacks.environments import HERE, Environment
 
 @dataclass(frozen=True)
 class Plan:
-    """How cells are run: on so many slots, on a stack, by `run`; 0 workers are as many as there can be.
+    """How cells are run: on so many slots, on a stack, by `run`; for 0 workers, `folders.measure` asks the
+    engine how many there can be.
 
     The stack's `lock` is there for machines that don't have it yet.
     """
@@ -41,7 +39,7 @@ class Driver:
 
     def __init__(self, cells: Sequence[Cell], versions: Mapping[str, str]) -> None:
         self.device = cells[0].device
-        self.size = max(gpus.needed(cell) for cell in cells)  # the most GPUs that a cell wants
+        self.size = gpus.most(cells)
         self._schedule = Schedule(cells)
         self._versions = versions
         self._changed = threading.Condition()
@@ -103,8 +101,5 @@ class Engine(Protocol):
 
 def given_up(lost: Lost, versions: Mapping[str, str]) -> Result:
     """The result of a cell that several nodes lost."""
-    cell, failure = lost.work.cell, failures().get(lost.work.cell.failure)
-    should = expected.expect(expected.rules(failure), cell, versions) if failure else Expectation()
     judged = Judgement(Outcome.INVALID, Signature.LOST, f"lost {len(lost.reasons)} times: {'; '.join(lost.reasons)}")
-    verdict = expected.verdict(should, judged.outcome, judged.signature)
-    return results.result(cell, judged, Ended([]), versions, should, verdict)
+    return held(lost.work.cell, judged, Ended([]), versions)

@@ -4,14 +4,13 @@ import functools
 import json
 import statistics
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from faultline import strategies
 from faultline.base.paths import ROOT
 from faultline.base.text import count
 from faultline.catalogue.loading import failures
-from faultline.cells.cell import Cell
+from faultline.cells.cell import Cell, reference
 from faultline.runs.results import Result
 
 DURATIONS = ROOT / "fixtures" / "durations.json"
@@ -64,7 +63,7 @@ def expected(cells: Collection[Cell], workers: int) -> float:
     which is made twice."""
     if not cells:
         return 0.0
-    references = {replace(cell, strategy="single", checkpointing="off", world_size=1) for cell in cells}
+    references = {reference(cell) for cell in cells}
     seconds = likely([*cells, *references, *references])
     return START + max(sum(seconds) / min(workers, len(cells)), *seconds)
 

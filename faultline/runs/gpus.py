@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -113,6 +113,11 @@ def _distance(nvml: ModuleType, one: object, other: object) -> int:
     with contextlib.suppress(nvml.NVMLError):
         return 1 + int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
     return 1 + int(nvml.NVML_TOPOLOGY_SYSTEM)
+
+
+def most(cells: Iterable[Cell]) -> int:
+    """The most GPUs that any of these cells wants."""
+    return max(map(needed, cells))
 
 
 def needed(cell: Cell) -> int:

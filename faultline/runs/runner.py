@@ -3,8 +3,8 @@
 import os
 import tempfile
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faultline.base.errors import DIED, Impossible, NeverReady, ServerDied
@@ -12,9 +12,9 @@ from faultline.base.text import one_line
 from faultline.base.traces import fault_of_own, innermost, last_words, signal_name
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells import expected as cells_expected
-from faultline.cells.cell import Cell
-from faultline.cells.expected import rules
+from faultline.cells import expected
+from faultline.cells.cell import Cell, reference
+from faultline.cells.expected import Expectation
 from faultline.ranks.job import Job, Target
 from faultline.ranks.report import ErrorReport, Facts, Report
 from faultline.runs import life, oracle, results
@@ -47,15 +47,15 @@ class References:
 
         That of a `target` is one for each world size.
         """
-        of = replace(cell, strategy="single", checkpointing="off", world_size=1)
+        of = reference(cell)
         name = f"{of.id}/{target.world_size}" if target else of.id
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._made:
                 job = Job(of.id, reference=str(self._file(name)), record=True, target=target)
-                reference = _made(server, job)
-                if reference.problem and reference.problem.kind == DIED:
-                    return reference
-                self._made[name] = reference
+                made = _made(server, job)
+                if made.problem and made.problem.kind == DIED:
+                    return made
+                self._made[name] = made
                 self._when_made(cell)
             return self._made[name]
 
@@ -128,9 +128,15 @@ def run_cell(server: RankServer, references: References, cell: Cell, inject: str
         return ended, oracle.judge(cell, failure, ended, loaded)
 
     ended, judged = surviving(server, go)
-    expected = cells_expected.expect(rules(failure), cell, server.versions)
-    verdict = cells_expected.verdict(expected, judged.outcome, judged.signature)
-    return results.result(cell, judged, ended, server.versions, expected, verdict)
+    return held(cell, judged, ended, server.versions)
+
+
+def held(cell: Cell, judged: Judgement, ended: Ended, versions: Mapping[str, str]) -> results.Result:
+    """The result of a cell, held against what is expected of it with these versions, if the catalogue has it."""
+    failure = failures().get(cell.failure)
+    should = expected.expect(expected.rules(failure), cell, versions) if failure else Expectation()
+    verdict = expected.verdict(should, judged.outcome, judged.signature)
+    return results.result(cell, judged, ended, versions, should, verdict)
 
 
 def surviving(server: RankServer, go: Callable[[], tuple[Ended, Judgement]]) -> tuple[Ended, Judgement]:

@@ -1,10 +1,10 @@
 """Which cell goes to which slot: each is answered once, however many slots are lost on the way."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from faultline.cells.cell import Cell
+from faultline.cells.cell import Cell, reference
 
 NODES = 3  # that may lose a cell, or times that one may
 
@@ -34,11 +34,6 @@ class Lost:
     reasons: Sequence[str]
 
 
-def reference(cell: Cell) -> str:
-    """What cells share that are held against the same run in one process."""
-    return replace(cell, strategy="single", checkpointing="off", world_size=1).id
-
-
 class Schedule:
     """Cells in their order, as far as that keeps every slot busy. It knows no threads.
 
@@ -46,26 +41,25 @@ class Schedule:
     there is one.
     """
 
-    def __init__(self, cells: Iterable[Cell], shared: Callable[[Cell], str] = reference) -> None:
-        self._shared = shared
+    def __init__(self, cells: Iterable[Cell]) -> None:
         # Waiting cells by their reference: that nobody makes yet, that a slot is making, and that is there.
-        self._new: dict[str, deque[Work]] = {}
-        self._pending: dict[str, tuple[str, deque[Work]]] = {}
-        self._open: dict[str, deque[Work]] = {}
+        self._new: dict[Cell, deque[Work]] = {}
+        self._pending: dict[Cell, tuple[str, deque[Work]]] = {}
+        self._open: dict[Cell, deque[Work]] = {}
         self._again: list[Work] = []
         self._running: dict[str, Work] = {}
         self._slots: dict[str, Slot] = {}
         self._reasons: dict[int, list[str]] = {}
         self._answered: set[int] = set()
-        self.total = 0
+        self._total = 0
         for cell in cells:
-            self._new.setdefault(shared(cell), deque()).append(Work(self.total, cell))
-            self.total += 1
+            self._new.setdefault(reference(cell), deque()).append(Work(self._total, cell))
+            self._total += 1
 
     @property
     def left(self) -> int:
         """How many cells have no answer yet."""
-        return self.total - len(self._answered)
+        return self._total - len(self._answered)
 
     def next(self, slot: Slot) -> Work | None:
         """The next cell of an idle slot; None if there is none for it now. While cells are `left`, ask again."""
@@ -77,7 +71,7 @@ class Schedule:
 
     def made(self, cell: Cell) -> None:
         """The reference of a cell is there, or can't be made: those that wait for it need not any more."""
-        key = self._shared(cell)
+        key = reference(cell)
         _, waiting = self._pending.pop(key, ("", None))
         waiting = self._new.pop(key, None) if waiting is None else waiting
         if waiting:
@@ -99,7 +93,7 @@ class Schedule:
         work = self._running.pop(slot.name, None)
         if not work:
             return None
-        key = self._shared(work.cell)
+        key = reference(work.cell)
         maker, waiting = self._pending.get(key, ("", deque()))
         if maker == slot.name:
             del self._pending[key]
@@ -119,7 +113,7 @@ class Schedule:
         """A cell that was lost, unless this slot's node lost it and another node is there."""
         for work in self._again:
             elsewhere = any(each.node not in work.lost for each in self._slots.values())
-            key = self._shared(work.cell)
+            key = reference(work.cell)
             if (slot.node in work.lost and elsewhere) or key in self._pending:
                 continue
             self._again.remove(work)

@@ -16,6 +16,7 @@ import msgspec
 from faultline.base.traces import shortened
 from faultline.runs.results import Result
 from faultline.runs.storage import Machine, RunFolder, RunInfo
+from faultline.strategies import Evidence
 
 NAME = "gpu-results.zip"
 RUN, CELLS = "run.json", "cells.jsonl"
@@ -87,5 +88,9 @@ def _clean(name: str, value: Any, private: Collection[str], free: bool = False) 
 def machine(known: Machine, results: Iterable[Result]) -> Machine:
     """A machine with the versions of CUDA and NCCL that its ranks reported."""
     shown = [rank.evidence for result in results for rank in result.ranks]
-    cuda, nccl = (next((str(e[what]) for e in shown if e.get(what)), "") for what in ("cuda", "nccl"))
-    return msgspec.structs.replace(known, cuda=cuda, nccl=nccl)
+    return msgspec.structs.replace(known, cuda=reported(shown, "cuda"), nccl=reported(shown, "nccl"))
+
+
+def reported(shown: Iterable[Evidence], what: str, known: str = "") -> str:
+    """What the first rank says that says it; what is `known` of it where none does."""
+    return next((str(evidence[what]) for evidence in shown if evidence.get(what)), known)

@@ -23,6 +23,7 @@ from faultline.runs.driver import Plan
 from faultline.runs.runner import run_cell
 from faultline.stacks.environments import OF_STACK, Environment
 from tests.support import light
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +179,7 @@ def test_a_killed_driver_goes_on(head, nodes, tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "run", "--fleet", "ray", "--address", head.address]
     command += ["--fresh", *(word for name, value in options.items() for word in (f"--{name}", value))]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
-        wait_for(lambda: len(lines(tmp_path)) > 2 or driver.poll() is not None)
+        wait_until(lambda: len(lines(tmp_path)) > 2 or driver.poll() is not None, 120)
         assert driver.poll() is None, "it ended before it could be killed"
         driver.kill()
     before = lines(tmp_path)
@@ -191,14 +192,6 @@ def test_a_killed_driver_goes_on(head, nodes, tmp_path):
 
 def lines(folder):
     return [line for file in folder.glob("2*/cells.jsonl") for line in file.read_text().splitlines()]
-
-
-def wait_for(there):
-    for _ in range(1200):
-        if there():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it never came to that")
 
 
 def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here, tmp_path):

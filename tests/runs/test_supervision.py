@@ -24,6 +24,7 @@ from faultline.runs import hangs, oracle, runner, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
 from tests.support import light
 from tests.support.light import have_ended, survivors
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -432,11 +433,3 @@ def test_a_process_of_which_one_thread_waits_for_the_disk_is_not_asleep(tmp_path
             pass
         wait_until(lambda: not hangs.waits_for_disk(process.pid))
         process.kill()
-
-
-def wait_until(true):
-    for _ in range(500):
-        if true():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never came to that")
