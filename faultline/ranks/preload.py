@@ -7,6 +7,7 @@ import gc
 import importlib
 import re
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 
 from faultline.base.packages import NEEDED
@@ -66,12 +67,13 @@ def everything() -> None:
     """Make this process ready to fork ranks; takes seconds, and saves each rank of a cell as many."""
     remember_packages()
     remember_expressions()
-    for name in PRELOAD:
-        importlib.import_module(name)
-    for name in PRELOAD_IF_THERE:
-        # Whatever an experimental module raises: cells that need it will say so, the others can run.
-        with contextlib.suppress(Exception):
+    with decorated_functions_as_they_are():
+        for name in PRELOAD:
             importlib.import_module(name)
+        for name in PRELOAD_IF_THERE:
+            # Whatever an experimental module raises: cells that need it will say so, the others can run.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
     for package, names in TOUCH.items():
         for name in names:
             getattr(sys.modules[package], name)
@@ -85,6 +87,20 @@ def everything() -> None:
     fill_gaps()
     gc.set_threshold(100_000)
     collapse()
+
+
+@contextlib.contextmanager
+def decorated_functions_as_they_are() -> Iterator[None]:
+    """Leave out `torch.compile` as a decorator of what is imported: for DeepSpeed's Muon it imports inductor, a sixth of
+    a server's start and 40 MB of every rank.
+    """
+    torch = importlib.import_module("torch")
+    compiled = torch.compile
+    torch.compile = lambda model=None, **_: model or (lambda function: function)
+    try:
+        yield
+    finally:
+        torch.compile = compiled
 
 
 def compile_nothing() -> None:
