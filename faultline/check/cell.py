@@ -17,9 +17,10 @@ from faultline.check.target import Target
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
 from faultline.runs import life, oracle, results, runner
+from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
 from faultline.runs.runner import References
-from faultline.runs.supervisor import Ended, RankServer
+from faultline.runs.supervisor import RankServer
 
 NAME = "check"  # where a cell's id has its failure
 CHECKED = Failure("", "", "", {}, (Variant("model"),), {}, name=NAME)

@@ -37,6 +37,11 @@ def positive(_: object, value: int | None) -> None:
         raise ValueError(f"--workers must be at least 1, not {value}")
 
 
+def at_least_one(_: object, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"--nodes must be at least 1, not {value}")
+
+
 def at_most_one(**given: object) -> None:
     """Refuse options that exclude each other."""
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
@@ -122,15 +127,19 @@ class Crew:
         str, Parameter(help="Where the cluster is (default: the one that runs here, or a new one on this machine).")
     ] = ""
 
+    nodes: Annotated[
+        int, Parameter(validator=at_least_one, help="Of the cluster, over which the ranks of each cell are spread.")
+    ] = 1
+
     def engine(self) -> Engine:
         from faultline.runs import pool
 
         if self.fleet:
             from faultline.fleet.rays import Rays
 
-            return Rays(self.address)
-        if self.address:
-            raise UsageError("--address is of a fleet: add --fleet ray")
+            return Rays(self.address, self.nodes)
+        if self.address or self.nodes > 1:
+            raise UsageError(f"{'--address' if self.address else '--nodes'} is of a fleet: add --fleet ray")
         return pool.LOCAL
 
 

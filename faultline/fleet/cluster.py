@@ -5,6 +5,8 @@ import functools
 import os
 import shutil
 import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -93,3 +95,12 @@ def nodes(ray: ModuleType, device: str, size: int) -> list[Node]:
             name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
             seen.append(Node(node["NodeID"], name, min(limits)))
     return [node for node in seen if node.slots]
+
+
+def groups(free: Mapping[Node, int], size: int) -> Iterator[tuple[Node, ...]]:
+    """Groups of so many nodes each, as long as there are that many with a slot that is free; the emptiest first."""
+    left = Counter({node: slots for node, slots in free.items() if slots > 0})
+    while len(left) >= size:
+        group = tuple(node for node, _ in left.most_common(size))
+        left = Counter({node: slots - (node in group) for node, slots in left.items() if slots - (node in group) > 0})
+        yield group

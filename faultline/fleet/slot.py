@@ -4,11 +4,16 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from faultline.base.errors import UsageError
 from faultline.cells.cell import Cell
+from faultline.fleet import gang
+from faultline.fleet.gang import Peer
+from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts
 from faultline.runs import cache
+from faultline.runs.nodes import Begun, Finished, Seen
 from faultline.runs.results import Result
 from faultline.runs.runner import References, RunCell
 from faultline.runs.supervisor import RankServer
@@ -18,11 +23,12 @@ from faultline.stacks.environments import Environment
 
 @dataclass(frozen=True)
 class Kit:
-    """What a slot needs: the stack, the device, and how a cell is run."""
+    """What a slot needs: the stack, the device, how a cell is run, and on how many `nodes` its ranks are."""
 
     stack: Environment
     device: str
     run: RunCell
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,11 @@ class Answer:
 class Post:
     """A rank server on this node, of which an actor has one: so no process of Ray's forks or imports torch."""
 
-    def __init__(self, kit: Kit, gpus: Sequence[str]) -> None:
-        """Raises Uninstallable or UsageError where the stack can't be had here."""
+    def __init__(self, kit: Kit, name: str, gpus: Sequence[str], address: str) -> None:
+        """On a node of that name; raises Uninstallable or UsageError where the stack can't be had here."""
         self._kit = kit
-        self._server = RankServer(python(kit.stack), device=kit.device)
+        at = gang.address(address) if kit.nodes > 1 else ""
+        self._server = RankServer(python(kit.stack), device=kit.device, address=at, name=name)
         self._server.gpus = tuple(gpus)
         self._references = References(self._server.folder)
 
@@ -58,6 +65,36 @@ class Post:
         with self._closed_by_errors():
             self._server.start()
             return cache.machinery()
+
+    def join(self, peers: Sequence[Peer]) -> None:
+        """Spread the ranks of each cell over this node and others; raises UsageError where one can't see our folder."""
+        for peer in peers:
+            if not peer.sees(str(self._server.folder)):
+                raise UsageError(
+                    f"node {peer.name} doesn't see {self._server.folder} of node {self._server.name}: cells on several"
+                    " nodes need a folder that all of them share, which TMPDIR names as their `ray start` runs"
+                )
+        self._server.peers = peers
+
+    def sees(self, folder: str) -> bool:
+        """Whether a folder of another node is there."""
+        return Path(folder).is_dir()
+
+    def begin(self, job: Job) -> Begun:
+        """Start the ranks of another slot's cell that are on this node."""
+        return self._server.begin(job)
+
+    def look(self, timeout: float, failed: bool) -> Seen:
+        """What these ranks say within so many seconds, or how they are."""
+        return self._server.look(timeout, failed)
+
+    def finish(self, hung: bool) -> Finished:
+        """End them."""
+        return self._server.finish(hung)
+
+    def abort(self, leaving: bool) -> None:
+        """End them, in order or not."""
+        self._server.abort(leaving)
 
     def run(self, cell: Cell, *given: Made) -> Answer:
         """Run a cell; `given` are references that it may need and that this slot doesn't have."""

@@ -25,10 +25,11 @@ from faultline.maintain import models_page
 from faultline.maintain.models_page import Architecture
 from faultline.runs import folders, oracle, progress, results
 from faultline.runs.driver import Plan
+from faultline.runs.nodes import Ended
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.storage import RunFolder
-from faultline.runs.supervisor import Ended, RankServer
+from faultline.runs.supervisor import RankServer
 from faultline.stacks import environments
 
 NAME = "models"  # where a cell's id has its failure

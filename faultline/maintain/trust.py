@@ -21,10 +21,11 @@ from faultline.programs import files, sampling, truth
 from faultline.programs.sampling import Case
 from faultline.runs import folders, results, storage
 from faultline.runs.driver import Plan
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import References
-from faultline.runs.supervisor import Ended, RankServer
+from faultline.runs.supervisor import RankServer
 
 KIND = "trust"
 HEALTHY, FAULTY = 500, 300

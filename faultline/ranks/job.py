@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+LOOPBACK = "127.0.0.1"
 FIRST, SECOND = 1, 2
 """The halves of an interrupted life: one is trained and saved, the other loaded and trained on."""
 
@@ -66,7 +67,9 @@ class Job:
     - `executed`: report which functions run, which makes it slower
     - `gpus`: the UUIDs of those that it has for itself, and may see; none for the CPU
     - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
-    - `port`, `listening`, `at_fork`: from the server, the socket at which ranks meet and what it says of itself
+    - `first_rank`, `ranks_here`: those of this node, if the cell is on several; `node` is its name, `address` its own
+    - `meeting`, `port`: where all ranks meet; over loopback, and at a socket of the server, unless it is said
+    - `listening`, `at_fork`: from the server, that socket and what it says of itself
     """
 
     cell: str
@@ -83,6 +86,11 @@ class Job:
     executed: bool = False
     gpus: Sequence[str] = ()
     times: int = 1
+    first_rank: int = 0
+    ranks_here: int = 0
+    node: str = ""
+    address: str = ""
+    meeting: str = ""
     port: int = 0
     listening: int = 0
     at_fork: Mapping[str, int] = field(default_factory=dict)

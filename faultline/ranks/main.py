@@ -20,6 +20,7 @@ from faultline.ranks import (
     compare,
     executed,
     life,
+    meeting,
     observer,
     repeatable,
     saved,
@@ -107,8 +108,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
     if cell.device == "cuda":
         if not distributed:  # a trainer puts a lone process that sees several GPUs under nn.DataParallel
             os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        count = torch.cuda.device_count()
-        device, share = torch.device("cuda", rank % count), -(-world // count)
+        here, count = job.ranks_here or world, torch.cuda.device_count()
+        device, share = torch.device("cuda", (rank - job.first_rank) % count), -(-here // count)
         torch.cuda.set_device(device)
     report.evidence |= {"backend": "none", "world_size": 1, "device": str(device), "ranks_per_device": share}
     if device.type == "cuda":
@@ -117,34 +118,16 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
         report.evidence |= {"gpu": properties.name, "gpu_uuid": uuid, "gpus_lent": list(job.gpus)}
         report.evidence |= repeatable.software()
         repeatable.begin()
+    if job.node:
+        report.evidence["node"] = meeting.node(job)
     if distributed:
-        _meet(rank, world, device, "nccl" if device.type == "cuda" and share == 1 else "gloo", job)
+        meeting.meet(rank, world, device, "nccl" if device.type == "cuda" and share == 1 else "gloo", job)
         report.evidence |= {
             "backend": torch.distributed.get_backend(),
             "world_size": torch.distributed.get_world_size(),
         }
     scheduled = cell.life != "straight"
     return Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {}, scheduled=scheduled)
-
-
-def _meet(rank: int, world: int, device: torch.device, backend: str, job: Job) -> None:
-    """Make the process group, over loopback; under somebody else's launcher, with its environment.
-
-    The ranks meet at a socket that the server opened: no port has to be agreed on, none can be taken.
-    """
-    # Libraries take the device from LOCAL_RANK: ranks that share a GPU have to share the number.
-    local = rank if device.index is None else device.index
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
-    if torch.distributed.is_initialized():
-        return
-    store = None
-    if job.port:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job.port))
-        listening = job.listening if rank == 0 else None
-        store = torch.distributed.TCPStore(
-            "127.0.0.1", job.port, world, rank == 0, wait_for_workers=False, master_listen_fd=listening
-        )
-    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 def train_scenario(run: Run) -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
 from faultline.base.packages import NEEDED
 
@@ -91,10 +92,11 @@ def everything() -> None:
 
 @contextlib.contextmanager
 def decorated_functions_as_they_are() -> Iterator[None]:
-    """Leave out `torch.compile` as a decorator of what is imported: for DeepSpeed's Muon it imports inductor, a sixth of
-    a server's start and 40 MB of every rank.
+    """Leave out `torch.compile` as a decorator of what is imported.
+
+    For DeepSpeed's Muon it imports inductor: a sixth of a server's start, and 40 MB of every rank.
     """
-    torch = importlib.import_module("torch")
+    torch: Any = importlib.import_module("torch")
     compiled = torch.compile
     torch.compile = lambda model=None, **_: model or (lambda function: function)
     try:

@@ -202,12 +202,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Message:
-    """What a rank server says: that it is `ready`, with the versions of its stack; the `pids` of a cell's ranks; of one
-    rank its report, or its exit code (negative: a signal) and when that was seen; `done`, once all ranks are reaped."""
+    """What a rank server says: that it is `ready`, with the versions of its stack; the `pids` of a cell's ranks and the
+    `port` at which they meet; of one rank its report, or its exit code (negative: a signal) and when that was seen;
+    `done`, once all ranks are reaped."""
 
     ready: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
+    port: int = 0
     rank: int = 0
     report: Report | None = None
     exit: int | None = None

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from faultline.base.packages import versions
 from faultline.ranks import preload
-from faultline.ranks.job import Job
+from faultline.ranks.job import LOOPBACK, Job
 from faultline.ranks.report import Message
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -110,8 +110,8 @@ def serve(requests: int, events: int) -> bool:
             if request.get("end"):
                 return True
             if job := request.get("job"):
-                ranks = start(Job.read(job), (requests, events))
-                write(events, encoded(Message(pids=tuple(rank.pid for rank in ranks))))
+                ranks, port = start(Job.read(job), (requests, events))
+                write(events, encoded(Message(pids=tuple(rank.pid for rank in ranks), port=port)))
             else:
                 write(events, encoded(Message(done=True)))
         if not chunk:
@@ -134,14 +134,19 @@ def write(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def start(job: Job, inherited: tuple[int, ...]) -> list[Rank]:
-    """Fork the ranks of a cell into a process group of their own; they close what is `inherited` from the server."""
+def start(job: Job, inherited: tuple[int, ...]) -> tuple[list[Rank], int]:
+    """Fork the ranks of a cell into a process group of their own; they close what is `inherited` from the server.
+
+    Gives the port at which they meet, too: of a cell on several nodes, the first one has it.
+    """
     ranks: list[Rank] = []
     server = os.getpid()
-    meeting = socket.create_server(("127.0.0.1", 0))
+    meeting = None if job.first_rank else socket.create_server((job.meeting or LOOPBACK, 0))
+    if meeting:
+        job = replace(job, port=meeting.getsockname()[1], listening=meeting.fileno())
     # What the server says of itself is asked here: in a child, there is one thread whatever the server has.
-    job = replace(job, port=meeting.getsockname()[1], listening=meeting.fileno(), at_fork=describe())
-    for number in range(job.world_size):
+    job = replace(job, at_fork=describe())
+    for number in range(job.first_rank, job.first_rank + (job.ranks_here or job.world_size)):
         group = ranks[0].pid if ranks else 0
         reading, writing = os.pipe()
         pid = os.fork()
@@ -155,7 +160,7 @@ def start(job: Job, inherited: tuple[int, ...]) -> list[Rank]:
                     rank.close()
                 for fd in (*inherited, reading):
                     os.close(fd)
-                if number:
+                if number and meeting:
                     meeting.close()
                 become_rank(job, number, writing)
             except BaseException:  # noqa: BLE001 - the log is all that can be had from here
@@ -167,8 +172,9 @@ def start(job: Job, inherited: tuple[int, ...]) -> list[Rank]:
             os.setpgid(pid, group or pid)
         os.set_blocking(reading, False)
         ranks.append(Rank(number, pid, reading, os.pidfd_open(pid)))
-    meeting.close()
-    return ranks
+    if meeting:
+        meeting.close()
+    return ranks, job.port
 
 
 def become_rank(job: Job, rank: int, pipe: int) -> None:

@@ -26,7 +26,7 @@ from faultline.runs.results import Result
 from faultline.stacks.environments import Environment
 
 VARIABLE = "FAULTLINE_CACHE"  # names another folder for them
-STILL_RUNNING = "still running after"  # so begins what `supervisor.Watched` says of ranks that a deadline ended
+STILL_RUNNING = "still running after"  # so begins what `nodes.Watched` says of ranks that a deadline ended
 LIMIT = 1 << 30  # bytes that all of them may take
 # What ranks run and what judges them. tests/runs/test_cache.py holds it against what a rank imports.
 MACHINERY = """

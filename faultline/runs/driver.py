@@ -10,11 +10,11 @@ from typing import Protocol
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.runs import gpus
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import RunCell, held, run_cell
 from faultline.runs.schedule import Lost, Schedule, Slot, Work
-from faultline.runs.supervisor import Ended
 from faultline.stacks.environments import HERE, Environment
 
 

@@ -14,10 +14,11 @@ from faultline.ranks.job import Job
 from faultline.runs import cache, engines, oracle, results, runner
 from faultline.runs.cache import Cache
 from faultline.runs.driver import Plan
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import References
-from faultline.runs.supervisor import Ended, RankServer
+from faultline.runs.supervisor import RankServer
 from faultline.stacks.environments import Environment
 
 Ran = frozenset[tuple[str, str]]

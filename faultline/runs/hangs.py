@@ -24,12 +24,14 @@ ASLEEP = (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
 class Progress:
     """What was seen of a cell's ranks.
 
-    It counts looks, not seconds: a supervisor that was held up itself has seen nothing in the meantime.
+    It counts looks, not seconds: a supervisor that was held up itself has seen nothing in the meantime. `first` is the
+    number of the first of them, by which its files are named.
     """
 
-    def __init__(self, pids: Sequence[int], folder: Path) -> None:
+    def __init__(self, pids: Sequence[int], folder: Path, first: int = 0) -> None:
         self.pids = pids
         self.folder = folder
+        self.first = first
         self.used: dict[int, float] = {}  # processor time of each rank when one was last seen busy
         self.sleeps = self.looks = 0
         self.places: list[object] = []  # where the ranks were, over the last STUCK looks
@@ -85,7 +87,7 @@ class Progress:
 
     def stacks(self, wake: bool = False) -> str:
         """Have every rank write its Python stack, and return them all; a stopped rank can't unless it is woken."""
-        files = [self.folder / f"rank{rank}.stack" for rank in range(len(self.pids))]
+        files = [self.folder / f"rank{self.first + rank}.stack" for rank in range(len(self.pids))]
         for pid, file in zip(self.pids, files, strict=True):
             file.write_text("")
             # To its main thread: any other thread of a stopped rank might answer when the main one has gone on.

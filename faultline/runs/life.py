@@ -7,8 +7,9 @@ from dataclasses import replace
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
 from faultline.ranks.job import FIRST, SECOND, Job
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, RankServer
+from faultline.runs.supervisor import RankServer
 
 
 def in_two_halves(

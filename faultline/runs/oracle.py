@@ -16,7 +16,7 @@ from faultline.cells.finding import Finding, described, some
 from faultline.ranks.job import FIRST
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
 from faultline.runs import differences
-from faultline.runs.supervisor import Ended
+from faultline.runs.nodes import Ended
 from faultline.strategies import Evidence
 
 
@@ -46,8 +46,10 @@ def judge(
     that one process showed, and `asked` is the mode that it was set to.
     """
     asked = asked or cell.checkpointing
+    if elsewhere := ended.elsewhere():
+        return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(elsewhere))
     if ended.hang:
-        waits = [f"rank {i}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
+        waits = [f"{ended.who(i)}: {place}" for i, end in enumerate(ended.ranks) if (place := innermost(end.stack))]
         judged = Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "; ".join([ended.hang, *waits]))
         return _proven(cell, ended, judged, asked)
     reports = [end.report for end in ended.ranks if end.report]
@@ -56,7 +58,7 @@ def judge(
     if died and not (error and not is_victim(error[1].message) and error[1].at < died[0]):
         _, rank, code = died
         how = f"killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code} and no report"
-        detail = ": ".join(filter(None, (f"rank {rank} was {how}", last_words(ended.ranks[rank].log))))
+        detail = ": ".join(filter(None, (f"{ended.who(rank)} was {how}", last_words(ended.ranks[rank].log))))
         name = signal_name(-code) if code < 0 else Signature.SILENT_EXIT
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank), asked)
     if error:
@@ -133,7 +135,8 @@ def _judge_error(cell: Cell, failure: Failure, rank: int, error: ErrorReport, en
         signature = Signature.CHECK
     elif signature == Signature.CHECK:  # somebody's own error, in the words of a check
         signature = Signature.OTHER
-    return _proven(cell, ended, Judgement(Outcome.RAISES, signature, text, rank), asked)
+    detail = f"{ended.who(rank)}: {text}" if ended.ranks[rank].node else text
+    return _proven(cell, ended, Judgement(Outcome.RAISES, signature, detail, rank), asked)
 
 
 def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgement:

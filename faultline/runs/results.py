@@ -18,8 +18,8 @@ from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
 from faultline.ranks.report import KINDS, Deviation, Facts, RankError, Report
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, RankEnd
 from faultline.strategies import Evidence
 
 WORST = 10  # errors of gradients, and as many of weights, that are kept for each cell

@@ -18,8 +18,9 @@ from faultline.cells.expected import Expectation
 from faultline.ranks.job import Job, Target
 from faultline.ranks.report import ErrorReport, Facts, Report
 from faultline.runs import life, oracle, results
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, RankServer
+from faultline.runs.supervisor import RankServer
 
 TRIES = 3  # for a reference whose rank dies
 

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -21,19 +21,15 @@ import psutil
 
 from faultline.base.errors import NeverReady, ServerDied
 from faultline.base.paths import ROOT
-from faultline.base.traces import is_victim
 from faultline.ranks import preload, start
 from faultline.ranks.job import Job
-from faultline.ranks.report import Message, Report
+from faultline.ranks.report import Message
+from faultline.runs import nodes
 from faultline.runs.hangs import TICK, Progress, text
-from faultline.strategies import Evidence
+from faultline.runs.nodes import DEADLINE, Begun, Ended, Finished, Left, Node, Seen
 
-DEADLINE = 120.0  # seconds that a cell may take at the very most
 START_LOOKS = 480  # looks in a row that find a server asleep that isn't ready yet
 START_WORK = 120.0  # seconds of processor time that it may take to get ready
-SETTLE_TICK = 0.05  # seconds between two looks once a rank has failed
-SETTLED = 6  # looks in a row that find its peers asleep: they have no more to say
-PATIENCE = 0.8  # seconds for peers that don't fall asleep, as in NCCL: a failed cell is over within a second
 
 # What launchers set for those that they start. A shell in such a job has it too, and libraries act on it:
 # a cell would find itself one of many ranks, or under an engine that nobody asked for.
@@ -53,95 +49,50 @@ def inherited(python: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
 
 
-@dataclass(frozen=True)
-class RankEnd:
-    """How one rank ended: with a report, by an exit code (negative: a signal), or killed while it hung.
+class Local:
+    """The ranks of a cell that run here, by their numbers: their processes, their files, and how they are."""
 
-    `shown` is the evidence that it left before it began to train; `at` is when the exit was seen, on the clock of a
-    report's error: so the first of several causes is known.
-    """
-
-    report: Report | None = None
-    exit: int | None = None
-    stack: str = ""
-    log: str = ""
-    shown: Evidence = field(default_factory=dict)
-    at: float = 0.0
-
-    @property
-    def evidence(self) -> Evidence:
-        return self.report.evidence if self.report else self.shown
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What became of a cell's ranks; `hang` says what was seen when they made no progress."""
-
-    ranks: list[RankEnd]
-    hang: str = ""
-    seconds: float = 0.0
-    pids: Sequence[int] = ()
-
-
-class Watched:
-    """A cell's ranks, as long as they run: what they reported, how they ended, and whether they hang.
-
-    `failed_at` is when the first rank failed by itself, and not because a peer is gone.
-    """
-
-    def __init__(self, pids: Sequence[int], folder: Path, deadline: float) -> None:
-        self.pids, self.folder, self.deadline = pids, folder, deadline
-        self.progress = Progress(pids, folder)
-        self.started = time.monotonic()
-        self.reports: dict[int, Report] = {}
-        self.exits: dict[int, Message] = {}
+    def __init__(self, pids: Sequence[int], folder: Path, first: int) -> None:
+        self.folder, self.first, self.number = folder, first, len(pids)
+        self.progress = Progress(pids, folder, first)
+        self.over: set[int] = set()  # those that have reported, or ended
+        self.failed = False
         self.hang = ""
-        self.failed_at = 0.0
 
-    @property
-    def running(self) -> list[int]:
-        return [rank for rank in range(len(self.pids)) if rank not in self.reports and rank not in self.exits]
+    def heard(self, message: Message) -> None:
+        if message.report or message.exit is not None:
+            self.over.add(message.rank - self.first)
 
-    def on_message(self, message: Message) -> None:
-        if message.report:
-            self.on_report(message.rank, message.report)
-        elif message.exit is not None:
-            self.exits[message.rank] = message
-            self.on_failure()
+    def seen(self, failed: bool) -> Seen:
+        """Look at the ranks, as none was heard of for a while. They hang until one of them moves again."""
+        running = [rank for rank in range(self.number) if rank not in self.over]
+        if failed and not self.failed:
+            self.failed, self.progress.sleeps = True, 0  # peers of a rank that failed are given time from then on
+        if failed:
+            return Seen(sleeps=self.progress.asleep(running))
+        hang = self.progress.stalled(running)
+        self.hang = hang or (self.hang if self.progress.sleeps else "")
+        return Seen(sleeps=self.progress.sleeps, hang=self.hang)
 
-    def on_report(self, rank: int, report: Report) -> None:
-        self.reports[rank] = report
-        if report.error and not is_victim(report.error.message):
-            self.on_failure()
+    def left(self) -> list[Left]:
+        """What each rank left."""
+        return [self._left(f"{self.folder}/rank{self.first + rank}") for rank in range(self.number)]
 
-    def on_failure(self) -> None:
-        if not self.failed_at:
-            self.failed_at, self.progress.sleeps = time.monotonic(), 0
-
-    def on_silence(self) -> bool:
-        """Look at the ranks, as none was heard of for a while: whether nothing more will come of them."""
-        if self.failed_at:
-            return self.progress.asleep(self.running) >= SETTLED or time.monotonic() - self.failed_at > PATIENCE
-        self.hang = self.progress.stalled(self.running)
-        if not self.hang and time.monotonic() - self.started > self.deadline:
-            self.hang = f"still running after {self.deadline:.0f} s"
-        if self.hang:
-            self.progress.stacks(wake=True)
-        return bool(self.hang)
-
-    def end(self, rank: int) -> RankEnd:
-        """How a rank ended; one that reported an error by that, whatever ended its process later."""
-        report = self.reports.get(rank)
-        left = Message() if report and report.error else self.exits.get(rank, Message())
-        stack, log = text(self.folder / f"rank{rank}.stack"), text(self.folder / f"rank{rank}.log")[-20000:]
-        shown = json.loads(text(self.folder / f"rank{rank}.evidence") or "{}")
-        return RankEnd(report, left.exit, stack, log, shown, left.at)
+    def _left(self, files: str) -> Left:
+        shown = json.loads(text(Path(f"{files}.evidence")) or "{}")
+        return Left(text(Path(f"{files}.stack")), text(Path(f"{files}.log"))[-20000:], shown)
 
 
 class RankServer:
-    """One rank server and the folder that its cells work in. Use it as a context manager."""
+    """One rank server and the folder that its cells work in. Use it as a context manager.
 
-    def __init__(self, python: str, deadline: float = DEADLINE, device: str = "cpu") -> None:
+    Its ranks meet over loopback, or at an `address` of this machine, by the interface that has it. With `peers`, on
+    other nodes, the ranks of each cell are spread over all of them.
+    """
+
+    def __init__(
+        self, python: str, deadline: float = DEADLINE, device: str = "cpu", address: str = "", name: str = ""
+    ) -> None:
         self.python = python
         self.deadline = deadline
         self.device = device
@@ -150,6 +101,10 @@ class RankServer:
         self._starting = threading.Lock()
         self._buffer = b""
         self.killed = False
+        self.address, self.name = address, name or address
+        self.peers: Sequence[Node] = ()
+        self._folder: Path | None = None  # made for the cell that runs
+        self._cell: Local | None = None
         self.gpus: tuple[str, ...] = ()  # that the next cell has for itself
         self.versions: Mapping[str, str] = {}  # of its stack, once it is ready
         self._of_ranks = {"TMPDIR": str(self.folder), start.IN_RANKS: "1"}
@@ -188,37 +143,58 @@ class RankServer:
             raise
 
     def run(self, job: Job) -> Ended:
-        """Run one cell's ranks to their end; nothing of the cell is left when this returns."""
-        self.start()
-        folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
-        try:
-            return self._watch(replace(job, folder=str(folder), gpus=self.gpus), folder)
-        except BaseException as error:
-            # A cell that was not ended in order takes its server with it. A supervisor that leaves may be killed soon.
-            self._stop(leaving=isinstance(error, SystemExit))
-            raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        """Run one cell's ranks to their end, spread over the `peers` too where that can be; nothing of it is left."""
+        together = [self, *self.peers]
+        spread = job.world_size > 1 and not job.world_size % len(together) and not job.half
+        return nodes.run(together if spread else [self], job, self.deadline)
 
-    def _watch(self, job: Job, folder: Path) -> Ended:
+    def begin(self, job: Job) -> Begun:
+        """Start the ranks of a cell that are for this server; of several nodes, the first makes the folder for all."""
+        self.start()
+        if not job.folder:
+            self._folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
+        folder = self._folder or Path(job.folder)
+        address = self.address if job.node else ""
+        job = replace(job, folder=str(folder), gpus=self.gpus, address=address, meeting=job.meeting or address)
         self._send({"job": asdict(job)})
         started = self._message(30.0)
         if started is None or not started.pids:
             raise ServerDied("the rank server did not answer")
-        cell = Watched(started.pids, folder, self.deadline)
-        while cell.running:
-            message = self._message(SETTLE_TICK if cell.failed_at else TICK)
-            if message:
-                cell.on_message(message)
-            elif cell.on_silence():
-                break
-        seconds = time.monotonic() - cell.started
+        self._cell = Local(started.pids, folder, job.first_rank)
+        return Begun(started.pids, job.folder, job.meeting, started.port, time.monotonic())
+
+    def look(self, timeout: float, failed: bool) -> Seen:
+        """What the ranks say within so many seconds, or how they are."""
+        assert self._cell
+        if message := self._message(timeout):
+            self._cell.heard(message)
+            return Seen([message])
+        return self._cell.seen(failed)
+
+    def finish(self, hung: bool) -> Finished:
+        """End the ranks of the cell; of a hanging one each leaves its stack."""
+        cell, heard = self._cell, []
+        assert cell
+        if hung:
+            cell.progress.stacks(wake=True)
         self._send({})
         while (message := self._message(30.0)) and not message.done:
-            cell.on_message(message)
+            heard.append(message)
         if message is None:
             raise ServerDied("the rank server did not end its ranks")
-        return Ended([cell.end(rank) for rank in range(len(cell.pids))], cell.hang, seconds, cell.pids)
+        finished = Finished(heard, cell.left())
+        self._clear()
+        return finished
+
+    def abort(self, leaving: bool) -> None:
+        """A cell that was not ended in order takes its server with it. A supervisor that leaves may be killed soon."""
+        self._stop(leaving)
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = self._cell = None
 
     def _send(self, request: Mapping[str, object]) -> None:
         assert self._process and self._process.stdin

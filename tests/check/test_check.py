@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from faultline.base.errors import DIED, Impossible, UsageError
+from faultline.base.errors import DIED, Impossible, ServerDied, UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue import outcomes
 from faultline.catalogue.loading import failures
@@ -27,9 +27,9 @@ from faultline.observations import matching
 from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report, error_report
 from faultline.report import remedies
 from faultline.runs import folders, oracle, runner
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.results import Checked, Deviation, RankError, RankResult
 from faultline.runs.storage import RunFolder
-from faultline.runs.supervisor import Ended, RankEnd, ServerDied
 from faultline.stacks.environments import Environment
 from tests.support import entries, reports
 

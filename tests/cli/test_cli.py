@@ -21,9 +21,9 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.matrix import command
 from faultline.runs import devices, engines, results, storage
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunFolder
-from faultline.runs.supervisor import Ended
 from faultline.stacks import requests
 
 FOLDER_VERBS = ("maintain bless", "maintain readmes", "report", "maintain durations", "maintain merge")

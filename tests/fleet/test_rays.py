@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from faultline.base.errors import NeverReady
 from faultline.base.paths import ROOT
 from faultline.catalogue.loading import failures
 from faultline.cells.selection import Selection, select
+from faultline.fleet import cluster as fleet_cluster
 from faultline.fleet.rays import Rays
 from faultline.runs import engines
 from faultline.runs.driver import Plan
@@ -34,6 +36,7 @@ CELLS = [
     for cell in select(failures(), Selection.parse(strategy="ddp", precision="fp32", checkpointing="off", world="2"))
     if not failures()[cell.failure].variant(cell.variant).trainer and cell.life == "straight"
 ][:60]
+ON_NODE = re.compile(r"(?<=rank \d) on \S+ \(\w+\)|^rank 0 on \S+ \(\w+\): (?=ValueError)")
 DEEDS = ("last_waits_first_fails", "dies_but_its_fork_lives")
 
 
@@ -62,9 +65,9 @@ def here(stack):
 class Running:
     """The cells on a cluster, in a thread; `after` a number of results, the test does something."""
 
-    def __init__(self, head, stack, workers=8):
+    def __init__(self, head, stack, workers=8, nodes=1):
         self.results, self.error = [], None
-        self.thread = threading.Thread(target=self.go, args=(Rays(head.address), Plan(workers, stack, run)))
+        self.thread = threading.Thread(target=self.go, args=(Rays(head.address, nodes), Plan(workers, stack, run)))
         self.thread.start()
 
     def go(self, rays, plan):
@@ -86,7 +89,9 @@ class Running:
         if self.error:
             raise self.error
         assert Counter(entry.cell for entry in self.results) == Counter(CELLS), "a cell is lost or doubled"
-        assert {entry.cell: (entry.did, entry.detail) for entry in self.results} == here
+        for entry in self.results:
+            did, detail = here[entry.cell]
+            assert entry.did == did and ON_NODE.sub("", entry.detail) == detail
 
 
 def descendants(word):
@@ -160,6 +165,34 @@ def test_a_node_without_room_gets_no_cell(head, nodes, stack, here):
     running = Running(head, stack)
     running.ends_as(here)
     assert usable
+
+
+def test_cells_on_two_nodes_do_what_they_do_here(head, nodes, stack, here):
+    """Breaks when ranks that are sent to two nodes run on one, or the node of a first cause isn't named."""
+    for _ in range(4):
+        nodes()
+    running = Running(head, stack, nodes=2)
+    running.ends_as(here)
+    assert all(ON_NODE.search(entry.detail) for entry in running.results)
+    assert ray_state(head) == []
+
+
+def test_a_cell_whose_second_node_dies_goes_to_others(head, nodes, stack, here):
+    """Breaks when a cell on two nodes is blamed for the death of one, is lost, or keeps the other one's room."""
+    nodes()
+    second = nodes()
+    running = Running(head, stack, nodes=2)
+    running.after(10)
+    head.remove_node(second, allow_graceful=False)
+    nodes()
+    running.ends_as(here)
+    assert ray_state(head) == []
+
+
+def ray_state(head):
+    """The placement groups that are still there."""
+    table = fleet_cluster.connect(head.address).util.placement_group_table()
+    return [group for group in table.values() if group["state"] != "REMOVED"]
 
 
 PROGRAM = """

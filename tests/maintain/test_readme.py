@@ -30,9 +30,9 @@ from faultline.cli.app import main
 from faultline.maintain import overview, screenshots
 from faultline.observations import store, verdicts
 from faultline.ranks.report import Report
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import RankError, result
-from faultline.runs.supervisor import Ended, RankEnd
 
 ROOT = paths.ROOT
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -22,10 +22,10 @@ from faultline.observations import history, measured, recording, store, timeline
 from faultline.observations.store import Observations, Stack
 from faultline.observations.timeline import Timeline
 from faultline.ranks.report import ErrorReport, Report
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import result
 from faultline.runs.storage import RunFolder
-from faultline.runs.supervisor import Ended, RankEnd
 from faultline.stacks import requests
 
 FAILURES = loading.failures()

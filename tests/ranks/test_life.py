@@ -17,8 +17,8 @@ from faultline.maintain import planting
 from faultline.observations import measured
 from faultline.ranks.report import Report
 from faultline.runs import life, oracle, runner
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, RankEnd
 
 USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]
 DATA = "data_loader_starts_again"

@@ -5,13 +5,14 @@ import shlex
 
 import pytest
 
+from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.expected import Expectation
 from faultline.releases import bisect, bisection
 from faultline.runs import cache, folders, results, storage
 from faultline.runs.cache import Cache
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, NeverReady
 from faultline.stacks import environments, index, requests
 from faultline.stacks.environments import Environment, Uninstallable
 from faultline.stacks.index import Release

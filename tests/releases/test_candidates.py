@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from faultline.base import packages
-from faultline.base.errors import EXIT_UNDECIDED, EXIT_UNEXPECTED, EXIT_USAGE, UsageError
+from faultline.base.errors import EXIT_UNDECIDED, EXIT_UNEXPECTED, EXIT_USAGE, NeverReady, UsageError
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells import selection
@@ -20,8 +20,8 @@ from faultline.releases.reach import Reach
 from faultline.releases.units import Unit
 from faultline.runs import cache, campaigns, folders, results, storage
 from faultline.runs.cache import Cache
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
-from faultline.runs.supervisor import Ended, NeverReady, RankEnd
 from faultline.stacks import requests
 from faultline.stacks.environments import Environment, Uninstallable
 

@@ -20,9 +20,9 @@ from faultline.releases.is_safe_view import Answer
 from faultline.report import page as report_page
 from faultline.report import run, terminal
 from faultline.runs import results
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.storage import RunInfo
-from faultline.runs.supervisor import Ended
 from tests.support import on_gpus, reports
 from tests.support.changes import cells as some_cells
 from tests.support.changes import compared

@@ -11,7 +11,8 @@ from faultline.cells.selection import Selection, select
 from faultline.ranks.report import Report
 from faultline.runs import cache, engines, executed, runner
 from faultline.runs.cache import Cache
-from faultline.runs.supervisor import Ended, RankEnd, RankServer
+from faultline.runs.nodes import Ended, RankEnd
+from faultline.runs.supervisor import RankServer
 from faultline.stacks.environments import Environment
 
 HERE = Environment(sys.executable, "".join(f"{name}=={version}\n" for name, version in versions().items()))

@@ -15,8 +15,8 @@ from faultline.cells import finding
 from faultline.cells.cell import STEPS, Cell
 from faultline.ranks.report import Deviation, Frame, Raised, error_report
 from faultline.runs import oracle
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import judge
-from faultline.runs.supervisor import Ended, RankEnd
 from tests.support import reports
 
 CELL = Cell("example", "broken", "ddp", "reentrant")

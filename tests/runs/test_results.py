@@ -27,10 +27,10 @@ from faultline.maintain import reliability
 from faultline.ranks.report import ErrorReport, Facts
 from faultline.runs import cache, engines, results, storage
 from faultline.runs.cache import Cache
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Checked, Deviation, RankError, RankResult, Rounding, result, worst_errors
 from faultline.runs.storage import RunFolder, RunInfo, Writer, latest_run, new_run
-from faultline.runs.supervisor import Ended, RankEnd
 from tests.support import reports
 
 OPTIONS = ["run", "--failure", "zero3_dummy_loss", "--variant", "persistent", "--checkpointing", "off"]

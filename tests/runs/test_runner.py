@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.errors import DIED
+from faultline.base.errors import DIED, ServerDied
 from faultline.cells.cell import Cell
 from faultline.runs import engines
 from faultline.runs.driver import Plan
+from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.runner import TRIES, References
-from faultline.runs.supervisor import Ended, RankEnd, ServerDied
 from tests.support import entries, reports
 
 CELL = Cell("grpo_lora_no_grad", "broken", "ddp")

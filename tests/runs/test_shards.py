@@ -18,11 +18,11 @@ from faultline.cells.selection import Selection, select
 from faultline.runs import durations as durations_of
 from faultline.runs import storage
 from faultline.runs.durations import kind, record, recorded
+from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import result
 from faultline.runs.shards import merge, part, split
 from faultline.runs.storage import RunFolder, RunInfo
-from faultline.runs.supervisor import Ended
 from tests.support import entries
 
 CELLS = select(failures(), Selection())

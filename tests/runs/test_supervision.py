@@ -20,7 +20,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.maintain import reliability
 from faultline.ranks.job import Job
-from faultline.runs import hangs, oracle, runner, supervisor
+from faultline.runs import hangs, nodes, oracle, runner, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
 from tests.support import light
 from tests.support.light import have_ended, survivors
@@ -146,7 +146,7 @@ def test_what_a_rank_reported_stands_whatever_ends_its_process(server):
 )
 def test_what_came_first_is_the_cause(server, monkeypatch, deed, ended):
     """Breaks when a rank that a failure brought down is named for it, because it died or has the lower number."""
-    monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
+    monkeypatch.setattr(nodes, "PATIENCE", DEADLINE)
     results = run(server, deed)
     assert outcome(results) == ended
     assert all(end.exit is not None or end.report.error for end in results.ranks), "the second end was not seen"
@@ -166,7 +166,7 @@ def test_a_victim_of_a_rank_that_hangs_is_no_cause(server, monkeypatch):
 
 
 def test_a_failure_waits_no_longer_when_its_peer_sleeps(server, monkeypatch):
-    monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
+    monkeypatch.setattr(nodes, "PATIENCE", DEADLINE)
     assert run(server, "last_waits_first_fails").seconds < DEADLINE, "each failed cell takes seconds for nothing"
 
 
@@ -175,15 +175,15 @@ def test_a_failure_does_not_wait_for_a_peer_that_spins(server, monkeypatch):
     looks = []  # each comes after a whole tick, so a machine that is busy makes them fewer
     asleep = hangs.Progress.asleep
     monkeypatch.setattr(hangs.Progress, "asleep", lambda *args: looks.append(args) or asleep(*args))
-    monkeypatch.setattr(hangs, "TICK", DEADLINE)  # no look before the failure
+    monkeypatch.setattr(nodes, "TICK", DEADLINE)  # no look before the failure
     ended = run(server, "fails_beside_a_spinning_rank")
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
-    assert not ended.hang and 0 < len(looks) * supervisor.SETTLE_TICK < 1
+    assert not ended.hang and 0 < len(looks) * nodes.SETTLE_TICK < 1
 
 
 def test_an_error_that_follows_another_is_not_the_cause(server, monkeypatch):
     """Breaks when the lowest rank, or the one that is heard of last, is named and not the one that failed first."""
-    monkeypatch.setattr(supervisor, "PATIENCE", DEADLINE)
+    monkeypatch.setattr(nodes, "PATIENCE", DEADLINE)
     ended = run(server, "fails_after_its_peer")
     assert [error(end) for end in ended.ranks] == ["the second error", "the cause"]
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")

@@ -3,7 +3,7 @@
 import msgspec
 
 from faultline.ranks.report import ErrorReport, Report
-from faultline.runs.supervisor import RankEnd
+from faultline.runs.nodes import RankEnd
 
 
 def report(**values):
