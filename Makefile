@@ -31,12 +31,14 @@ RUNNING = $(strip $(call option,--workers,WORKERS) $(call switch,--resume,RESUME
 USUAL := $(shell n=`nproc`; echo $$((n < 8 ? n + 1 : 9)))
 BESIDE = -n $(call quote,$(or $(WORKERS),$(USUAL))) --dist worksteal
 
+FLEET_TESTS := .fleet/bin/python -m pytest --confcutdir tests/fleet tests/fleet
+
 # Where Python gives something a name.
 NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for )\w+(?= in |, )'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup fleet test test-quick test-matrix is-safe reproduce bench lint clean
+.PHONY: help setup fleet test test-nightly test-quick test-matrix is-safe reproduce bench lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -78,10 +80,14 @@ $(STAMP): requirements.txt
 	$(RUN) compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true; \
 	mv .venv/.making $@
 
-test: lint fleet ## lint, the tests of the machinery, then the whole matrix under pytest
-	$(RUN) pytest tests --ignore tests/fleet $(BESIDE)
-	.fleet/bin/python -m pytest --confcutdir tests/fleet tests/fleet
+test: lint fleet ## lint, the tests of the machinery but those of test-nightly, then the whole matrix under pytest
+	$(RUN) pytest tests --ignore tests/fleet -m 'not nightly' $(BESIDE)
+	$(FLEET_TESTS) -m 'not nightly'
 	$(RUN) pytest repros $(BESIDE) $(DEVICE_OPTION)
+
+test-nightly: setup fleet ## the tests that take minutes: repeats, proofs, clusters whose nodes are killed
+	$(RUN) pytest tests --ignore tests/fleet -m nightly $(BESIDE)
+	$(FLEET_TESTS)
 
 test-quick: lint ## lint, the tests of the machinery that take no seconds, and one cell of each broken variant
 	$(RUN) pytest tests --ignore tests/fleet -m 'not slow' $(BESIDE)

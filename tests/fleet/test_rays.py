@@ -122,6 +122,7 @@ def test_a_killed_node_loses_and_doubles_nothing(head, nodes, stack, here):
     running.ends_as(here)
 
 
+@pytest.mark.nightly
 def test_a_killed_actor_is_replaced(head, nodes, stack, here):
     """Breaks when a slot that dies isn't replaced, or its rank server outlives it."""
     nodes()
@@ -135,6 +136,7 @@ def test_a_killed_actor_is_replaced(head, nodes, stack, here):
     running.ends_as(here)
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_server_is_no_result(head, nodes, stack, here):
     """Breaks when the death of a server is taken for what the cell does."""
     nodes()
@@ -146,6 +148,7 @@ def test_a_killed_rank_server_is_no_result(head, nodes, stack, here):
     running.ends_as(here)
 
 
+@pytest.mark.nightly
 def test_a_node_that_joins_late_gets_cells(head, nodes, stack, here):
     """Breaks when a cluster that grows isn't used, or a run without any node gives up at once."""
     running = Running(head, stack)
@@ -155,6 +158,7 @@ def test_a_node_that_joins_late_gets_cells(head, nodes, stack, here):
     running.ends_as(here)
 
 
+@pytest.mark.nightly
 def test_a_node_without_room_gets_no_cell(head, nodes, stack, here):
     """Breaks when a slot waits for ever on a node without processors or memory."""
     nodes(num_cpus=0)
@@ -177,6 +181,7 @@ def test_cells_on_two_nodes_do_what_they_do_here(head, nodes, stack, here):
     assert ray_state(head) == []
 
 
+@pytest.mark.nightly
 def test_a_cell_whose_second_node_dies_goes_to_others(head, nodes, stack, here):
     """Breaks when a cell on two nodes is blamed for the death of one, is lost, or keeps the other one's room."""
     nodes()
@@ -205,6 +210,7 @@ sys.exit(app.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.nightly
 def test_a_killed_driver_goes_on(head, nodes, tmp_path):
     """Breaks when the results of a run whose driver was killed are lost or doubled, or its actors outlive it."""
     nodes()
@@ -227,6 +233,7 @@ def lines(folder):
     return [line for file in folder.glob("2*/cells.jsonl") for line in file.read_text().splitlines()]
 
 
+@pytest.mark.nightly
 def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here, tmp_path):
     """Breaks when one node without the stack ends a run, or loses its cells; or when no node has it, and it waits."""
     program = tmp_path / "stack"

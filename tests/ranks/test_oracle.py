@@ -108,6 +108,7 @@ REPEATED = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("scenario", "strategy"), REPEATED, ids=readable)
 def test_thirty_repeats_of_a_healthy_run_raise_no_alarm(run, scenario, strategy):
     """Breaks when a run of the same cell fails now and then."""
