@@ -64,7 +64,7 @@ def accelerate(config: Section) -> Iterator[Statement]:
     if kind in ("NO", "FALSE"):  # YAML takes a NO without quotes for false
         yield Statement("strategy", family(*presets()["single_gpu"]), source)
     elif kind == "FSDP":
-        yield from fsdp(config.section("fsdp_config"), source, default=1)
+        yield from fsdp(config.section("fsdp_config"), source, default=1, replicas=replicas(config))
     elif kind == "DEEPSPEED":
         yield from deepspeed_plugin(config.section("deepspeed_config"), source)
     elif kind:
@@ -97,6 +97,12 @@ def beside(document: Document, name: str) -> Section | None:
     return None
 
 
+def replicas(config: Section) -> Place | None:
+    """Where an accelerate config asks for copies of what is sharded, in `parallelism_config`; None if it doesn't."""
+    section, key = config.section("parallelism_config"), "parallelism_config_dp_replicate_size"
+    return section.source(key) if re.fullmatch(r"[2-9]|[1-9]\d{1,5}", str(section.get(key))) else None
+
+
 def precision(config: Section, key: str, name: str) -> Iterator[Statement]:
     """The precision of a name that the key stands for."""
     name, source = name.lower(), config.source(key)
@@ -106,8 +112,11 @@ def precision(config: Section, key: str, name: str) -> Iterator[Statement]:
         yield Statement("precision", frozenset(PRECISIONS), source, f"{name} was not measured, only fp32 and bf16")
 
 
-def fsdp(config: Section, source: Place, default: int | None, kind: str = "") -> Iterator[Statement]:
-    """FSDP, from a table with or without the prefix ``fsdp_``; `kind` is a sharding that is named outside of it."""
+def fsdp(
+    config: Section, source: Place, default: int | None, kind: str = "", replicas: Place | None = None
+) -> Iterator[Statement]:
+    """FSDP, from a table with or without the prefix ``fsdp_``; `kind` is a sharding that is named outside of it, and
+    `replicas` where copies of the shards are asked for, which FSDP1 doesn't read."""
     keys = {str(key).removeprefix("fsdp_"): str(key) for key in config.data}
 
     def get(name: str, default: Any = None) -> Any:
@@ -120,8 +129,13 @@ def fsdp(config: Section, source: Place, default: int | None, kind: str = "") ->
     word = re.sub(r"\W", "_", str(kind or word or "FULL_SHARD")).lower()
     possible = [each for each in ("1", "2") if str(version) in (each, "None")]
     names = frozenset[str]().union(
-        *(configured(fsdp_version=each, sharding=word, reshard=truth(reshard)) for each in possible)
+        *(
+            configured(fsdp_version=each, sharding=word, reshard=truth(reshard), replicates=replicas)
+            for each in possible
+        )
     )
+    if "2" in possible and replicas:
+        where = where.also(str(replicas))
     if "1" in possible and sharding in keys:
         where = where.also(str(config.source(keys[sharding])))
     note = "" if names else "this way to shard was not measured"
@@ -162,6 +176,11 @@ def deepspeed_file(config: Section, key: str) -> Iterator[Statement]:
     yield Statement("strategy", family(*pattern), config.source(key))
 
 
+def _number(value: object) -> int:
+    """A whole number of a config; 1 for anything else, such as ``auto``."""
+    return int(str(value)) if re.fullmatch(r"[1-9]\d{0,5}", str(value)) else 1
+
+
 def _offloaded(device: object) -> bool:
     return str(device).lower() not in ("none", "", "false")
 
@@ -176,7 +195,11 @@ def deepspeed(config: Section) -> Iterator[Statement]:
         if bucket is not None and not offload:
             small = ", which makes buckets smaller than the model" if bucket == "auto" and int(stage) else ""
             source = source.also(f"{zero.source('reduce_bucket_size')}{small}")
-        yield Statement("strategy", configured(zero_stage=int(stage), offload=offload, bucket=bucket), source)
+        hpz = _number(zero.get("zero_hpz_partition_size"))
+        if hpz > 1 and stage == "3":
+            source = source.also(str(zero.source("zero_hpz_partition_size")))
+        names = configured(zero_stage=int(stage), offload=offload, bucket=bucket, hpz=hpz)
+        yield Statement("strategy", names, source)
     else:
         yield Statement("strategy", family(*DEEPSPEED), source, NO_STAGE)
     if "gradient_clipping" in config.data:

@@ -221,6 +221,7 @@ def _launched(command: Command) -> Iterator[Statement]:
         yield Statement("strategy", engines.of_engine(kind), replace(place, text=f"--{key}"))
         return
     data = {"distributed_type": kind, "deepspeed_config": plugin or {"zero_stage": 2}, "fsdp_config": sharding}
+    data["parallelism_config"] = {n: v for n, v in command.flags.items() if n.startswith("parallelism_config_")}
     top = {name: command.flags[name] for name in TOP if name in command.flags}
     lines = {**command.document.lines, "distributed_type": place.line}
     yield from engines.accelerate(Section(replace(command.document, lines=lines), {**data, **top}))

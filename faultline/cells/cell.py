@@ -105,7 +105,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def default_world(cell: Cell) -> int:
-    return 2 if strategies.distributed(cell.strategy) else 1
+    return strategies.usual_ranks(cell.strategy)
 
 
 def values(failures: Iterable[Failure]) -> dict[str, Sequence[Any]]:

@@ -26,6 +26,10 @@ def _several_processes_in_one(cell: Cell, variant: Variant) -> bool:
     return cell.world_size != 1 and not strategies.distributed(cell.strategy)
 
 
+def _too_few_ranks(cell: Cell, variant: Variant) -> bool:
+    return cell.world_size < strategies.least_ranks(cell.strategy)
+
+
 def _runs(variant: Variant, strategy: str) -> bool:
     return matches(strategy, variant.strategies)
 
@@ -50,6 +54,11 @@ def _bf16_in_another_world(cell: Cell, variant: Variant) -> bool:
 def _other_world(cell: Cell, variant: Variant) -> bool:
     mechanism = variant.remedy == "broken" and not variant.trainer
     return cell.world_size != default_world(cell) and not (mechanism and cell.checkpointing != "non-reentrant")
+
+
+def _four_ranks(cell: Cell, variant: Variant) -> bool:
+    mechanism = variant.remedy == "broken" and not variant.trainer and cell.checkpointing != "non-reentrant"
+    return strategies.usual_ranks(cell.strategy) > 2 and not mechanism
 
 
 def _other_world_elsewhere(cell: Cell, variant: Variant) -> bool:
@@ -80,6 +89,9 @@ def _resumed_in_another_world(cell: Cell, variant: Variant) -> bool:
 # These cells are never run, whatever is asked for.
 IMPOSSIBLE = (
     Rule("the single strategy is one process, so its world size is 1", _several_processes_in_one),
+    Rule(
+        "a strategy that shards within nodes and replicates between them needs two nodes of two ranks", _too_few_ranks
+    ),
     Rule("the variant names the strategies that it is about", _other_strategy),
     Rule("the engine doesn't promise to load what another number of ranks has saved", _never_resized),
     Rule("a resized life begins with twice as many ranks, and the global batch has four rows", _too_many_ranks),
@@ -91,6 +103,7 @@ def not_by_default() -> tuple[Rule, ...]:
     """The rules of the default matrix: naming an axis brings its cells back."""
     usual, one_rank = strategies.listed_as("USUAL"), strategies.listed_as("ONE_RANK")
     four_ranks = [name for name in usual if strategies.distributed(name)]
+    nodes = [name for name in strategies.names() if strategies.usual_ranks(name) > 2]
     return (
         Rule("the variant names the checkpointing modes in which it runs by default", _other_mode, ("checkpointing",)),
         Rule(
@@ -108,6 +121,12 @@ def not_by_default() -> tuple[Rule, ...]:
             f"world size 4 runs under {listing(four_ranks)}; world size 1 under {listing(one_rank)}",
             _other_world_elsewhere,
             ("world_size",),
+        ),
+        Rule(
+            f"unless strategies are named, {listing(nodes)}, which need four ranks, run for broken variants at scenario"
+            " level, without checkpointing and with reentrant",
+            _four_ranks,
+            ("strategy", "world_size"),
         ),
         Rule("training runs through, or is resumed in each cell of a variant that asks for it", _other_life, ("life",)),
         Rule("training is resumed in fp32", _resumed_in_bf16, ("life", "precision")),

@@ -16,6 +16,7 @@ from faultline.observations import measured
 from faultline.runs.results import Result
 
 FAULTS = ROOT / "faultline" / "programs" / "planted.py"
+NODES = ROOT / "faultline" / "programs" / "planted_nodes.py"
 SAVES = ROOT / "faultline" / "programs" / "planted_saves.py"
 ADAPTER = r"model\.layers\.0\.self_attn\.q_proj"  # what FROZEN_ADAPTER is about
 
@@ -46,17 +47,24 @@ NO_PEERS = {"single": "one process has no peers"}
 NO_STATIC_GRAPH = {"ddp-static-graph": "torch refuses `no_sync` with a static graph"}
 OWN_SHARDS = {"zero[123]*": "the engine hands the optimizer shards of what it finds in the model"}
 WHOLE = dict.fromkeys(("ddp*", "zero[012]*", "fsdp1-no*"), "every rank has all weights, and gathers none")
-SHARDS = dict.fromkeys(("zero3*", "fsdp1-[fg]*", "fsdp2*"), "ranks gather the same shards, and can't differ")
+SHARDS = dict.fromkeys(
+    ("zero3*", "fsdp1-[fg]*", "fsdp2", "fsdp2-no*"), "ranks gather the same shards, and can't differ"
+)
 NO_OPTIMIZER = dict.fromkeys(("single", "ddp*", "zero0*", "fsdp*"), "the engine has none of its own")
 NO_WRAPPER = {
     "single": "the model is bare",
     "zero*": "reduces in hooks of the parameters",
-    "fsdp1-[fg]*": "what isn't gathered raises in the forward pass",
+    "fsdp1-[fgh]*": "what isn't gathered raises in the forward pass",
     "fsdp2*": "wraps in place",
 }
-NO_GATHERING = {"fsdp1-[fg]*": "torch dies of SIGSEGV where FSDP1 gathers on a CPU"}
+NO_GATHERING = {"fsdp1-[fgh]*": "torch dies of SIGSEGV where FSDP1 gathers on a CPU"}
+
+NO_MESH = {"fsdp1-hybrid": "accelerate hands FSDP1 no mesh, so trainers have none either"}
+ONE_GROUP = {"zero*": "gradients are reduced among all ranks at once"}
 
 ALL = but(NO_PEERS)
+OF_NODES = [name for name in ALL if strategies.usual_ranks(name) > 2]
+WITH_MESH = [name for name in OF_NODES if name in but(ONE_GROUP)]
 DDP = fnmatch.filter(ALL, "ddp*")
 SUBSET = [name for name in strategies.listed_as("USUAL") if name != "single"]
 GATHERED = but(NO_PEERS | WHOLE | NO_GATHERING)
@@ -107,13 +115,22 @@ TRAINING: Mapping[str, tuple[Sequence[str], Named]] = {
     "NAN_LOSS": (ALL, Named(signature="nan", worst=r"gradients:\w.* at step 3 on rank \d")),
     "NAN_WEIGHT": (ALL, Named(signature="nan", worst=r"weights:\w.* at step 3 on rank \d")),
     "OTHER_ORDER": (ALL, Named(worst=IN_A_STEP)),
-    "DRIFT": (but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank 1\)")),
+    # A peer in the rank's node sees its shard drift too.
+    "DRIFT": (but(NO_PEERS | SHARDS), Named(worst=r"\w.* \(weights, step 3, rank [01]\)")),
     "ONE_BIT": (but(NO_PEERS | SHARDS), Named(signature="ranks-differ", worst=r"\w.*")),
     "WRONG_TOKEN_WEIGHT": (ALL, Named(worst=IN_A_STEP)),
     "DEAD_PARAMETERS": (but(OWN_SHARDS), Named(signature="unmoved", worst=IN_A_STEP)),
     "DEAD_SHARDS": (but(NO_OPTIMIZER), Named(signature="unmoved", worst=IN_A_STEP)),
     # Such a run could agree with a reference that was given the same rows: it proves nothing of reduction.
     "SAME_ROWS": (ALL, Named("invalid", "evidence", "")),
+    "UNREDUCED_BETWEEN_NODES": (WITH_MESH, Named(worst=AT_LAST_STEP)),
+    "NODES_OF_ONE": (OF_NODES, Named("invalid", "evidence", "")),
+    "ONE_NODE": (OF_NODES, Named("invalid", "evidence", "")),
+    "ACROSS_NODES": (WITH_MESH, Named("invalid", "evidence", "", "among ranks 0, 2, not among the 2 of a node")),
+    "IDLE_PARTITION": (
+        [name for name in OF_NODES if name not in WITH_MESH],
+        Named("invalid", "evidence", "", "step 2 gathered nothing within the node"),
+    ),
 }
 """The faults of a training loop, with the strategies in which each can be seeded."""
 IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_ADAPTER STALE_WEIGHTS NAN_WEIGHT".split()
@@ -121,12 +138,13 @@ IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_A
 RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
 IN_SAVES = (*SPOILT, *RESUMING[:3], "ONE_RANK_SAVES", "LOADED_TWICE")
+IN_NODES = ("UNREDUCED_BETWEEN_NODES", "NODES_OF_ONE", "ONE_NODE", "ACROSS_NODES", "IDLE_PARTITION", "SAME_NODES")
 HANGS_OR_DIES = Named("hangs|crashes", ".*")  # gloo ends a collective that lacks a rank with an abort, or it hangs
 
 
 def injection(fault: str) -> str:
     """The name of a fault's Injection, or of that of a change which is none."""
-    return f"{SAVES if fault in IN_SAVES else FAULTS}:{fault}"
+    return f"{SAVES if fault in IN_SAVES else NODES if fault in IN_NODES else FAULTS}:{fault}"
 
 
 def planted() -> Iterator[Planted]:
@@ -142,7 +160,11 @@ def planted() -> Iterator[Planted]:
     yield from _each("FROZEN_ADAPTER", (LORA,), EVERY, frozen)
     # Nothing is left to train, and every engine says so before the first step.
     yield from _each("ALL_FROZEN", (LORA,), SUBSET, Named("raises", "other", ""))
-    for fault, names, named in (("FROZEN_ADAPTER", EVERY, frozen), ("LOST_IN_TRAINER", ALL, Named(worst=IN_WEIGHTS))):
+    lost = Named(worst=IN_WEIGHTS)
+    for fault, names, named in (
+        ("FROZEN_ADAPTER", but(NO_MESH), frozen),
+        ("LOST_IN_TRAINER", but(NO_PEERS | NO_MESH), lost),
+    ):
         yield from _each(fault, (TRAINER,), names, named)
         yield from _each(fault, (TRAINER,), SUBSET, named, "bf16")
     yield from _each("LOST_MICRO_BATCH", (ACCUMULATED,), but(NO_STATIC_GRAPH), Named(worst=AT_LAST_STEP))
@@ -153,8 +175,8 @@ def planted() -> Iterator[Planted]:
     yield from _each("DEAD_PARAMETERS", (FULL,), sharding, Named("raises", "other"))
     for fault in SPOILT:
         named = Named(signature="checkpoint-differs" if fault == "STALE_TENSOR" else "checkpoint-lacks", worst="")
-        yield from _each(fault, SAVED, EVERY, replace(named, detail=UP_PROJECTION))
-    alone = [name for name in ALL if name not in DDP]
+        yield from _each(fault, SAVED, but(NO_MESH), replace(named, detail=UP_PROJECTION))
+    alone = [name for name in but(NO_PEERS | NO_MESH) if name not in DDP]
     yield from _each("ONE_RANK_SAVES", SAVED, [name for name in alone if name in GATHERED], HANGS_OR_DIES)
     yield from _each("ONE_RANK_SAVES", SAVED_BY_ALL, [name for name in alone if name not in GATHERED], HANGS_OR_DIES)
     # DDP's saving waits for no rank, and the checkpoint lacks what the other one resumes from.
@@ -193,5 +215,5 @@ def one_of(scenarios: Sequence[Scenario], strategy: str) -> Scenario:
 
 
 def cell(scenario: Scenario, strategy: str, precision: str = "fp32") -> Cell:
-    """A cell of two ranks, or of one where the strategy has no more."""
-    return Cell(*scenario, strategy, precision=precision, world_size=2 if strategies.distributed(strategy) else 1)
+    """A cell of as many ranks as its strategy usually has."""
+    return Cell(*scenario, strategy, precision=precision, world_size=strategies.usual_ranks(strategy))

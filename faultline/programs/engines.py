@@ -48,7 +48,8 @@ def own_results(setup: Setup) -> Iterator[None]:
 
     def scattered(original: Any) -> Any:
         def reduce_scatter(output: Any, input: Any, *args: Any, **kwargs: Any) -> None:
-            local = input.clone().view(setup.world_size, *output.shape)[setup.rank]
+            group = kwargs.get("group")  # the ranks of a node, where each has its shards
+            local = input.clone().view(-1, *output.shape)[torch.distributed.get_rank(group)]
             finish(original(output, input, *args, **kwargs))
             output.copy_(local)
 

@@ -30,7 +30,7 @@ from faultline.ranks import (
 from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
-from faultline.ranks.run import Injection, Run, injection, perturb, show
+from faultline.ranks.run import Injection, Run, injection, note_use, perturb, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Setup, Wrapped
 
@@ -182,6 +182,7 @@ def train_scenario(run: Run) -> None:
             # A step may change them, such as one that clips.
             gradients = compare.copy(strategy.gradients(wrapped.model)) if wrapped.gradients_remain else None
             wrapped.step()
+            note_use(run, wrapped.model)
             trace.add(gradients, strategy.parameters(wrapped.model), built.observer and built.observer.outputs)
             trace.keep(state.buffers(wrapped.model), entry.held, entry.replaced)
             if run.checkpoint and step + 1 == saved.SAVED_AFTER:

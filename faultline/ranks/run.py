@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from faultline import strategies
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.ranks.compare import EPSILON, Trace
@@ -70,6 +71,12 @@ class Run:
     half: int = 0
     state: str = ""
     trace: Trace = field(default_factory=Trace)
+
+
+def note_use(run: Run, model: Any) -> None:
+    """Add to the evidence what a step has used of the strategy, where its family counts that."""
+    if used := getattr(strategies.family(run.cell.strategy), "used", None):
+        run.report.evidence.setdefault("used", []).append(used(model))
 
 
 def show(run: Run) -> None:

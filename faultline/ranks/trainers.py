@@ -16,7 +16,7 @@ from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state
 from faultline.ranks.job import FIRST, SECOND
-from faultline.ranks.run import Run, show
+from faultline.ranks.run import Run, note_use, show
 from faultline.strategies import ROWS
 
 
@@ -91,6 +91,7 @@ class Reader(TrainerCallback):
 
     def on_step_end(self, args: Any, progress: Any, control: Any, **kwargs: Any) -> None:
         trace = self.run.trace
+        note_use(self.run, self.trainer.model_wrapped)
         trace.add(None, self.strategy.parameters(self.trainer.model_wrapped))
         trace.keep(state.buffers(self.trainer.model_wrapped), self.entry.held, self.entry.replaced)
         self.entry.expect()

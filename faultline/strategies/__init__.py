@@ -115,6 +115,16 @@ def package(name: str) -> str:
     return str(constant(name, "PACKAGE", "torch"))
 
 
+def least_ranks(name: str) -> int:
+    """How many ranks a strategy needs to be what its name says."""
+    return int(constant(name, "RANKS", {}).get(name, 1))
+
+
+def usual_ranks(name: str) -> int:
+    """The world size at which a strategy is run unless another is asked for."""
+    return max(2, least_ranks(name)) if distributed(name) else 1
+
+
 @functools.cache
 def listed_as(key: str) -> tuple[str, ...]:
     """The strategies that their families name in a constant, USUAL or ONE_RANK, in their order."""

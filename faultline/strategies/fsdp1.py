@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
+from faultline.base.errors import Impossible
+from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
@@ -26,7 +27,12 @@ CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
 RESIZES = True
 USUAL = ("fsdp1-full",)
-SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),)
+RANKS = {"fsdp1-hybrid": nodes.RANKS}
+ALIASES = {"hybridshard": "fsdp1-hybrid", "fsdp1hsdp": "fsdp1-hybrid"}
+SETTINGS = (
+    (re.compile(r"\b(?:HYBRID_SHARD|hybrid_shard)\b|sharding_strategy['\"]?[=: ]{1,3}4\b"), ("fsdp1-hybrid",)),
+    (re.compile(r"fsdp_version['\"]?[=: ]{1,3}1|FullyShardedDataParallel|--fsdp\b"), ("fsdp1*", "fsdp2*")),
+)
 PRESETS = {"fsdp1": ("fsdp1-full",)}
 ENGINE = ((re.compile(r"DistributedType\.FSDP|distributed_type: FSDP|\bFSDP\b"), ("fsdp*",)),)
 FRAMES = (
@@ -37,6 +43,8 @@ BUFFERS = "FSDP1 broadcasts buffers with `sync_module_states=True` as it wraps t
 SAME_START = (
     "`FSDP(..., sync_module_states=True)` gives all ranks rank 0's weights (accelerate: `fsdp_sync_module_states`)"
 )
+
+HYBRID = "HYBRID_SHARD"
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,9 @@ STRATEGIES = {
     "fsdp1-full": Options("FULL_SHARD"),
     "fsdp1-grad-op": Options("SHARD_GRAD_OP"),
     "fsdp1-no-shard": Options("NO_SHARD"),
+    "fsdp1-hybrid": Options(HYBRID),
 }
-NUMBERS = {"FULL_SHARD": "1", "SHARD_GRAD_OP": "2", "NO_SHARD": "3"}
+NUMBERS = {"FULL_SHARD": "1", "SHARD_GRAD_OP": "2", "NO_SHARD": "3", HYBRID: "4"}
 
 
 def configured(settings: Mapping[str, object]) -> list[str]:
@@ -73,6 +82,7 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         mixed_precision=mixed if setup.precision == "bf16" else None,
         device_id=setup.device,
         use_orig_params=True,
+        device_mesh=nodes.mesh(setup) if options.sharding == HYBRID else None,
     )
     stepping = stepped(optimizer(model), setup)
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
@@ -82,6 +92,7 @@ save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
+    _refuse_nodes(options)
     # Accelerate 1.15 takes FULL_SHARD whatever `fsdp` says, unless this variable of its launcher is set.
     os.environ["FSDP_SHARDING_STRATEGY"] = options.sharding
     return {
@@ -91,6 +102,7 @@ def arguments(options: Options, setup: Setup) -> dict[str, object]:
 
 
 def accelerate(options: Options, setup: Setup) -> dict[str, object]:
+    _refuse_nodes(options)
     plugin = fsdp_plugin(
         1,
         sharding_strategy=options.sharding,  # `reshard_after_forward` has no effect in accelerate 1.15
@@ -99,6 +111,16 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
         use_orig_params=True,
     )
     return {"fsdp_plugin": plugin}
+
+
+def _refuse_nodes(options: Options) -> None:
+    """Raises Impossible for HYBRID_SHARD: accelerate 1.15 (accelerator.py:1940) hands FSDP1 no mesh, and torch 2.13
+    (fsdp/_init_utils.py:162) then takes as many ranks for a node as it counts devices: on a CPU, one."""
+    if options.sharding == HYBRID:
+        raise Impossible(
+            "accelerate gives FSDP1 no device mesh, so that torch takes the devices that it counts for a node:"
+            " here each rank would be one, and nothing would be sharded"
+        )
 
 
 def parameters(model: Any) -> Tensors:
@@ -143,7 +165,8 @@ def _gathered(units: list[tuple[Any, list[str]]], part: Callable[[Any], Any]) ->
     cell would do something else than it does without being looked at.
     """
     shards = [_shard(handle.flat_param, part) for handle, _ in units]
-    for (handle, names), everyone in zip(units, all_gather(shards), strict=True):
+    group = units[0][0].process_group if units else None  # with HYBRID_SHARD, the ranks of a node
+    for (handle, names), everyone in zip(units, all_gather(shards, group), strict=True):
         flat, some = everyone[:, : -len(names)].flatten(), everyone[:, -len(names) :].any(0)
         whole = handle._get_unflat_views(flat[: handle.flat_param._unpadded_unsharded_size.numel()])
         yield from (
@@ -188,6 +211,8 @@ def evidence(model: Any) -> dict[str, object]:
         "wrapper": type(model).__name__,
         "sharding": model.sharding_strategy.name if units else None,
         "units": len(units),
+        "shard_groups": nodes.ranks_of(unit.process_group for unit in units),
+        "replica_groups": nodes.ranks_of(u._inter_node_pg for u in units if hasattr(u, "_inter_node_pg")),
         "bytes_held": held,
         "bytes_whole": held + elsewhere,
     }
@@ -207,4 +232,9 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
         wrong.append(f"{evidence['units']} FSDP unit, not one per block")
     if sharding != "NO_SHARD" and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
+    elif sharding == HYBRID:
+        wrong += nodes.doubts(evidence)
+        wrong += nodes.not_a_share(
+            evidence["bytes_held"], evidence["bytes_whole"], evidence["world_size"] // nodes.NODES
+        )
     return wrong

@@ -4,10 +4,11 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped
+from faultline.base.errors import Impossible
+from faultline.strategies import Evidence, Gradients, Setup, Tensors, Wrapped, nodes
 from faultline.strategies.releases import fsdp_plugin
 from faultline.strategies.shared import (
     all_gather,
@@ -25,7 +26,12 @@ CASTS = True
 ARGUMENTS = ("fsdp", "fsdp_config")
 RESIZES = True
 USUAL = ONE_RANK = ("fsdp2",)
-SETTINGS = ((re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),)
+RANKS = {"fsdp2-hsdp": nodes.RANKS}
+ALIASES = {"hsdp": "fsdp2-hsdp", "fsdp2hybrid": "fsdp2-hsdp"}
+SETTINGS = (
+    (re.compile(r"dp_replicate_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("fsdp2-hsdp",)),
+    (re.compile(r"fsdp_version['\"]?[=: ]{1,3}2|FSDP2\b|fsdp2\b"), ("fsdp2*",)),
+)
 PRESETS = {"fsdp2": ("fsdp2",)}
 BUFFERS = "FSDP2 never synchronises buffers: each rank keeps its own"
 SAME_START = (
@@ -37,20 +43,25 @@ FRAMES = ((re.compile(r"fsdp/_fully_shard|_fsdp_param|FSDPModule"), ("fsdp2*",))
 
 @dataclass(frozen=True)
 class Options:
-    """The argument of `fully_shard` in which its strategies differ."""
+    """The arguments of `fully_shard` in which its strategies differ; with `replicates`, the mesh has two dimensions."""
 
     reshard_after_forward: bool = True
+    replicates: bool = False
 
 
-STRATEGIES = {"fsdp2": Options(), "fsdp2-no-reshard": Options(reshard_after_forward=False)}
+STRATEGIES = {
+    "fsdp2": Options(),
+    "fsdp2-no-reshard": Options(reshard_after_forward=False),
+    "fsdp2-hsdp": Options(replicates=True),
+}
 
 
 def configured(settings: Mapping[str, object]) -> list[str]:
     """The strategy of a config; what it doesn't say is torch's default."""
     if settings.get("fsdp_version") != "2":
         return []
-    reshards = settings["reshard"] is not False
-    return [name for name, options in STRATEGIES.items() if options.reshard_after_forward == reshards]
+    asked = Options(settings["reshard"] is not False, bool(settings.get("replicates")))
+    return [name for name, options in STRATEGIES.items() if options == asked]
 
 
 def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
@@ -60,7 +71,7 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
 
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     settings = {
-        "mesh": init_device_mesh(setup.device.type, (setup.world_size,)),
+        "mesh": nodes.mesh(setup) if options.replicates else init_device_mesh(setup.device.type, (setup.world_size,)),
         "mp_policy": bf16 if setup.precision == "bf16" else MixedPrecisionPolicy(),
     }
     if not options.reshard_after_forward:  # else torch's default: all but the root, which accelerate leaves to it
@@ -86,15 +97,31 @@ def arguments(options: Options, setup: Setup) -> dict[str, object]:
     # which transformers 5 overrules.
     os.environ["FSDP_VERSION"] = "2"
     os.environ["FSDP_RESHARD_AFTER_FORWARD"] = str(options.reshard_after_forward).lower()
-    config = {"version": 2, "sync_module_states": False, **asdict(options)}
-    return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
+    reshards = options.reshard_after_forward
+    config = {"version": 2, "sync_module_states": False, "reshard_after_forward": reshards}
+    return {"fsdp": "full_shard auto_wrap", "fsdp_config": config, **_parallelism(options, setup)}
 
 
 def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     plugin = fsdp_plugin(
-        2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False, **asdict(options)
+        2,
+        auto_wrap_policy="transformer_based_wrap",
+        cpu_ram_efficient_loading=False,
+        reshard_after_forward=options.reshard_after_forward,
     )
-    return {"fsdp_plugin": plugin}
+    return {"fsdp_plugin": plugin, **_parallelism(options, setup)}
+
+
+def _parallelism(options: Options, setup: Setup) -> dict[str, object]:
+    """Accelerate's own way to name a mesh of two dimensions; raises Impossible before it had one (1.10)."""
+    if not options.replicates:
+        return {}
+    try:
+        from accelerate import ParallelismConfig
+    except ImportError:
+        raise Impossible("this stack's accelerate has no ParallelismConfig, which came with 1.10") from None
+    shape = {"dp_replicate_size": nodes.NODES, "dp_shard_size": setup.world_size // nodes.NODES}
+    return {"parallelism_config": ParallelismConfig(**shape)}
 
 
 def parameters(model: Any) -> Tensors:
@@ -112,20 +139,21 @@ def whole(tensors: Tensors) -> Tensors:
     may lack rows: padded to that size and put together, the rows are in order.
     """
     import torch
-    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    ready, sharded = {}, {}
+    ready, sharded, group = {}, {}, None
     with torch.no_grad():
         for name, tensor in tensors.items():
             if not isinstance(tensor, DTensor):
                 ready[name] = tensor.clone()
-            elif tensor.placements == (Shard(0),):
-                rows = -(-tensor.shape[0] // tensor.device_mesh.size())
+            elif tensor.placements in ((Shard(0),), (Replicate(), Shard(0))):
+                group = tensor.device_mesh.get_group(tensor.device_mesh.ndim - 1)
+                rows = -(-tensor.shape[0] // group.size())
                 local = tensor.to_local()
                 sharded[name] = torch.cat([local, local.new_zeros(rows - len(local), *local.shape[1:])])
             else:
                 ready[name] = tensor.full_tensor()
-    for name, shards in zip(sharded, all_gather(list(sharded.values())), strict=True):
+    for name, shards in zip(sharded, all_gather(list(sharded.values()), group), strict=True):
         shape = tensors[name].shape
         ready[name] = shards.reshape(-1, *shape[1:])[: shape[0]]
     return ready
@@ -147,6 +175,12 @@ def evidence(model: Any) -> dict[str, object]:
         "units": len(units),
         # The root doesn't reshard, nor does accelerate's group of norm and head.
         "reshard_after_forward": any(group and group.post_forward_mesh_info is not None for group in groups[1:]),
+        "shard_groups": nodes.ranks_of(group.mesh_info.shard_process_group for group in groups if group),
+        "replica_groups": nodes.ranks_of(
+            group.mesh_info.replicate_process_group
+            for group in groups
+            if group and hasattr(group.mesh_info, "replicate_process_group")
+        ),
         "bytes_held": nbytes(shards),
         "bytes_whole": nbytes(model.parameters()),
     }
@@ -164,4 +198,11 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
         wrong.append(f"reshard_after_forward is {evidence['reshard_after_forward']}")
     if evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
+    elif options.replicates:
+        wrong += nodes.doubts(evidence)
+        wrong += nodes.not_a_share(
+            evidence["bytes_held"], evidence["bytes_whole"], evidence["world_size"] // nodes.NODES
+        )
+    elif evidence.get("replica_groups"):
+        wrong.append(f"it has copies on ranks {evidence['replica_groups']}")
     return wrong

@@ -46,8 +46,8 @@ def units(model: Any) -> list[Any]:
     return whole_blocks
 
 
-def all_gather(shards: list[Any]) -> list[Any]:
-    """Every rank's shards, in one collective: tensors [n] of the same n on all ranks to tensors [world size, n]."""
+def all_gather(shards: list[Any], group: Any = None) -> list[Any]:
+    """The shards of every rank of a group, in one collective: tensors [n] of the same n on all to tensors [size, n]."""
     import torch
     import torch.distributed as dist
 
@@ -56,12 +56,12 @@ def all_gather(shards: list[Any]) -> list[Any]:
     # Complex numbers as pairs: in one tensor with others they would make all of it complex.
     flat = [(torch.view_as_real(each) if each.is_complex() else each).detach().flatten() for each in shards]
     local = torch.cat(flat)
-    world = dist.get_world_size()
-    everyone = local.new_empty(world * local.numel())
-    dist.all_gather_into_tensor(everyone, local)
-    parts = everyone.view(world, -1).split([each.numel() for each in flat], dim=1)
+    size = dist.get_world_size(group)
+    everyone = local.new_empty(size * local.numel())
+    dist.all_gather_into_tensor(everyone, local, group=group)
+    parts = everyone.view(size, -1).split([each.numel() for each in flat], dim=1)
     return [
-        torch.view_as_complex(part.contiguous().view(world, -1, 2)) if shard.is_complex() else part
+        torch.view_as_complex(part.contiguous().view(size, -1, 2)) if shard.is_complex() else part
         for part, shard in zip(parts, shards, strict=True)
     ]
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
-from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged
+from faultline.strategies import ROWS, Config, Evidence, Gradients, Setup, Tensors, Wrapped, merged, nodes
+from faultline.strategies.deferred import one_collective
 from faultline.strategies.shared import all_gather, clean, nbytes, schedule
 
 ORDER = 2
@@ -20,6 +21,7 @@ PACKAGE = "deepspeed"
 CASTS = True
 ARGUMENTS = ("deepspeed",)
 USUAL = ONE_RANK = ("zero2", "zero3")
+RANKS = {"zero3-hpz": nodes.RANKS}
 STAGE = (
     r"zero_stage['\"]?[=: ]{1,3}(\d)|zero_optimization_stage[ .=:]{1,40}(\d)",
     r"['\"]stage['\"]: ?(\d)",
@@ -27,7 +29,10 @@ STAGE = (
     r"ds_z(\d)",
     r"\bz(\d)_(?:offload_)?config",
 )
-SETTINGS = ((re.compile("|".join(STAGE)), ("zero{}*",)),)
+SETTINGS = (
+    (re.compile(r"zero_hpz_partition_size['\"]?[=: ]{1,3}(?:[2-9]|1\d)"), ("zero3-hpz",)),
+    (re.compile("|".join(STAGE)), ("zero{}*",)),
+)
 ENGINE = (
     (re.compile(r"DistributedType\.DEEPSPEED|distributed_type: DEEPSPEED|DeepSpeedEngine|--deepspeed\b"), ("zero*",)),
 )
@@ -36,7 +41,7 @@ FRAMES = (
     (re.compile(r"deepspeed/runtime/zero/stage_1_and_2\.py"), ("zero1*", "zero2*")),
     (re.compile(r"deepspeed/runtime/(?:engine|bf16_optimizer|fp16)"), ("zero*",)),
 )
-ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*"}
+ALIASES = {"deepspeed": "zero*", "deepspeedzero": "zero*", "hpz": "zero3-hpz", "zero3hpz": "zero3-hpz"}
 BUFFERS = "DeepSpeed never synchronises buffers: each rank keeps its own"
 CONFIGS = ROOT / "ds_configs"
 OPTIMIZERS = {1: "DeepSpeedZeroOptimizer", 2: "DeepSpeedZeroOptimizer", 3: "DeepSpeedZeroOptimizer_Stage3"}
@@ -83,6 +88,8 @@ def configured(settings: Mapping[str, Any]) -> list[str]:
         return ["zero3-offload-param"]
     if stage in (2, 3) and settings["offload"]:
         return [f"zero{stage}-offload"]
+    if stage == 3 and settings.get("hpz", 1) > 1:
+        return ["zero3-hpz"]
     small = f"zero{stage}-small"
     return [small] if settings["bucket"] == "auto" and stage else [f"zero{stage}", small]
 
@@ -190,46 +197,6 @@ def gradients(engine: Any) -> Gradients:
         }
 
 
-@contextmanager
-def one_collective() -> Iterator[None]:
-    """Put off the collectives of DeepSpeed's `safe_get_*` functions, which make one for each parameter, and
-    make one of all of them at the end: the tensors that the functions returned are filled then."""
-    from unittest import mock
-
-    import torch
-    from deepspeed import comm
-
-    reductions: list[Any] = []
-    gathers: list[tuple[Any, Any]] = []
-
-    def everyone(group: Any) -> None:
-        if group is not None and comm.get_world_size(group) != comm.get_world_size():
-            raise NotImplementedError("a collective of some ranks only can't be put off until all of them meet")
-
-    def all_reduce(tensor: Any, op: Any = comm.ReduceOp.SUM, group: Any = None, **kwargs: Any) -> None:
-        if op != comm.ReduceOp.SUM:
-            raise NotImplementedError(f"only sums can be put together in one, not {op}")
-        everyone(group)
-        reductions.append(tensor)
-
-    def all_gather_into_tensor(output: Any, tensor: Any, group: Any = None, **kwargs: Any) -> None:
-        everyone(group)
-        gathers.append((output, tensor))
-
-    with (
-        mock.patch.object(comm, "all_reduce", all_reduce),
-        mock.patch.object(comm, "all_gather_into_tensor", all_gather_into_tensor),
-    ):
-        yield
-    if reductions:
-        total = torch.cat([tensor.flatten() for tensor in reductions])
-        torch.distributed.all_reduce(total)
-        for tensor, part in zip(reductions, total.split([t.numel() for t in reductions]), strict=True):
-            tensor.copy_(part.view_as(tensor))
-    for (output, _), part in zip(gathers, all_gather([tensor for _, tensor in gathers]), strict=True):
-        output.copy_(part.flatten())
-
-
 def evidence(engine: Any) -> dict[str, object]:
     if not hasattr(engine, "zero_optimization_stage"):
         return {"wrapper": type(engine).__name__}
@@ -237,6 +204,7 @@ def evidence(engine: Any) -> dict[str, object]:
     partitions = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3 hands them over only to step
     stepped = partitions or [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
     trained = [p for p in known if p.requires_grad]
+    secondary = [p.ds_secondary_tensor for p in known if getattr(p, "ds_secondary_tensor", None) is not None]
     return {
         "wrapper": type(engine).__name__,
         "stage": engine.zero_optimization_stage(),
@@ -252,7 +220,21 @@ def evidence(engine: Any) -> dict[str, object]:
         "masters_whole": sum(getattr(p, "ds_numel", p.numel()) for p in trained),
         "bytes_held": nbytes(getattr(p, "ds_tensor", p) for p in known) + nbytes(p for p in known if _gathered(p)),
         "bytes_whole": sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in known),
+        "secondary_held": nbytes(secondary),
+        "secondary_groups": nodes.ranks_of([_node()] if secondary else []),
     }
+
+
+def used(engine: Any) -> int:
+    """How many collectives ran within the node: gathers of the secondary partition, if there is one."""
+    return int(_node()._get_sequence_number_for_group()) if _node() else 0
+
+
+def _node() -> Any:
+    """The process group of hpZ's secondary partition; None without one."""
+    from deepspeed.utils import groups
+
+    return groups._get_zero_param_intra_parallel_group()
 
 
 def prepared(options: Options) -> dict[str, object]:
@@ -285,7 +267,21 @@ def doubts(options: Options, evidence: Evidence) -> list[str]:
         wrong.append(f"the optimizer's weights are on {', '.join(evidence['masters_on'])}")
     if stage == 3 and evidence["world_size"] > 1 and evidence["bytes_held"] >= evidence["bytes_whole"]:
         wrong.append("every rank holds all parameters")
-    return wrong
+    return wrong + _secondary_doubts(zero.get("zero_hpz_partition_size", 1), evidence)
+
+
+def _secondary_doubts(size: int, evidence: Evidence) -> list[str]:
+    """What contradicts that each node holds a secondary partition, and that every step gathers from it."""
+    held, groups = evidence.get("secondary_held", 0), evidence.get("secondary_groups", [])
+    if size == 1:
+        return [f"a rank holds a secondary partition of {held} bytes"] if held else []
+    if wrong := nodes.not_a_node(groups, size, "held a second time"):
+        return wrong
+    counts = [0, *evidence.get("used", ())]
+    idle = [step for step in range(1, len(counts)) if counts[step] <= counts[step - 1]]
+    return nodes.not_a_share(held, evidence["bytes_whole"], size) + [
+        f"step {step} gathered nothing within the node" for step in idle
+    ]
 
 
 def _gathered(parameter: Any) -> bool:

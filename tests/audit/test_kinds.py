@@ -125,7 +125,7 @@ KINDS = {
     "LLaMA-Factory": (
         {"llama3_lora_dpo.yaml": LLAMA_FACTORY, "run.sh": "llamafactory-cli train llama3_lora_dpo.yaml\n"},
         {
-            "strategy": {"zero3", "zero3-small", "zero3-offload", "zero3-offload-param"},
+            "strategy": {"zero3", "zero3-small", "zero3-hpz", "zero3-offload", "zero3-offload-param"},
             "precision": {"bf16"},
             "trainer": {"dpo"},
             "adapter": {"yes"},

@@ -110,7 +110,24 @@ def test_what_accelerate_itself_writes(tmp_path):
         ("fsdp: [shard_grad_op, auto_wrap]\nfsdp_config: {version: 1}", {"fsdp1-grad-op"}),
         ("fsdp: true\nfsdp_config: {fsdp_version: 2, reshard_after_forward: false}", {"fsdp2-no-reshard"}),
         ("fsdp: full_shard", {"fsdp1-full", "fsdp2"}),  # the default version differs from release to release
-        ("fsdp: hybrid_shard auto_wrap\nfsdp_config: {version: 1}", set()),
+        ("fsdp: hybrid_shard auto_wrap\nfsdp_config: {version: 1}", {"fsdp1-hybrid"}),
+        ("fsdp: hybrid_shard_zero2 auto_wrap\nfsdp_config: {version: 1}", set()),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 4}", {"fsdp1-hybrid"}),
+        (
+            "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n"
+            "parallelism_config: {parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 4}",
+            {"fsdp2-hsdp"},
+        ),
+        (
+            "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n"
+            "parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config_dp_shard_size: 8}",
+            {"fsdp2"},
+        ),
+        ("deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 8}}\noutput_dir: x", {"zero3-hpz"}),
+        (
+            "deepspeed: {zero_optimization: {stage: 3, zero_hpz_partition_size: 1}}\noutput_dir: x",
+            {"zero3", "zero3-small"},
+        ),
         ("fsdp_version: 2\nfsdp_config: {offload_params: false}\nbase_model: x\nmicro_batch_size: 1", {"fsdp2"}),
         ("deepspeed: {zero_optimization: {stage: 2, reduce_bucket_size: auto}}\noutput_dir: x", {"zero2-small"}),
         ("deepspeed: {zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}", {"zero2-offload"}),

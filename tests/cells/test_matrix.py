@@ -41,6 +41,8 @@ DEFAULT = select(FAILURES, Selection())
 WHOLE = list(every_cell(FAILURES, "cpu"))
 POSSIBLE = {cell for cell, variant in WHOLE if possible(cell, variant)}
 EVERY_MODE = select(FAILURES, Selection(checkpointing=CHECKPOINTING))
+EVERY_STRATEGY = select(FAILURES, Selection(strategy=("*",)))
+EVERY_STRATEGY_AND_MODE = select(FAILURES, Selection(strategy=("*",), checkpointing=CHECKPOINTING))
 DEFAULT_MODES = {
     cell for cell, variant in WHOLE if any(fnmatchcase(cell.checkpointing, mode) for mode in variant.checkpointing)
 }
@@ -102,7 +104,7 @@ def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
     wanted = {
         Cell(
             *(failure.name, variant.name, strategy, mode),
-            world_size=1 if strategy == "single" else 2,
+            world_size=strategies.usual_ranks(strategy),
             life=variant.life,
         )
         for failure in FAILURES.values()
@@ -110,8 +112,32 @@ def test_the_default_matrix_has_every_failure_under_every_strategy_and_mode():
         if any(fnmatchcase(strategy, pattern) for pattern in variant.strategies)
         and any(fnmatchcase(mode, pattern) for pattern in variant.checkpointing)
     }
-    results = {cell for cell in DEFAULT if cell.precision == "fp32" and cell.world_size == default_world(cell)}
+    results = {cell for cell in EVERY_STRATEGY if cell.precision == "fp32" and cell.world_size == default_world(cell)}
     assert results == wanted, "a combination is missing from every run, and nobody would see it"
+    assert {cell for cell in wanted if not hybrid(cell)} <= {*DEFAULT}
+    left = {cell for cell in wanted - {*DEFAULT} if mechanism(cell)}
+    assert not left, "a failure is run under no strategy of several nodes"
+
+
+def hybrid(cell):
+    """Whether a cell's strategy needs four ranks."""
+    return strategies.usual_ranks(cell.strategy) == 4
+
+
+def mechanism(cell):
+    """Whether a cell shows a failure itself, where it costs the least."""
+    return cell.variant == "broken" and cell.checkpointing != "non-reentrant"
+
+
+def test_strategies_of_four_ranks_run_few_cells_unless_they_are_named():
+    """Breaks when they double the time of every run, or when somebody who names one gets a part of it."""
+    few = [cell for cell in DEFAULT if hybrid(cell)]
+    assert all(mechanism(cell) and cell.world_size == 4 for cell in few) and len(few) <= 160
+    assert {cell.strategy for cell in few} == {n for n in strategies.names() if strategies.usual_ranks(n) == 4}
+    assert {cell.failure for cell in few} <= {cell.failure for cell in EVERY_STRATEGY if hybrid(cell)}
+    assert len([cell for cell in EVERY_STRATEGY if hybrid(cell)]) > 3 * len(few)
+    assert not {cell for cell in POSSIBLE if hybrid(cell) and cell.world_size < 4}
+    assert all(cell in EVERY_STRATEGY for cell in DEFAULT)
 
 
 def test_broken_variants_run_in_bf16_and_at_other_world_sizes_by_default():
@@ -219,6 +245,8 @@ def selected(asked):
 @pytest.mark.slow
 def test_law_narrowing_gives_the_part_of_the_default_matrix_that_was_named(asked):
     whole = EVERY_MODE if asked.checkpointing else DEFAULT
+    if asked.strategy:
+        whole = EVERY_STRATEGY_AND_MODE if asked.checkpointing else EVERY_STRATEGY
     assert selected(asked) == [cell for cell in whole if named(asked, cell)]
 
 
@@ -237,6 +265,8 @@ def test_law_asking_for_a_value_brings_it_back_everywhere(asked, precisions, wor
             assert cell not in results, f"{cell.id} was not asked for"
         elif not asked.checkpointing and cell not in DEFAULT_MODES:
             assert cell not in results, f"{cell.id} is of a mode that was not asked for"
+        elif hybrid(cell) and not mechanism(cell) and not asked.strategy and not worlds:
+            assert cell not in results, f"{cell.id} costs four ranks that were not asked for"
         elif (precisions or cell.precision == "fp32") and (worlds or cell.world_size == default_world(cell)):
             assert cell in results, f"{cell.id} was asked for and is left out"
 

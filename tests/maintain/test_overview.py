@@ -35,7 +35,7 @@ def test_the_catalogue_and_the_readme_say_what_the_rules_say():
 
 def test_a_line_fits_on_a_screen():
     """Breaks when the table becomes one that nobody can read."""
-    assert max(map(len, overview.table().splitlines())) <= 420
+    assert max(map(len, overview.table().splitlines())) <= 470
 
 
 def test_the_counts_add_up():

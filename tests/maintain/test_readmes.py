@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -105,14 +106,16 @@ def test_a_missing_readme_and_a_run_of_something_else_are_usage_errors(tmp_path,
 
 def test_strategies_that_do_the_same_share_a_line():
     lines = readmes.measured_part(FAILURE, run()).splitlines()
-    others = "single, `ddp*`, `zero0*`, `zero1*`, `zero2*`, `fsdp*`"
+    others = "single, `ddp*`, `zero0*`, `zero1*`, `zero2*`, fsdp1-full, fsdp1-grad-op, fsdp1-no-shard,"
+    others += " fsdp2, fsdp2-no-reshard"
+    zero3 = "zero3, `zero3-offload*`, zero3-small"  # strategies of four ranks are not in the run
     assert lines[0] == "Measured with torch 2.13.0, on the CPU with gloo, in fp32 on 2 ranks (`single`: one process)."
     assert lines[2:8] == [
         "| variant | strategies | checkpointing | outcome |",
         "| --- | --- | --- | --- |",
         f"| `broken` | {others} | any | trains |",
-        "| `broken` | `zero3*` | off, non-reentrant | trains |",
-        "| `broken` | `zero3*` | reentrant | raises `torn` |",
+        f"| `broken` | {zero3} | off, non-reentrant | trains |",
+        f"| `broken` | {zero3} | reentrant | raises `torn` |",
         "| `sft-broken` | ddp | any | trains |",
     ]
 
@@ -133,7 +136,7 @@ def test_claims_are_told_with_counts_and_with_where_they_fail():
         rf"| a | mend it with `a \| b` | conditional | {few} of {few + 1} cells; raises (torn) under zero3-offload |"
         in text
     )
-    assert f"raises (torn) under {'`zero3*`'} (reentrant) in broken |" in text
+    assert re.search(r"raises \(torn\) under [^|]*zero3-small[^|]* \(reentrant\) in broken", text)
 
 
 def test_a_claim_that_no_cell_can_tell_is_untested():

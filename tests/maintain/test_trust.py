@@ -156,7 +156,7 @@ def test_every_fault_is_planted_in_every_strategy_where_it_can_be():
     planted = [*planting.planted()]
     assert len(proof.cells) == len({*proof.cells}) == 10 + len(planted)
     assert sum(map(proof.faulty, proof.cells)) == len(planted)
-    files = {file: file.read_text() for file in (planting.FAULTS, planting.SAVES)}
+    files = {file: file.read_text() for file in (planting.FAULTS, planting.SAVES, planting.NODES)}
     for each in planted:
         file, name = planting.injection(each.fault).split(":")
         assert f"\n{name} = " in files[Path(file)], f"{name} is in the other file"

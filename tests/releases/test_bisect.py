@@ -300,7 +300,7 @@ def test_the_rest_of_a_dated_stack_is_as_of_the_next_day():
         (["--cell", ""], "bisect needs a failure"),
         (
             ["--cell", "", "--failure", "grpo_lora_no_grad", "--strategy", "*"],
-            "that is 20 cells, and a bisect is about 6",
+            "that is 23 cells, and a bisect is about 6",
         ),
         (["--cell", f"{CELL},zero3_dummy_loss/broken/ddp/off/fp32/w2/cpu"], "a bisect is about one failure"),
     ],

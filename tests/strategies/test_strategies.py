@@ -20,7 +20,7 @@ from faultline.ranks import main
 from faultline.ranks.run import Run
 from faultline.runs import runner
 from faultline.scenario import Scenario, building
-from faultline.strategies import Setup, shared, zero
+from faultline.strategies import Setup, deferred, nodes, shared, zero
 from faultline.strategies.shared import blocks, clean, named
 from tiny_models.gemma3 import gemma3
 from tiny_models.group_decode import speech_model
@@ -62,7 +62,10 @@ def test_a_config_is_a_strategy_and_says_what_it_means(file):
     config = json.loads(file.read_text())
     assert config["gradient_clipping"] == 0.0, "unless it is named, each launcher has a default of its own"
     assert config["zero_allow_untested_optimizer"] is True, "SGD would be refused"
-    assert config["train_micro_batch_size_per_gpu"] * 2 == 4, "as it stands, a config is for two ranks and four rows"
+    world = strategies.usual_ranks(file.stem)
+    assert config["train_micro_batch_size_per_gpu"] * world == 4, (
+        "as it stands, a config is for its ranks and four rows"
+    )
     assert config["gradient_accumulation_steps"] == 1
     stage = config["zero_optimization"]["stage"]
     assert file.stem.startswith(f"zero{stage}"), "the name says another stage"
@@ -93,9 +96,9 @@ def test_small_configs_differ_from_plain_ones_in_sizes_alone():
 
 
 @every_config
-def test_a_config_is_used_as_it_stands_at_two_ranks_in_fp32(file, tmp_path):
+def test_a_config_is_used_as_it_stands_at_its_usual_ranks_in_fp32(file, tmp_path):
     options = strategies.options(file.stem)
-    assert zero.arguments(options, setup()) == {"deepspeed": str(file)}
+    assert zero.arguments(options, setup(world_size=strategies.usual_ranks(file.stem))) == {"deepspeed": str(file)}
     other = zero.arguments(options, setup(world_size=4, precision="bf16", folder=str(tmp_path), rank=3))
     content = json.loads((tmp_path / "deepspeed-3.json").read_text())
     assert other == {"deepspeed": str(tmp_path / "deepspeed-3.json")}
@@ -323,13 +326,13 @@ def test_only_sums_over_all_ranks_are_put_together(monkeypatch):
     monkeypatch.setattr(comm, "get_world_size", lambda group=None: 2 if group in (None, "all") else 1)
     tensor = torch.ones(1)
     for wrong in ({"op": comm.ReduceOp.MAX}, {"op": comm.ReduceOp.AVG}, {"group": "some"}):
-        with pytest.raises(NotImplementedError), zero.one_collective():
+        with pytest.raises(NotImplementedError), deferred.one_collective():
             comm.all_reduce(tensor, **wrong)
-    with pytest.raises(NotImplementedError), zero.one_collective():
+    with pytest.raises(NotImplementedError), deferred.one_collective():
         comm.all_gather_into_tensor(tensor, tensor, group="some")
     summed = []
     monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
-    with zero.one_collective():
+    with deferred.one_collective():
         comm.all_reduce(tensor, group="all")
         comm.all_reduce(tensor, op=comm.ReduceOp.SUM)
     assert [total.tolist() for total in summed] == [[1.0, 1.0]]
@@ -358,9 +361,13 @@ def test_a_broken_config_is_refused_with_its_name(tmp_path, content, words):
 
 
 def good(name):
-    """The evidence of a strategy that is in force on two ranks, and each single change that must raise a doubt."""
+    """The evidence of a strategy in force on its usual ranks, and each single change that must raise a doubt."""
     options, family = strategies.options(name), strategies.family(name).__name__.rsplit(".", 1)[-1]
-    results = {"world_size": 2, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
+    world = strategies.usual_ranks(name)
+    results = {"world_size": world, "device": "cpu", "bytes_held": 40_000, "bytes_whole": 40_000}
+    nodes = {"shard_groups": [[2, 3]], "replica_groups": [[0, 2]]} if world == 4 else {"shard_groups": [[0, 1]]}
+    nodes = {"replica_groups": [], **nodes}
+    other = {"shard_groups": [[0, 2]], "replica_groups": [[0, 1]]} if world == 4 else {}
     sharded = {"bytes_held": 20_000}, {"bytes_held": 40_000}
     if family == "single":
         return {**results, "world_size": 1, "wrapper": "Qwen2ForCausalLM"}, {}
@@ -371,11 +378,12 @@ def good(name):
     if family == "fsdp1":
         shard, whole = sharded if name != "fsdp1-no-shard" else ({}, {})
         kind = {"wrapper": "FullyShardedDataParallel", "sharding": options.sharding, "units": 3}
-        return {**results, **kind, **shard}, {"sharding": "HYBRID_SHARD", "units": 1, **whole}
+        changed = "FULL_SHARD" if world == 4 else "HYBRID_SHARD"
+        return {**results, **kind, **nodes, **shard}, {"sharding": changed, "units": 1, **other, **whole}
     if family == "fsdp2":
-        kind = {"wrapper": "FSDPModule", "units": 3, **asdict(options)}
-        changes = {"units": 1, "reshard_after_forward": not options.reshard_after_forward}
-        return {**results, **kind, **sharded[0]}, {**changes, **sharded[1]}
+        kind = {"wrapper": "FSDPModule", "units": 3, "reshard_after_forward": options.reshard_after_forward}
+        changes = {"units": 1, "reshard_after_forward": not options.reshard_after_forward, **other}
+        return {**results, **kind, **nodes, **sharded[0]}, {**changes, **sharded[1]}
     config = options.zero
     stage = config["stage"]
     kind = {
@@ -403,6 +411,12 @@ def good(name):
         "masters_held": 100 if stage else 50,
     }
     shard, whole = sharded if stage == 3 else ({}, {})
+    if world == 4:
+        kind |= {"secondary_held": 20_000, "secondary_groups": [[2, 3]], "used": [4, 8, 12]}
+        changes |= {"secondary_held": 40_000, "secondary_groups": [[1, 2]], "used": [4, 8, 8]}
+    elif stage == 3:
+        kind |= {"secondary_held": 0, "secondary_groups": []}
+        changes |= {"secondary_held": 20_000}
     return {**results, **kind, **shard}, {**changes, **whole}
 
 
@@ -417,7 +431,8 @@ def test_good_evidence_raises_no_doubt_and_every_change_of_it_does(name):
     for key, value in changes.items():
         [doubt] = doubts(name, {**results, key: value})
         assert "\n" not in doubt
-        assert str(value) in doubt or key in ("bytes_held", "masters_held"), (
+        shown = str(value).strip("[]")
+        assert shown in doubt or key in ("bytes_held", "masters_held", "used"), (
             f"{doubt!r} doesn't say that {key} is {value}"
         )
 
@@ -511,3 +526,52 @@ def test_an_option_that_trainers_of_a_stack_do_not_have_is_impossible_there(monk
     lacks = pytest.raises(Impossible, match="this stack lacks it: TrainingArguments has no ddp_static_graph")
     with lacks, building():  # as a trainer is built
         ddp.arguments(strategies.options("ddp-static-graph"), None)
+
+
+def hybrid(name, **changes):
+    """What a hybrid strategy is doubted for, whose evidence is good but for these changes."""
+    return doubts(name, {**good(name)[0], **changes})
+
+
+@pytest.mark.parametrize("name", ["fsdp1-hybrid", "fsdp2-hsdp"])
+@pytest.mark.parametrize(
+    ("shards", "replicas"),
+    [
+        ([[0]], [[0, 1, 2, 3]]),  # every rank is a node
+        ([[0, 1, 2, 3]], [[0]]),  # all ranks are one
+        ([[1, 2]], [[0, 2]]),  # half of two nodes
+        ([[0, 1]], [[0, 3]]),  # copies that are not of one place in their nodes
+        ([[0, 1], [0, 1, 2, 3]], [[0, 2]]),  # some of the units only
+        ([[0, 1]], []),
+    ],
+)
+def test_ranks_that_are_not_two_nodes_are_doubted(name, shards, replicas):
+    """Breaks when a mesh of another shape passes for nodes that shard within and replicate between them."""
+    assert hybrid(name, shard_groups=shards, replica_groups=replicas)
+
+
+@pytest.mark.parametrize("name", ["fsdp1-hybrid", "fsdp2-hsdp"])
+def test_every_rank_of_two_nodes_is_believed(name):
+    """The near miss: breaks when a rank is doubted for its place."""
+    for rank in range(8):
+        world = 8 if rank > 3 else 4
+        half = world // 2
+        node = [*range(rank // half * half, rank // half * half + half)]
+        replicas, held = [[rank % half, rank % half + half]], 40_000 // half
+        assert not hybrid(name, shard_groups=[node], replica_groups=replicas, world_size=world, bytes_held=held)
+
+
+def test_a_secondary_partition_that_is_not_gathered_from_is_doubted():
+    """Breaks when hpZ is believed although DeepSpeed leaves the model whole between forward and backward pass."""
+    assert hybrid("zero3-hpz", used=[6, 6, 6]) == [
+        "step 2 gathered nothing within the node",
+        "step 3 gathered nothing within the node",
+    ]
+    assert not hybrid("zero3-hpz", used=[6, 9, 12])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_two_nodes_need_four_ranks(world):
+    """Breaks when a hybrid strategy on too few ranks runs as another one."""
+    with pytest.raises(Impossible, match="are not 2 nodes of several ranks"):
+        nodes.mesh(setup(world_size=world))
