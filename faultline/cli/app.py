@@ -36,7 +36,7 @@ from faultline.base.paths import INSTALLED
 from faultline.base.text import LONGEST, cut
 from faultline.base.version import __version__
 from faultline.cli import completion as values
-from faultline.cli import lacking, maintain, measure, options, proofs, use
+from faultline.cli import fleet, lacking, maintain, measure, options, proofs, use
 from faultline.cli.options import HYPHEN, STDIN
 
 USE, MEASURE, KEEP = Group("Use", sort_key=1), Group("Measure", sort_key=2), Group("Maintain", sort_key=3)
@@ -47,6 +47,8 @@ faultline audit requirements.txt           a project: the failures that apply
 faultline is-safe deepspeed==0.19.9        another release: SAFE or NOT SAFE
 """
 Command = Callable[..., int]
+LAST = 99
+GROUPS: tuple[list[str], ...] = ([], ["fleet"], ["maintain"])  # words that are no command yet
 
 
 def completion(
@@ -68,6 +70,7 @@ def completion(
     return 0
 
 
+FLEET: tuple[Command, ...] = (fleet.slurm, fleet.merge)
 COMMANDS: dict[Group, tuple[Command, ...]] = {
     USE: (
         *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
@@ -100,20 +103,19 @@ def app() -> App:
         for number, function in enumerate(functions):
             _add(top, function, number, group)
     top["--help"].show = top["--version"].show = False
-    if INSTALLED:  # there is no committed data to keep
-        return top
-    below = App(
-        name="maintain",
-        help="Keep the committed data true.",
-        help_epilogue=maintain.EXAMPLES,
-        version_flags=[],
-        group=KEEP,
-    )
-    for number, function in enumerate(MAINTAIN):
+    top.command(_below("fleet", "Run cells on the nodes of a Slurm cluster.", fleet.EXAMPLES, FLEET, MEASURE))
+    if not INSTALLED:  # there is committed data to keep
+        top.command(_below("maintain", "Keep the committed data true.", maintain.EXAMPLES, MAINTAIN, KEEP))
+    return top
+
+
+def _below(name: str, text: str, examples: str, functions: Sequence[Command], group: Group) -> App:
+    """Commands of two words, the first of which they share."""
+    below = App(name=name, help=text, help_epilogue=examples, version_flags=[], group=group, sort_key=LAST)
+    for number, function in enumerate(functions):
         _add(below, function, number)
     below["--help"].show = False
-    top.command(below)
-    return top
+    return below
 
 
 def _add(app: App, function: Command, place: int, group: Group | None = None) -> None:
@@ -138,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, bound, _ = app().parse_args(words, exit_on_error=False, print_error=False)
         code = command(*bound.args, **bound.kwargs)
-        return code if isinstance(code, int) else EXIT_USAGE if words in ([], ["maintain"]) else 0  # None: the help
+        return code if isinstance(code, int) else EXIT_USAGE if words in GROUPS else 0  # None: the help
     except CycloptsError as error:
         return refuse(message(error))
     except NotInstalled as error:
@@ -212,6 +214,7 @@ def _unknown_option(name: str, known: Sequence[str]) -> str:
 def commands() -> list[str]:
     """The name of every command, as it is typed."""
     daily = [word(function) for functions in COMMANDS.values() for function in functions]
+    daily += [f"fleet {word(function)}" for function in FLEET]
     return daily + [f"maintain {word(function)}" for function in MAINTAIN if not INSTALLED]
 
 

@@ -96,7 +96,7 @@ def merge(runs: Runs, /) -> int:
     Examples:
       faultline maintain merge shard-1 shard-2
     """
-    from faultline.maintain import command
+    from faultline.matrix import command
 
     return command.merge([*map(str, runs)])
 

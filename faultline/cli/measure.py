@@ -19,6 +19,9 @@ def run(
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest run.")] = False,
     fresh: Fresh = False,
+    results: Annotated[
+        File, Parameter(help="The folder of this run; with --resume, it is gone on with if it is there.")
+    ] = "",
     shard: Annotated[str, Parameter(metavar="I/N", help="Run one of N equal parts.")] = "",
     quick: Annotated[bool, Parameter(help="Run one cell of each variant, where its failure shows.")] = False,
 ) -> int:
@@ -32,7 +35,9 @@ def run(
     from faultline.matrix import command
 
     workers, engine = crew.workers or 0, crew.engine()
-    request = command.RunRequest(axes.selection(), stack, str(python), workers, resume, shard, quick, fresh, engine)
+    request = command.RunRequest(
+        axes.selection(), stack, str(python), workers, resume, shard, quick, fresh, engine, str(results)
+    )
     return command.run(request)
 
 

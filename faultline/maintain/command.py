@@ -1,22 +1,19 @@
-"""What is made from a run: expected.toml, READMEs, durations, and one run of its shards."""
+"""What is made from a run: expected.toml, READMEs and durations."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
 from faultline.base.markdown import put
 from faultline.base.packages import versions
 from faultline.base.paths import REPROS, ROOT
-from faultline.base.text import one_line
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
 from faultline.cells.selection import Selection, select
 from faultline.maintain import bless as blessing
 from faultline.maintain import overview
 from faultline.maintain.readmes import measured_part, noise
-from faultline.matrix import command as matrix
 from faultline.runs import durations as recorded
-from faultline.runs import folders, results, shards
+from faultline.runs import folders, results
 
 
 def bless(run: str, only: str, check: bool) -> int:
@@ -70,14 +67,3 @@ def durations(run: str) -> int:
     """Record how long cells took: later shards are of equal length, and later runs say how long they take."""
     recorded.record(folders.entries(folders.undisturbed(run)))
     return EXIT_AS_EXPECTED
-
-
-def merge(runs: Sequence[str]) -> int:
-    """Put shards together in a new results folder, and print what is missing."""
-    folder, missing = shards.merge([folders.undisturbed(name) for name in runs])
-    code = matrix.finish(folder, folder.results())
-    if missing:
-        first = ", ".join(map(one_line, missing[:3]))
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        print(f"missing: {len(missing)} of the cells that the runs were asked for: {first}{more}")
-    return EXIT_UNEXPECTED if missing else code

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
 from faultline.base.console import write_line
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.packages import TODAY, stack_name
+from faultline.base.text import one_line
 from faultline.catalogue import stories
 from faultline.catalogue.loading import failure_named, failures
 from faultline.cells import expected
@@ -29,6 +31,7 @@ from faultline.stacks import environments
 class RunRequest:
     """Cells to run: which, on which stack, which shard (``1/4``) of them; `resume` goes on with the newest run.
 
+    It is in a folder of its own where `results` names one; then the run may also begin there.
     `python` is the interpreter of an environment that takes the place of the stack. `fresh` takes no cached results;
     otherwise those are taken that are as expected: what isn't runs again, for somebody may want to see if it repeats.
     """
@@ -42,23 +45,33 @@ class RunRequest:
     quick: bool = False
     fresh: bool = False
     engine: Engine = LOCAL
+    results: str = ""
 
 
 def run(request: RunRequest) -> int:
     """Run cells into a results folder; the exit code says whether all of them did what is expected."""
+    if not request.results:
+        return _run(request)
+    chosen(request)  # a mistake makes no folder
+    folder = Path(request.results).absolute()
+    with storage.alone(folder):
+        return _run(request, folder)
+
+
+def _run(request: RunRequest, named: Path | None = None) -> int:
     whole = chosen(request)
     cells = shards.part(whole, request.shard) if request.shard else whole
     environment = environments.chosen(request.stack, request.python)
     kind = "run" if request.stack == TODAY and not request.python else "stack"
     asked = "" if request.stack == TODAY else request.stack
     selection = vars(request.selection)
-    folder, known = folders.begun(kind, cells, environment.versions, selection, asked, request.resume)
+    folder, known = folders.begun(kind, cells, environment.versions, selection, asked, request.resume, named)
     if request.shard:
         folder.describe(whole=tuple(cell.id for cell in whole))
-    if cells[0].device == "cuda":
+    if whole[0].device == "cuda":
         folder.describe(machine=gpus.machine())
     missing = folders.without(cells, known)
-    keep = cache.of(environment, cells[0].device)
+    keep = cache.of(environment, whole[0].device)
     if not request.fresh:
         known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
         missing = folders.without(missing, known)
@@ -101,6 +114,17 @@ def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) 
         file = sendable.write(folder, judged).name
         print(f"to send, with no name of this machine or its user: {folder.shown}/{file} (docs/ci.md says where)")
     return EXIT_UNEXPECTED if missing or not all(map(results.as_expected, judged)) else EXIT_AS_EXPECTED
+
+
+def merge(runs: Sequence[str], into: Path | None = None) -> int:
+    """Put shards together in a results folder, a new one or `into`, and print what is missing."""
+    folder, missing = shards.merge([folders.undisturbed(name) for name in runs], into)
+    code = finish(folder, folder.results())
+    if missing:
+        first = ", ".join(map(one_line, missing[:3]))
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        print(f"missing: {len(missing)} of the cells that the runs were asked for: {first}{more}")
+    return EXIT_UNEXPECTED if missing else code
 
 
 def list_cells(selection: Selection, only_ids: bool = False, only_left_out: bool = False) -> int:

@@ -88,14 +88,24 @@ def begun(
     request: Mapping[str, object],
     asked: str = "",
     resume: bool = False,
+    named: Path | None = None,
 ) -> tuple[RunFolder, list[Result]]:
-    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells."""
-    if resume:
+    """The folder of a run and the results that it already has: a new folder, or the newest one of these cells.
+
+    A folder that is `named` is gone on with if it has a run, and else begun: whoever starts the same command again on
+    another machine doesn't know how far the first one came.
+    """
+    folder = RunFolder(named) if named else None
+    if folder and (folder.path / "run.json").exists():
+        if not resume:
+            raise UsageError(f"{folder.shown} has a run: add --resume to go on with it, or name another folder")
+        return folder, resumable(folder, cells, versions)
+    if resume and not folder:
         folder = storage.latest_run(kind=kind)
         return folder, resumable(folder, cells, versions)
-    folder = storage.new_run(kind=kind)
+    folder = folder or storage.new_run(kind=kind)
     ids, stack = tuple(cell.id for cell in cells), packages.stack_name(versions)
-    folder.describe(request=request, cells=ids, asked=asked, stack=stack)
+    folder.describe(kind=kind, request=request, cells=ids, asked=asked, stack=stack)
     return folder, []
 
 

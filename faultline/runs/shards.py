@@ -1,7 +1,9 @@
 """A run split over machines: shards are stateless and balanced by recorded durations."""
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from faultline.base.errors import UsageError
 from faultline.cells.cell import Cell
@@ -31,10 +33,11 @@ def split(cells: Sequence[Cell], count: int, seconds: Mapping[str, float]) -> li
     return [[cell for cell in cells if cell in shard] for shard in chosen]
 
 
-def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
+def merge(folders: Sequence[RunFolder], into: Path | None = None) -> tuple[RunFolder, list[str]]:
     """A new results folder with every shard's cells, and the cells that none of the shards given has.
 
-    Refuses shards of different stacks or of different cells.
+    `into` names another folder, whose earlier merge is replaced. Refuses shards of different stacks or of different
+    cells.
     """
     infos = [folder.info() for folder in folders]
     stacks = sorted({info.stack for info in infos if info.stack})
@@ -46,7 +49,10 @@ def merge(folders: Sequence[RunFolder]) -> tuple[RunFolder, list[str]]:
     [whole] = asked
     results = {entry.cell.id: entry for folder in folders for entry in entries(folder)}
     missing = [cell for cell in whole if cell not in results]
-    merged = storage.new_run()
+    if into:
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+    merged = RunFolder(into) if into else storage.new_run()
     merged.describe(request=infos[0].request, cells=whole, stack="".join(stacks), finished=not missing)
     machines = {info.machine for info in infos}
     merged.describe(machine=machines.pop() if len(machines) == 1 else storage.Machine())

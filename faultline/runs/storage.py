@@ -1,13 +1,16 @@
 """Results on disk: a folder for each run, one JSON line for each finished cell, written at once."""
 
+import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from faultline.base.errors import UsageError
 from faultline.base.paths import RESULTS
@@ -124,6 +127,25 @@ class Writer:
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from measuring into a folder, which is made; waits until one that does so has ended.
+
+    A node that was given up may still be at work there.
+    """
+    folder.mkdir(exist_ok=True, parents=True)
+    lock = FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"{folder} is in use by another process: waiting until it ends", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def new_run(root: Path = RESULTS, *, kind: str = "run") -> RunFolder:

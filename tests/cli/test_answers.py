@@ -28,17 +28,17 @@ def examples(page):
     return [shlex.split(command) for command in commands]
 
 
-@pytest.mark.parametrize("page", [[], ["maintain"], *(verb.split() for verb in app.commands())])
+@pytest.mark.parametrize("page", [*app.GROUPS, *(verb.split() for verb in app.commands())])
 def test_every_example_can_be_typed_and_fits(asked, page):
     """Breaks when an example of the help names an option that is no more, or is broken over lines."""
     out = asked(*page, "--help")[1]
     assert all(len(line) <= 80 for line in out.splitlines())
     for words in examples(out):
         command, _, _ = app.app().parse_args(words, exit_on_error=False, print_error=False)
-        assert [app.word(command)] == (words[1:2] if words[0] == "maintain" else words[:1])
+        assert [app.word(command)] == (words[1:2] if words[:1] in app.GROUPS else words[:1])
 
 
-@pytest.mark.parametrize("page", [[], ["maintain"]])
+@pytest.mark.parametrize("page", app.GROUPS)
 def test_each_command_has_one_line_in_the_list(asked, page):
     out = asked(*page, "--help")[1]
     assert not re.findall(r"^│ {4,}\w.*", out, re.M), "a summary takes two lines"
@@ -61,9 +61,10 @@ def test_every_verb_has_help(asked, verb):
 
 def test_the_verbs_are_all_in_the_help(asked):
     """Breaks when a command is found only by those who know of it."""
-    pages = [asked("--help")[1], asked("maintain", "--help")[1]]
+    pages = [asked(*words, "--help")[1] for words in app.GROUPS]
     shown = [re.findall(r"^│ ([a-z][a-z-]*)  ", page, re.M) for page in pages]
-    assert [*shown[0][:-1], *(f"maintain {name}" for name in shown[1])] == [*app.commands()]
+    below = [f"{words[0]} {name}" for words, names in zip(app.GROUPS[1:], shown[1:], strict=True) for name in names]
+    assert [*(name for name in shown[0] if [name] not in app.GROUPS), *below] == [*app.commands()]
     assert shown[0][-1] == "maintain" and all(title in pages[0] for title in (" Use ", " Measure ", " Maintain "))
 
 

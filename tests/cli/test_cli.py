@@ -388,7 +388,7 @@ def test_a_long_error_is_cut(asked, monkeypatch):
     assert code == 2 and line.startswith("faultline: Could not run 'aten::empty'.") and len(line) < 1100
 
 
-@pytest.mark.parametrize("words", [[], ["maintain"]])
+@pytest.mark.parametrize("words", [[], ["fleet"], ["maintain"]])
 def test_without_a_command_the_help_is_shown_as_a_mistake(asked, words):
     """Breaks when a script that lost its words goes on as if it had been answered, or somebody new isn't helped."""
     code, out, errors = asked(*words)

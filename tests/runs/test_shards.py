@@ -163,3 +163,13 @@ def test_what_does_not_belong_together_is_refused(folder, tmp_path):
         with pytest.raises(UsageError, match=message):
             merge([folder(ids[:1], ids), folder(ids[1:], **{"whole": ids} | change)])
     assert not (tmp_path / "results").exists(), "a merge that was refused left a run behind"
+
+
+def test_a_merge_into_a_folder_replaces_the_one_before(folder, tmp_path):
+    """Breaks when cells of an earlier merge stay, or a merge that is asked for elsewhere is the newest run."""
+    ids = [cell.id for cell in CELLS[:2]]
+    into = tmp_path / "merged"
+    assert merge([folder(ids[:1], ids)], into)[1] == ids[1:]
+    merged, missing = merge([folder(ids[:1], ids), folder(ids[1:], ids)], into)
+    assert (merged.path, missing) == (into, []) and len(merged.cells.read_text().splitlines()) == 2
+    assert not (tmp_path / "results").exists()

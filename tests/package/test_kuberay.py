@@ -1,0 +1,61 @@
+"""examples/kuberay.yaml holds to KubeRay's schema, and to the settings that Faultline gives Ray.
+
+rayjob-v1.json is the schema of RayJob in KubeRay 1.7.0 (Apache License 2.0), without descriptions and status, and of a
+pod only with its usual fields.
+"""
+
+import copy
+import json
+import shlex
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from faultline.base.paths import ROOT
+from faultline.cli import app
+from faultline.fleet.cluster import SETTINGS
+
+SCHEMA = json.loads((Path(__file__).parent / "rayjob-v1.json").read_text())
+MANIFEST = yaml.safe_load((ROOT / "examples" / "kuberay.yaml").read_text())
+CLUSTER = MANIFEST["spec"]["rayClusterSpec"]
+GROUPS = [CLUSTER["headGroupSpec"], *CLUSTER["workerGroupSpecs"]]
+
+
+def test_it_holds_to_the_schema():
+    """Breaks when KubeRay would refuse the manifest, or pass over a field that it doesn't know."""
+    jsonschema.validate(MANIFEST, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["spec", "entryPoint"], "x"),
+        (["spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-cpus"], 0),
+        (["spec", "rayClusterSpec", "headGroupSpec", "template", "spec", "gpus"], 1),
+        (["spec", "backoffLimit"], "2"),
+    ],
+)
+def test_what_is_not_in_the_schema_is_seen(path, value):
+    """Breaks when the schema lets everything pass."""
+    changed = copy.deepcopy(MANIFEST)
+    place = changed
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed, SCHEMA)
+
+
+def test_every_node_has_the_settings_of_ray():
+    """Breaks when a setting is new, and the manifest's nodes would run without it."""
+    for group in GROUPS:
+        [container] = group["template"]["spec"]["containers"]
+        assert {each["name"]: each["value"] for each in container["env"]} == SETTINGS
+
+
+def test_it_runs_a_command_that_there_is_with_the_pinned_ray():
+    words = shlex.split(MANIFEST["spec"]["entrypoint"])
+    app.app().parse_args(words[1:], exit_on_error=False, print_error=False)
+    assert f"ray=={CLUSTER['rayVersion']}\n" in (ROOT / "requirements-fleet.txt").read_text()
