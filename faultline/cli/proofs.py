@@ -1,6 +1,6 @@
 """The commands of `maintain` that put Faultline itself to the test, and measure it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -37,6 +37,24 @@ def chaos(
     from faultline.maintain import reliability
 
     return reliability.chaos(cells, rate, seed, workers)
+
+
+def soak(
+    *,
+    cells: Annotated[int, Parameter(help="How many cells to run (default: 200).")] = 200,
+    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
+    fleet: Annotated[Literal["ray"], Parameter(help="The kind of cluster, of which one is started here.")] = "ray",
+) -> int:
+    """Run cells on a cluster whose nodes, actors, rank servers and ranks are killed at random.
+
+    Examples:
+      faultline maintain soak --cells 2000 --fleet ray
+    """
+    if cells < 1:
+        raise UsageError("--cells must be at least 1")
+    from faultline.maintain import soak as fire
+
+    return fire.run(cells, seed)
 
 
 def trust(

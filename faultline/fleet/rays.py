@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import signal
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from faultline.fleet.gang import NodeLost, Peer
 from faultline.fleet.slot import Answer, Kit, Post
 from faultline.runs import cache, gpus
 from faultline.runs.driver import Driver, Plan
+from faultline.runs.results import Result
 from faultline.runs.schedule import Slot, Work
 
 LOOK = 0.2  # seconds between two looks at what actors have done
@@ -27,6 +29,7 @@ NODES = 1.0  # seconds between two looks for nodes that came or went
 OVERDUE = 1200.0  # seconds after which a node that says nothing of its cell is given up: a cell has far fewer
 NOBODY = 120.0  # seconds that a cluster may have no node for us
 PLACED = 10.0  # seconds in which nodes that have room give it
+BELIEVED = 3  # times that SIGKILL ends a cell until it is taken for the cell's
 GOODBYE = 10.0  # seconds in which actors may end their servers
 
 
@@ -235,7 +238,9 @@ class Fleet:
             names.setdefault(made.name, self.ray.put(made))  # the actor's own object would go with it
         actor.work = None
         self.idle.append(actor)
-        self.driver.result(actor.slot, work, answered.result)
+        if killed(answered.result) and len(work.lost) < BELIEVED - 1:
+            return self.driver.lost(actor.slot, f"{answered.result.detail} (on {actor.nodes[0].name})")
+        return self.driver.result(actor.slot, work, answered.result)
 
     def refuse(self, actor: Actor, node: Node, why: str) -> None:
         """Use a node no more that can't run these cells."""
@@ -274,6 +279,11 @@ class Fleet:
             self.ray.wait(goodbyes, num_returns=len(goodbyes), timeout=GOODBYE)
         for actor in self.idle:
             self.end(actor)
+
+
+def killed(result: Result) -> bool:
+    """Whether SIGKILL ended a rank where nothing of the kind is expected: the kernel kills so for memory, too."""
+    return result.verdict != "expected" and any(rank.exit == -signal.SIGKILL for rank in result.ranks)
 
 
 @functools.cache

@@ -79,6 +79,7 @@ def test_a_silent_difference_is_shown_beside_one_process(exported):
     assert code == 1 and printed.endswith("NOT REPRODUCED\n"), printed
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("what", "strategy", "mode", "shown"),
     [

@@ -177,6 +177,7 @@ def test_comments_are_kept():
     assert "# of a single layer, the bug that trains wrongly in small buckets makes an error" in text
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_variant_that_fails_can_be_exported_and_is_short():
     """Breaks when a new failure is written in a way that can't be folded: the message says which and why. Or when
@@ -276,6 +277,7 @@ def test_a_cell_that_trains_today_is_said_to(asked):
     assert code == EXIT_USAGE and not out and "there is nothing to report" in line
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_file_answers_git_bisect(tmp_path):
     """Breaks when `git bisect run` takes a good revision for a bad one, or an answer from what says nothing."""

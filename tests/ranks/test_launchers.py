@@ -43,6 +43,7 @@ def launch(launcher, job, folder):
     return [json.loads((folder / f"report{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
 def test_torchrun_ends_with_the_same_weights(server, strategy, tmp_path):
     """Breaks when forking from a server that has imported everything changes what a rank computes."""

@@ -115,6 +115,7 @@ def faultline(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_new_family_of_strategies_is_one_new_file(faultline):
     """Breaks when a command has to be told of a strategy: when it knows strategies by a list of its own."""
