@@ -62,7 +62,7 @@ def nodes(head):
             head.remove_node(node)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def nothing_is_left(head):
     """Breaks when a folder of a rank server, or what runs in one, outlives a test."""
     yield

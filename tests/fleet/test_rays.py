@@ -27,7 +27,7 @@ from faultline.stacks.environments import OF_STACK, Environment
 from tests.support import light
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
 cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["run"]))
 

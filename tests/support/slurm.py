@@ -55,10 +55,12 @@ def unpacked(folder):
     if os.getuid():
         raise NoPackages("slurmd needs root")
     folder.mkdir()
-    try:
-        subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, check=True, capture_output=True, text=True)
-    except subprocess.CalledProcessError as error:
-        raise NoPackages(f"apt-get can't have Slurm's packages: {error.stderr[-300:]}") from None
+    for words in (["download", *PACKAGES], ["update"], ["download", *PACKAGES]):  # its lists may be old, or not there
+        done = subprocess.run(["apt-get", *words], cwd=folder, check=False, capture_output=True, text=True)
+        if words != ["update"] and not done.returncode:
+            break
+    else:
+        raise NoPackages(f"apt-get can't have Slurm's packages: {done.stderr[-300:]}")
     for file in folder.glob("*.deb"):
         subprocess.run(["dpkg", "-x", file, folder / "root"], check=True)
         file.unlink()
