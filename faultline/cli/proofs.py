@@ -45,7 +45,7 @@ def soak(
     seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
     fleet: Annotated[Literal["ray"], Parameter(help="The kind of cluster, of which one is started here.")] = "ray",
 ) -> int:
-    """Run cells on a cluster whose nodes, actors, rank servers and ranks are killed at random.
+    """Run cells on a cluster while its parts are killed.
 
     Examples:
       faultline maintain soak --cells 2000 --fleet ray

@@ -95,13 +95,24 @@ def _table(table: Table, width: int) -> Iterator[Text]:
         return
     widths = _widths(table.strategies)
     label = min(longest, max(16, width - sum(widths.values()) - 1))
-    block: list[str] = []
-    for strategy in table.strategies:
-        if block and label + 1 + sum(widths[name] for name in [*block, strategy]) > width:
-            yield from _block(table, block, widths, label)
-            block = []
-        block.append(strategy)
-    yield from _block(table, block, widths, label)
+    for block in _blocks(table.strategies, widths, width - label - 1):
+        yield from _block(table, block, widths, label)
+
+
+def _blocks(strategies: Sequence[str], widths: Mapping[str, int], room: int) -> list[list[str]]:
+    """The strategies that stand beside each other in so many columns; a family is torn only if it alone has no room."""
+    blocks: list[list[str]] = [[]]
+    free = room
+    for _, family in groupby(strategies, key=_head):
+        members = list(family)
+        whole = sum(widths[name] for name in members)
+        for name in members:
+            if blocks[-1] and free < (whole if name == members[0] and whole <= room else widths[name]):
+                blocks.append([])
+                free = room
+            blocks[-1].append(name)
+            free -= widths[name]
+    return blocks
 
 
 def _widths(strategies: Sequence[str]) -> dict[str, int]:

@@ -185,7 +185,7 @@ def test_show_says_what_is_known_of_gpus(capsys):
         return " ".join(capsys.readouterr().out.split())
 
     assert "No cell was measured on a GPU. All are expected to do there what they do on the CPU." in printed(NAME)
-    assert "As reported, not measured: raises (two-devices) under fsdp*" in printed("fsdp_reference_model")
+    assert "As reported, not measured: raises (two-devices) under fsdp1-full, " in printed("fsdp_reference_model")
     machine = Machine(MODEL, stack=measured.pinned())
     store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
     text = printed(NAME)
