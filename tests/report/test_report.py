@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections import Counter
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
