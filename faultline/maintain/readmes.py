@@ -1,5 +1,6 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
+import math
 from collections.abc import Collection, Iterable
 from itertools import chain
 
@@ -28,7 +29,8 @@ def noise(results: Collection[Result]) -> str:
         compared = [r for r in results if r.cell.precision == precision and r.relative_error is not None]
         trained = [r for r in compared if r.outcome == "trains"]
         healthy = sorted(float(r.relative_error or 0) for r in trained)
-        sick = [float(r.relative_error or 0) for r in compared if r.outcome == "diverges"]
+        # Ranks may differ in buffers alone.
+        sick = [float(r.relative_error or 0) for r in compared if r.outcome == "diverges" and r.signature == "differs"]
         largest = [float(r.rounding.largest.error) for r in trained if r.rounding.largest]
         times = [float(r.rounding.times_noise or 0) for r in trained if r.rounding.count]
         if healthy:
@@ -40,7 +42,7 @@ def noise(results: Collection[Result]) -> str:
                 "tolerance": f"{tolerance:g}",
                 "least of those that diverge": f"{min(sick):.1g}" if sick else "none",
                 "errors that rounding excuses": str(sum(r.rounding.count for r in trained)),
-                "largest of them": f"{max(largest):.1g}" if largest else "none",
+                "largest of them": f"{max(filter(math.isfinite, largest), default=0):.1g}" if largest else "none",
                 "most times the noise": f"{max(times):.1f}" if times else "none",
                 "margin": f"{MARGIN[precision]:g}",
             }
