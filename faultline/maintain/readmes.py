@@ -1,6 +1,5 @@
 """The measured part of a failure's README: where it happens, and what became of each claim."""
 
-import math
 from collections.abc import Collection, Iterable
 from itertools import chain
 
@@ -42,7 +41,7 @@ def noise(results: Collection[Result]) -> str:
                 "tolerance": f"{tolerance:g}",
                 "least of those that diverge": f"{min(sick):.1g}" if sick else "none",
                 "errors that rounding excuses": str(sum(r.rounding.count for r in trained)),
-                "largest of them": f"{max(filter(math.isfinite, largest), default=0):.1g}" if largest else "none",
+                "largest of them": f"{max(largest):.1g}" if largest else "none",
                 "most times the noise": f"{max(times):.1f}" if times else "none",
                 "margin": f"{MARGIN[precision]:g}",
             }

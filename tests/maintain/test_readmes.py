@@ -163,8 +163,10 @@ def test_what_the_tolerances_rest_on_comes_from_the_run():
         return result("broken", "ddp", "off", relative_error=error, rounding=rounding, **changes)
 
     noisy = [Rounding(n, Deviation("b", "weights", 1, 0, size), n) for n, size in ((2, 1.5), (3, "inf"))]
-    sick = off("inf", replace(noisy[1], count=50), outcome="diverges")
-    lines = readmes.noise([off(1e-6), off(3e-5, noisy[0]), off(2e-5, noisy[1]), sick, off(None, outcome="raises")])
+    sick = off("inf", replace(noisy[1], count=50), outcome="diverges", signature="differs")
+    apart = off(1e-7, outcome="diverges", signature="buffers-apart")  # and its weights are right
+    healthy = [off(1e-6), off(3e-5, noisy[0]), off(2e-5, noisy[1])]
+    lines = readmes.noise([*healthy, sick, apart, off(None, outcome="raises")])
     tolerance, margin = TOLERANCE["fp32"], MARGIN["fp32"]
     assert lines.splitlines()[2:] == [
         f"| fp32 | 3 | 2.0e-05 | 3.0e-05 | {tolerance:g} | inf | 5 | inf | 3.0 | {margin:g} |"
