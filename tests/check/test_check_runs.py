@@ -179,7 +179,7 @@ def test_the_module_of_an_error_is_named(run, strategy, module):
 @pytest.mark.parametrize("strategy", [name for name in strategies.names() if name != "single"])
 def test_tied_weights_that_stay_together_train(run, strategy):
     """The near miss: breaks when a strategy is given a tied module of its own, and its error is called the model's."""
-    results = run("tied_blocks", strategy)
+    results = run("tied_blocks", strategy, world=strategies.usual_ranks(strategy))
     assert (results.outcome, results.finding.first, results.checked.apart) == ("trains", None, ()), results.detail
     assert results.checked.facts.tied == (("embed.weight", "head.weight"),)
 

@@ -63,8 +63,8 @@ def test_commands_and_options_are_offered(offered):
         (["run", "--stack", ""], [*requests.named()]),
         (["is-safe", "trl==1.12.0", "--base", ""], [*requests.named()]),
         (["list", "--device", "c"], ["cpu", "cuda"]),
-        (["run", "--strategy", "ddp,fsdp2"], ["ddp,fsdp2", "ddp,fsdp2-no-reshard"]),
-        (["run", "--strategy", "=", "fsdp2"], ["fsdp2", "fsdp2-no-reshard"]),
+        (["run", "--strategy", "ddp,fsdp2"], ["ddp,fsdp2", "ddp,fsdp2-no-reshard", "ddp,fsdp2-hsdp"]),
+        (["run", "--strategy", "=", "fsdp2"], ["fsdp2", "fsdp2-no-reshard", "fsdp2-hsdp"]),
         (["export", "rank0_only_save/broken/ddp/off/fp32/w2"], ["rank0_only_save/broken/ddp/off/fp32/w2/cpu"]),
     ],
 )

@@ -25,7 +25,7 @@ DATA = "data_loader_starts_again"
 
 
 def resumed(strategy, checkpointing="off", life="resumed"):
-    world = 2 if strategies.distributed(strategy) else 1
+    world = strategies.usual_ranks(strategy)
     return Cell("zero_double_reduction", "one_call", strategy, checkpointing, world_size=world, life=life)
 
 
