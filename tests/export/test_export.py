@@ -57,20 +57,21 @@ RUN = (
     "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
     "ddp_unused_vision_tower/images_on_one_rank/fsdp1-full/off/fp32/w2/cpu",  # crashes
     "zero_double_reduction/broken/zero3-small/reentrant/fp32/w2/cpu",  # diverges
-    "fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu",  # misplaced
     "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
-    "zero3_lora_target_parameters_no_checkpoint/sft-aux_loss/single/reentrant/fp32/w1/cpu",  # in one process too
     "zero_weights_loaded_after_initialize/broken/zero2/off/fp32/w2/resumed/cpu",
-    "rank0_random_state_for_every_rank/broken/ddp/off/fp32/w2/resumed/cpu",  # of which only the random state shows it
 )
 
 ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/cpu"
 LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
-WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
-SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
 HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
+WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
+RUN_AT_NIGHT = (
+    *("fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu", ACCUMULATES, LACKS, HANGS),
+    "zero3_lora_target_parameters_no_checkpoint/sft-aux_loss/single/reentrant/fp32/w1/cpu",  # in one process too
+    "rank0_random_state_for_every_rank/broken/ddp/off/fp32/w2/resumed/cpu",  # of which only the random state shows it
+)
+SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
 ALONE = "sys.modules['torch'] = None; runpy.run_path('renamed.py', run_name='__main__')"
-KINDS = (ACCUMULATES, LACKS, WHOLE, HANGS)
 # What other variants need in these: a variable, a branch, a parameter with another default.
 SHARED = (
     "fsdp_sharded_save_model_writes_nothing/sft-broken/fsdp2/off/fp32/w2/cpu",
@@ -86,7 +87,7 @@ def exported(cell):
     return emit.write(cells.place(Cell.parse(cell)))
 
 
-@pytest.mark.parametrize("cell", [RAISES, *RUN, *KINDS, *SHARED])
+@pytest.mark.parametrize("cell", [*dict.fromkeys((RAISES, *RUN, *RUN_AT_NIGHT, WHOLE, *SHARED))])
 @pytest.mark.slow
 def test_a_file_needs_nothing_of_this_repository(cell):
     """Breaks when a file would only run here, or is not what a formatter would leave alone."""
@@ -197,7 +198,7 @@ def test_every_variant_that_fails_can_be_exported_and_is_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", [*RUN, ACCUMULATES, LACKS, HANGS])
+@pytest.mark.parametrize("cell", [*RUN, *(pytest.param(cell, marks=pytest.mark.nightly) for cell in RUN_AT_NIGHT)])
 def test_a_file_does_what_its_cell_does(cell):
     """Breaks when a file by itself doesn't show what the cell shows here."""
     proof = prove.one(Cell.parse(cell))
@@ -212,8 +213,15 @@ def test_a_file_works_under_torchrun():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
-@pytest.mark.parametrize("cell", [RAISES, ONE_RAISES])
+@pytest.mark.parametrize(
+    ("cell", "launcher"),
+    [
+        pytest.param(RAISES, (), marks=pytest.mark.nightly),
+        (RAISES, TORCHRUN),
+        (ONE_RAISES, ()),
+        pytest.param(ONE_RAISES, TORCHRUN, marks=pytest.mark.nightly),
+    ],
+)
 def test_an_error_is_told_and_no_rank_is_left(cell, launcher, tmp_path):
     """Breaks when an error is lost because another rank died with it, or a rank outlives its file."""
     (tmp_path / "repro.py").write_text(exported(cell))
@@ -295,6 +303,7 @@ def test_a_file_answers_git_bisect(tmp_path):
     assert ended(raises.replace("import torch\n", "import torch_that_nobody_has\n", 1)) == 125
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_other_versions_are_told():
     """Breaks when a file that runs on other versions than its own doesn't say so, or refuses to run."""
@@ -392,6 +401,7 @@ def test_a_checkpoint_is_saved_by_all_and_loaded_by_another_process():
     assert "stage3_gather_16bit_weights_on_model_save" in exported(HANGS), "its trainer's config is changed"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_whole_checkpoint_is_not_reproduced():
     """The near miss: breaks when something is missed in a checkpoint that has everything."""
@@ -412,6 +422,7 @@ def test_a_checkpoint_with_other_weights_is_seen():
     assert "1 things are wrong" in output
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ranks_that_wait_but_not_for_ever_are_no_hang():
     """The near miss: breaks when a rank that is slow, or done before the others, passes for a hang."""

@@ -55,6 +55,7 @@ def test_torchrun_ends_with_the_same_weights(server, strategy, tmp_path):
         assert tuple(launched["digests"]) == end.report.digests
 
 
+@pytest.mark.nightly
 def test_only_accelerate_launch_reads_accelerates_config_file(server, tmp_path):
     """Breaks when the remedy "use accelerate launch, not torchrun" is no longer what the cells say it is."""
     setup = Setup(0, 2, "off", "fp32", torch.device("cpu"), str(tmp_path), {})
