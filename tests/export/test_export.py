@@ -50,13 +50,14 @@ RAISES = "zero_double_reduction/broken/zero2/reentrant/fp32/w2/cpu"
 # Only some of its ranks have the error, and the others lose their peer.
 ONE_RAISES = "ddp_unused_vision_tower/images_on_one_rank/ddp/off/fp32/w2/cpu"
 WRAPPED = "zero3_dummy_loss/one_by_one/fsdp2/off/fp32/w2/cpu"
+DIVERGES = "zero_double_reduction/broken/zero3-small/reentrant/fp32/w2/cpu"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 TRAINS = "zero3_dummy_loss/no_dummy/zero2/off/fp32/w2/cpu"
 # One of each outcome, family of strategies and level.
 RUN = (
     "grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu",
     "ddp_unused_vision_tower/images_on_one_rank/fsdp1-full/off/fp32/w2/cpu",  # crashes
-    "zero_double_reduction/broken/zero3-small/reentrant/fp32/w2/cpu",  # diverges
+    DIVERGES,
     "distillation_loss_over_ranks/gkd-broken/ddp/off/fp32/w2/cpu",  # diverges in a trainer
     "zero_weights_loaded_after_initialize/broken/zero2/off/fp32/w2/resumed/cpu",
 )
@@ -65,8 +66,9 @@ ACCUMULATES = "zero12_manual_ga_keeps_last_microbatch/broken/zero1/off/fp32/w2/c
 LACKS = "zero3_save_pretrained_empty/broken/zero3/off/fp32/w2/cpu"
 HANGS = "rank0_only_save/sft-broken/zero3/off/fp32/w2/cpu"
 WHOLE = "zero3_save_pretrained_empty/state_dict/zero3/off/fp32/w2/cpu"
+MISPLACED = "fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu"
 RUN_AT_NIGHT = (
-    *("fsdp_reference_model/broken/fsdp2/off/bf16/w2/cpu", ACCUMULATES, LACKS, HANGS),
+    *(MISPLACED, ACCUMULATES, LACKS, HANGS),
     "zero3_lora_target_parameters_no_checkpoint/sft-aux_loss/single/reentrant/fp32/w1/cpu",  # in one process too
     "rank0_random_state_for_every_rank/broken/ddp/off/fp32/w2/resumed/cpu",  # of which only the random state shows it
 )
@@ -494,7 +496,7 @@ def test_the_issue_has_the_file_and_the_outcomes():
             "It trains without an error.",
             "Expected: it trains without an error. Instead: ",
         ),
-        (RUN[2], issue.TRAINS, "Expected: it trains as in one process. Instead: "),
+        (DIVERGES, issue.TRAINS, "Expected: it trains as in one process. Instead: "),
     ],
 )
 def test_a_single_process_that_raises_too_is_no_measure(cell, in_issue, in_file):
@@ -507,7 +509,7 @@ def test_a_single_process_that_raises_too_is_no_measure(cell, in_issue, in_file)
 @pytest.mark.slow
 def test_the_issue_says_why_and_shows_what_ranks_printed():
     """Breaks when a maintainer is told that something is wrong, and neither where it comes from nor by how much."""
-    where = cells.place(Cell.parse(RUN[2]))
+    where = cells.place(Cell.parse(DIVERGES))
     text = issue.write_issue(where, "python 3\nrank 1, step 1: 3 are offrank 0: |x|\n\nREPRODUCED: all\n")
     assert "```text\nrank 1, step 1: 3 are off\nrank 0: |x|\n```" in text, "as they were printed"
     assert stories.paragraph(where.failure, "Cause") in text.partition("**What is expected.**")[0]
@@ -538,7 +540,7 @@ def test_a_report_shows_what_its_failure_names():
 @pytest.mark.parametrize(
     ("cell", "expected", "patched"),
     [
-        (RUN[3], "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
+        (MISPLACED, "`fsdp_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
         (HANGS, "`deepspeed_on_cpu` patches its `AcceleratorState`", "AcceleratorState.__init__ = init"),
         pytest.param(SAMPLES, "`torch.multinomial` is patched", "mock.patch", marks=pytest.mark.slow),
         (RAISES, "compiling its shared-memory collectives", "__compatible_ops__"),
