@@ -41,6 +41,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A batch system sends it to every process of a job: the supervisor ends by it, and so this server does, in order.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # The supervisor asks for stacks with it, perhaps before a rank has a handler: unhandled, it would kill.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -155,6 +157,7 @@ def start(job: Job, inherited: tuple[int, ...]) -> tuple[list[Rank], int]:
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != server:
                     os._exit(70)  # it died before this process could ask to die with it
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.setpgid(0, group)
                 for rank in ranks:
                     rank.close()

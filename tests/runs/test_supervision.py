@@ -349,8 +349,12 @@ with RankServer(sys.argv[1]) as server:
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "everybody"),
+    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGTERM, True)],
+)
+def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how, everybody):
+    """A batch system that cancels a job sends SIGTERM to all of its processes, in whichever order."""
     process = subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, light.command(tmp_path)],
         stdout=subprocess.PIPE,
@@ -361,6 +365,8 @@ def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path, how):
     with process:
         folder, pid = process.stdout.readline().split()
         pids = wait_for_ranks(int(pid))
+        for each in (*pids, int(pid)) if everybody else ():
+            os.kill(each, how)
         process.send_signal(how)
         process.wait(20)
     assert have_ended([int(pid), *pids]), f"the server or its ranks outlive a supervisor that was killed by {how!r}"
