@@ -5,8 +5,6 @@ import functools
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -32,11 +30,12 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the cluster: its id, a name that a person knows it by, and how many slots it takes."""
+    """A node of the cluster: its id, a name that a person knows it by, how many slots it takes, and its GPUs."""
 
     id: str
     name: str
     slots: int
+    gpus: int = 0
 
 
 @functools.cache
@@ -83,24 +82,13 @@ def _start(ray: ModuleType, options: dict[str, Any]) -> None:
     )
 
 
-def nodes(ray: ModuleType, device: str, size: int) -> list[Node]:
-    """The nodes that are alive, with as many slots as their processors, memory and GPUs allow; `size` GPUs for each."""
+def nodes(ray: ModuleType, device: str) -> list[Node]:
+    """The nodes that are alive, with as many slots as their processors and memory allow."""
     seen = []
     for node in ray.nodes():
         has = node["Resources"]
-        limits = [int(has.get("CPU", 0)), int(has.get("memory", 0) // TAKES[device])]
-        if device == "cuda":
-            limits.append(int(has.get("GPU", 0)) // size)
-        if node["Alive"]:
+        slots = min(int(has.get("CPU", 0)), int(has.get("memory", 0) // TAKES[device]))
+        if node["Alive"] and slots:
             name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-            seen.append(Node(node["NodeID"], name, min(limits)))
-    return [node for node in seen if node.slots]
-
-
-def groups(free: Mapping[Node, int], size: int) -> Iterator[tuple[Node, ...]]:
-    """Groups of so many nodes each, as long as there are that many with a slot that is free; the emptiest first."""
-    left = Counter({node: slots for node, slots in free.items() if slots > 0})
-    while len(left) >= size:
-        group = tuple(node for node, _ in left.most_common(size))
-        left = Counter({node: slots - (node in group) for node, slots in left.items() if slots - (node in group) > 0})
-        yield group
+            seen.append(Node(node["NodeID"], name, slots, int(has.get("GPU", 0))))
+    return seen

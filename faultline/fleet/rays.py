@@ -1,34 +1,33 @@
 """The engine of a Ray cluster: an actor for each slot, pinned to its node; the driver alone decides what runs again."""
 
 import contextlib
-import functools
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from faultline.base.errors import FaultlineError, NeverReady
 from faultline.base.text import count, cut, one_line
 from faultline.cells.cell import Cell, reference
-from faultline.fleet import cluster
+from faultline.fleet import actors, cluster
+from faultline.fleet.actors import Actor
 from faultline.fleet.cluster import Node
 from faultline.fleet.gang import NodeLost, Peer
-from faultline.fleet.slot import Answer, Kit, Post
+from faultline.fleet.places import Place, Room, best
+from faultline.fleet.slot import Answer, Kit
 from faultline.runs import cache, gpus
-from faultline.runs.driver import Driver, Plan
+from faultline.runs.driver import Driver, Part
 from faultline.runs.results import Result
-from faultline.runs.schedule import Slot, Work
+from faultline.runs.runner import RunCell
+from faultline.runs.schedule import Slot
 
 LOOK = 0.2  # seconds between two looks at what actors have done
 NODES = 1.0  # seconds between two looks for nodes that came or went
 OVERDUE = 1200.0  # seconds after which a node that says nothing of its cell is given up: a cell has far fewer
 NOBODY = 120.0  # seconds that a cluster may have no node for us
-PLACED = 10.0  # seconds in which nodes that have room give it
 BELIEVED = 3  # times that SIGKILL ends a cell until it is taken for the cell's
 GOODBYE = 10.0  # seconds in which actors may end their servers
 
@@ -42,26 +41,36 @@ class Rays:
 
     address: str = ""
     nodes: int = 1
+    several: ClassVar[bool] = True
 
     def room(self) -> int:
         """One for each processor of every node, as far as memory allows."""
         return self._room("cpu", 0)
 
     def _room(self, device: str, size: int) -> int:
-        there = cluster.nodes(cluster.connect(self.address), device, -(-size // self.nodes))
-        return len([*cluster.groups({node: node.slots for node in there}, self.nodes)])
+        each = -(-size // self.nodes)
+        there = cluster.nodes(cluster.connect(self.address), device)
+        slots = [min(node.slots, node.gpus // each) if each else node.slots for node in there]
+        # So many groups of nodes, none of which is in a group twice.
+        groups = range(sum(slots) // self.nodes + 1)
+        return max(number for number in groups if sum(min(number, free) for free in slots) >= number * self.nodes)
 
     def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
-        """As many as the nodes have room for, or as were asked for."""
-        room = self._room(cells[0].device, gpus.most(cells))
+        """As many as the nodes have room for, if each cell takes no more than the smallest; or as were asked for."""
+        room = self._room(cells[0].device, min(map(gpus.needed, cells)))
         if asked and room < asked:
             return max(1, room), f"{count(room, 'worker')}, not {asked}: the cluster has no more room"
         return asked or max(1, room), ""
 
+    def parts(self, part: Part) -> Sequence[Part]:
+        """One for each number of GPUs, for a slot keeps its own."""
+        sizes = sorted({gpus.needed(cell) for cell in part.cells})
+        return [replace(part, cells=[cell for cell in part.cells if gpus.needed(cell) == size]) for size in sizes]
+
     @contextlib.contextmanager
-    def slots(self, plan: Plan, driver: Driver) -> Iterator[None]:
+    def slots(self, workers: int, run: RunCell, driver: Driver) -> Iterator[None]:
         """Run cells on actors until the driver has none left; an exception ends them all at once."""
-        fleet = Fleet(cluster.connect(self.address), plan, driver, self.nodes)
+        fleet = Fleet(cluster.connect(self.address), workers, run, driver, self.nodes)
         thread = threading.Thread(target=fleet.run)
         thread.start()
         try:
@@ -71,37 +80,20 @@ class Rays:
             thread.join()
 
 
-@dataclass
-class Actor:
-    """A slot, the actors that it is on its nodes, of which the first runs cells, and the cell that runs, if any."""
-
-    slot: Slot
-    nodes: Sequence[Node]
-    handles: Sequence[Any]
-    group: Any  # Ray's placement group, where there are several
-    since: float
-    greetings: int = 0  # that are still to come
-    work: Work | None = None
-    has: set[str] = field(default_factory=set)  # names of the references that it was given or made
-
-    @property
-    def first(self) -> Any:
-        return self.handles[0]
-
-
 class Fleet:
     """The actors of one run. Everything but `ended` belongs to the thread of `run`."""
 
-    def __init__(self, ray: ModuleType, plan: Plan, driver: Driver, nodes: int = 1) -> None:
-        self.ray, self.plan, self.driver, self.nodes = ray, plan, driver, nodes
-        self.size = -(-driver.size // nodes)  # GPUs on each node
+    def __init__(self, ray: ModuleType, workers: int, run: RunCell, driver: Driver, spread: int = 1) -> None:
+        self.ray, self.workers, self.driver, self.spread = ray, workers, driver, spread
         self.ended = threading.Event()
         self.idle: list[Actor] = []
         self.busy: dict[Any, tuple[Actor, int]] = {}  # by Ray's reference to an answer: which of its nodes gives it
-        self.references: dict[Cell, dict[str, Any]] = {}  # what was made for cells that share it, as Ray's objects
-        self.unusable: dict[str, str] = {}  # nodes, and why
+        # What was made for the cells of a part that share a reference, as Ray's objects.
+        self.references: dict[tuple[int, Cell], dict[str, Any]] = {}
+        self.refused: dict[tuple[str, int], str] = {}  # nodes that can't run a part, and why
+        self.stacks: dict[str, set[int]] = {}  # the parts that a node has run
         self.number = 0
-        self.kit = ray.put(Kit(plan.stack, driver.device, plan.run, nodes))
+        self.kits = [ray.put(Kit(part.stack, driver.device, run, spread)) for part in driver.parts]
         self.looked = self.seen = time.monotonic()
 
     def run(self) -> None:
@@ -109,9 +101,8 @@ class Fleet:
         try:
             self.look()
             while self.driver.left and not self.ended.is_set():
-                if time.monotonic() - self.looked > NODES:
+                if self.give() or time.monotonic() - self.looked > NODES:
                     self.look()
-                self.give()
                 self.hear()
                 self.end_overdue()
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
@@ -126,61 +117,73 @@ class Fleet:
     def look(self) -> None:
         """See which nodes there are, and start actors where there is room: on new nodes, and for what is gone."""
         self.looked = time.monotonic()
-        nodes = cluster.nodes(self.ray, self.driver.device, self.size)
+        nodes = cluster.nodes(self.ray, self.driver.device)
         alive = {node.id for node in nodes}
         for actor in [each for each in self.idle if not alive.issuperset(node.id for node in each.nodes)]:
             self.idle.remove(actor)
-            self.end(actor)
-        usable = [node for node in nodes if node.id not in self.unusable]
-        there = Counter(node.id for actor in self.actors for node in actor.nodes)
-        wanted = min(self.plan.workers, self.driver.left) - len(self.actors)
-        room = cluster.groups({node: node.slots - there[node.id] for node in usable}, self.nodes)
-        for group in islice(room, max(0, wanted)):
-            self.start(group)
+            self.lose(actor, "its node is gone")
+        rooms = {node.id: Room(node, node.slots, node.gpus) for node in nodes}
+        for actor in self.actors:
+            self.take_room(rooms, actor)
+        for _ in range(self.workers - len(self.actors)):
+            place = best(rooms.values(), self.driver.needs(), self.spread, self.stacks, self.refused)
+            started = self.start(place) if place else None
+            if not started:
+                break
+            self.take_room(rooms, started)
         if self.actors:
             self.seen = self.looked
-        elif self.unusable and len(usable) < self.nodes:
-            raise NeverReady(f"no node can run these cells: {'; '.join(self.unusable.values())}")
-        elif self.looked - self.seen > NOBODY:
+        self.give_up(alive)
+
+    def take_room(self, rooms: dict[str, Room], actor: Actor) -> None:
+        """Note that an actor has its part of the nodes that it is on."""
+        for node in actor.nodes:
+            if node.id in rooms:
+                rooms[node.id] = rooms[node.id].without(actor.gpus)
+
+    def give_up(self, alive: Collection[str]) -> None:
+        """Say of parts that no node will run them."""
+        for part, need in enumerate(self.driver.needs()):
+            why = {node: why for (node, number), why in self.refused.items() if number == part}
+            if need.waiting and why and len([node for node in alive if node not in why]) < self.spread:
+                said = "; ".join(why.values())
+                self.driver.refused(part, NeverReady(f"no node can run these cells: {said}"))
+        if self.looked - self.seen > NOBODY:
             raise NeverReady(f"the cluster had no node for these cells for {NOBODY:.0f} s")
 
-    def start(self, nodes: Sequence[Node]) -> None:
-        """Start an actor on each node of a slot; they greet when their stack is there and their rank server is up."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-
-        takes = {"CPU": 1, "GPU": self.size} if self.size else {"CPU": 1}
-        group, places = None, [NodeAffinitySchedulingStrategy(node_id=nodes[0].id, soft=False)]
-        if len(nodes) > 1:
-            chosen = [{"ray.io/node-id": node.id} for node in nodes]
-            bundles = [takes] * len(nodes)
-            group = self.ray.util.placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=chosen)
-            if not group.wait(PLACED):
-                return self.ray.util.remove_placement_group(group)
-            places = [PlacementGroupSchedulingStrategy(group, number) for number in range(len(nodes))]
+    def start(self, place: Place) -> Actor | None:
+        """Start a slot, if its nodes give it room; it greets when its stack is there and its rank servers are up."""
+        gpus = -(-self.driver.needs()[place.part].gpus // self.spread)
         self.number += 1
-        options = {"num_cpus": 1, "num_gpus": self.size, "max_restarts": 0, "max_task_retries": 0}
-        handles = [
-            posts(self.ray).options(**options, scheduling_strategy=place).remote(self.kit, node.name)
-            for node, place in zip(nodes, places, strict=True)
-        ]
-        slot = Slot(f"slot {self.number}", "+".join(node.id for node in nodes))
-        actor = Actor(slot, nodes, handles, group, time.monotonic(), len(nodes))
-        for number, handle in enumerate(handles):
-            self.busy[handle.greet.remote()] = actor, number
-        return None
+        slot = Slot(f"slot {self.number}", "+".join(node.id for node in place.nodes), place.part)
+        actor = actors.started(self.ray, self.kits[place.part], slot, place.nodes, gpus)
+        if actor:
+            self.driver.opened(slot)
+            for node in place.nodes:
+                self.stacks.setdefault(node.id, set()).add(place.part)
+            for number, handle in enumerate(actor.handles):
+                self.busy[handle.greet.remote()] = actor, number
+        return actor
 
-    def give(self) -> None:
-        """Give idle actors cells, with the references that these need."""
+    def give(self) -> bool:
+        """Give idle actors cells, with the references that these need; whether one made room for another part."""
+        left = False
         for actor in [*self.idle]:
             work = self.driver.ready(actor.slot)
+            leaves = not work and self.driver.spare(actor.slot)
+            left |= leaves
+            if leaves:
+                self.idle.remove(actor)
+                self.lose(actor, "its stack has no more cells")
             if not work:
                 continue
             self.idle.remove(actor)
-            made = self.references.get(reference(work.cell), {})
+            made = self.references.get((actor.slot.part, reference(work.cell)), {})
             missing = made.keys() - actor.has
             actor.has |= missing
             actor.work, actor.since = work, time.monotonic()
             self.busy[actor.first.run.remote(work.cell, *(made[name] for name in missing))] = actor, 0
+        return left
 
     def hear(self) -> None:
         """Take what actors have answered within a moment."""
@@ -232,7 +235,7 @@ class Fleet:
     def take_result(self, actor: Actor, answered: Answer) -> None:
         work = actor.work
         assert work
-        names = self.references.setdefault(reference(work.cell), {})
+        names = self.references.setdefault((actor.slot.part, reference(work.cell)), {})
         for made in answered.made:
             actor.has.add(made.name)
             names.setdefault(made.name, self.ray.put(made))  # the actor's own object would go with it
@@ -243,9 +246,9 @@ class Fleet:
         return self.driver.result(actor.slot, work, answered.result)
 
     def refuse(self, actor: Actor, node: Node, why: str) -> None:
-        """Use a node no more that can't run these cells."""
+        """Use a node no more for a part whose cells it can't run."""
         self.end(actor)
-        self.unusable[node.id] = f"node {node.name}: {why}"
+        self.refused[node.id, actor.slot.part] = f"node {node.name}: {why}"
         self.driver.lost(actor.slot, why)
 
     def lose(self, actor: Actor, why: str) -> None:
@@ -256,11 +259,7 @@ class Fleet:
     def end(self, actor: Actor) -> None:
         """End what a slot is on its nodes; no answer of it is waited for."""
         self.busy = {answer: (of, number) for answer, (of, number) in self.busy.items() if of is not actor}
-        for handle in actor.handles:
-            with contextlib.suppress(self.ray.exceptions.RayError):
-                self.ray.kill(handle)
-        if actor.group:
-            self.ray.util.remove_placement_group(actor.group)
+        actors.end(self.ray, actor)
 
     def end_overdue(self) -> None:
         """Give up slots that say nothing for longer than any cell takes."""
@@ -284,15 +283,3 @@ class Fleet:
 def killed(result: Result) -> bool:
     """Whether SIGKILL ended a rank where nothing of the kind is expected: the kernel kills so for memory, too."""
     return result.verdict != "expected" and any(rank.exit == -signal.SIGKILL for rank in result.ranks)
-
-
-@functools.cache
-def posts(ray: ModuleType) -> Any:
-    """The class of actors."""
-
-    class OnRay(Post):
-        def __init__(self, kit: Kit, name: str) -> None:
-            gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
-            super().__init__(kit, name, gpus, ray.util.get_node_ip_address())
-
-    return ray.remote(OnRay)

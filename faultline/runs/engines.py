@@ -5,12 +5,12 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from faultline.cells.cell import Cell
 from faultline.runs import pool
-from faultline.runs.driver import Driver, Engine, Plan
+from faultline.runs.driver import Driver, Engine, Event, Part, Plan
 from faultline.runs.results import Result
+from faultline.runs.runner import RunCell, run_cell
 
 LOOK = 0.5  # seconds after which a wait for results begins again
 
@@ -27,26 +27,37 @@ def run_all(
     KeyboardInterrupt, end all slots before they go on; `done` still gets what
     was finished by then. Called in another thread than the main one, it can't be interrupted.
     """
-    if not cells:
-        return
-    plan = replace(plan, workers=max(1, min(plan.workers, len(cells))))
-    driver = Driver(cells, plan.stack.versions)
+    if cells:
+        run_parts([Part(cells, plan.stack, done)], plan.workers, plan.run, engine)
+
+
+def run_parts(asked: Sequence[Part], workers: int, run: RunCell = run_cell, engine: Engine = pool.LOCAL) -> None:
+    """Run the cells of several parts, as `run_all` does: at a time, if the engine has `several` stacks at a time."""
+    parts = [each for part in asked for each in engine.parts(part)]
+    driver = Driver(parts)
+    left = [len(part.cells) for part in parts]
     with _interrupts_given_to(driver.failed):
         try:
-            with engine.slots(plan, driver):
-                for _ in cells:
-                    item = _next(driver.events)
-                    if isinstance(item, BaseException):
-                        raise item
-                    done(item)
+            with engine.slots(max(1, min(workers, driver.left)), run, driver):
+                while any(left):
+                    event = _next(driver.events)
+                    if isinstance(event, BaseException):
+                        raise event
+                    number, item = event
+                    if isinstance(item, Result):
+                        left[number] -= 1
+                        parts[number].done(item)
+                    else:
+                        left[number] = 0
+                        parts[number].refused(item)
         finally:
             while not driver.events.empty():
-                item = driver.events.get()
-                if isinstance(item, Result):
-                    done(item)
+                event = driver.events.get()
+                if isinstance(event, tuple) and isinstance(event[1], Result):
+                    parts[event[0]].done(event[1])
 
 
-def _next(events: queue.SimpleQueue[Result | BaseException]) -> Result | BaseException:
+def _next(events: queue.SimpleQueue[Event]) -> Event:
     """The next item. A signal that comes as the wait begins doesn't end it, and is only seen between two waits."""
     while True:
         with contextlib.suppress(queue.Empty):

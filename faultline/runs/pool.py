@@ -3,12 +3,13 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from faultline.base import machine
 from faultline.cells.cell import Cell
 from faultline.runs import gpus
-from faultline.runs.driver import Driver, Plan
-from faultline.runs.runner import References
+from faultline.runs.driver import Driver, Part
+from faultline.runs.runner import References, RunCell
 from faultline.runs.schedule import Slot
 from faultline.runs.supervisor import RankServer
 from faultline.runs.workers import bounded
@@ -17,7 +18,9 @@ LOOK = 0.5  # seconds between two looks for a cell, where there was none
 
 
 class Pool:
-    """The engine of this machine."""
+    """The engine of this machine. Its workers are all on one stack, and its GPUs are lent to each cell."""
+
+    several = False
 
     def room(self) -> int:
         """One for each processor."""
@@ -27,15 +30,21 @@ class Pool:
         """As many as were asked for, or one for each processor, as far as memory and GPUs allow."""
         return bounded(cells, asked or self.room())
 
+    def parts(self, part: Part) -> Sequence[Part]:
+        """It runs cells of all sizes on the same slots."""
+        return [part]
+
     @contextlib.contextmanager
-    def slots(self, plan: Plan, driver: Driver) -> Iterator[None]:
+    def slots(self, workers: int, run: RunCell, driver: Driver) -> Iterator[None]:
         """Threads that run cells, each on its rank server; an exception ends all servers, and so their cells."""
-        servers = [RankServer(plan.stack.python, device=driver.device) for _ in range(plan.workers)]
+        [part] = driver.parts
+        servers = [RankServer(part.stack.python, device=driver.device) for _ in range(workers)]
+        slots = [Slot(f"worker {number}") for number in range(workers)]
         # In a server's own folder: if this process is killed, the server removes it.
-        references = References(servers[0].folder, driver.made)
+        references = References(servers[0].folder, partial(driver.made, slots[0]))
         threads = [
-            threading.Thread(target=_work, args=(Slot(f"worker {number}"), server, references, plan, driver))
-            for number, server in enumerate(servers)
+            threading.Thread(target=_work, args=(slot, server, references, run, driver))
+            for slot, server in zip(slots, servers, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -55,13 +64,13 @@ class Pool:
 LOCAL = Pool()
 
 
-def _work(slot: Slot, server: RankServer, references: References, plan: Plan, driver: Driver) -> None:
+def _work(slot: Slot, server: RankServer, references: References, run: RunCell, driver: Driver) -> None:
     """A worker: run cells one after the other, until none is left or its server is killed."""
     try:
         while driver.left and not server.killed:
             if not (work := driver.ready(slot, LOOK)):
                 continue
             with gpus.lent(work.cell, lambda: server.killed) as server.gpus:
-                driver.result(slot, work, plan.run(server, references, work.cell))
+                driver.result(slot, work, run(server, references, work.cell))
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread
         driver.failed(error)

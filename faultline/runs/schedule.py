@@ -11,10 +11,14 @@ NODES = 3  # that may lose a cell, or times that one may
 
 @dataclass(frozen=True)
 class Slot:
-    """What runs one cell at a time, such as a worker with a rank server of its own, and the node that it is on."""
+    """What runs one cell at a time, such as a worker with a rank server of its own, and the node that it is on.
+
+    Its cells are of one part of the run, such as those on one stack.
+    """
 
     name: str
     node: str = ""
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,17 @@ class Schedule:
     def left(self) -> int:
         """How many cells have no answer yet."""
         return self._total - len(self._answered)
+
+    @property
+    def waiting(self) -> int:
+        """How many of them no slot has taken yet."""
+        queues = (*self._new.values(), *self._open.values(), *(queue for _, queue in self._pending.values()))
+        return len(self._again) + sum(map(len, queues))
+
+    def drop(self) -> None:
+        """Nothing of it is run any more; what was begun may still answer, and doesn't count."""
+        self._new, self._pending, self._open, self._again = {}, {}, {}, []
+        self._answered.update(range(self._total))
 
     def next(self, slot: Slot) -> Work | None:
         """The next cell of an idle slot; None if there is none for it now. While cells are `left`, ask again."""

@@ -1,14 +1,18 @@
 """The schedule: every cell is answered once, whatever slots are lost, late or gone, and each reference is made once."""
 
+import contextlib
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
-from faultline.runs.driver import Driver
+from faultline.runs import engines
+from faultline.runs.driver import MOVED, Driver, Need, Part
 from faultline.runs.schedule import NODES, Schedule, Slot
+from faultline.stacks.environments import Environment
 from tests.support import entries
 
 CELLS = [
@@ -17,6 +21,10 @@ CELLS = [
     for strategy in ("ddp", "zero2", "zero3", "fsdp2")
 ]
 SLOTS = [Slot(f"slot {number}", f"node {number // 2}") for number in range(6)]
+
+
+def driven(*parts):
+    return Driver([Part(cells, Environment(f"python of {number}", ""), print) for number, cells in enumerate(parts)])
 
 
 class Play:
@@ -125,12 +133,13 @@ def test_a_lost_cell_goes_to_another_node_if_there_is_one():
 
 def test_a_cell_that_three_nodes_lose_is_invalid_with_the_reasons():
     """Breaks when such a cell is missing in the results, is taken for a pass, or doesn't say what happened."""
-    driver = Driver(CELLS[:1], {"trl": "1.16.0"})
+    driver = driven(CELLS[:1])
     for number in range(NODES):
         slot = Slot(f"{number}", f"node {number}")
         assert driver.ready(slot)
         driver.lost(slot, f"node {number} was killed")
-    entry = driver.events.get_nowait()
+    number, entry = driver.events.get_nowait()
+    assert number == 0
     assert (entry.outcome, entry.signature) == (Outcome.INVALID, Signature.LOST)
     assert entry.detail == "lost 3 times: node 0 was killed; node 1 was killed; node 2 was killed"
     assert entry.verdict != "expected" and not driver.left
@@ -138,10 +147,76 @@ def test_a_cell_that_three_nodes_lose_is_invalid_with_the_reasons():
 
 def test_only_the_first_answer_counts():
     """Breaks when a node that was given up answers after all, and the cell is in the results twice."""
-    driver = Driver(CELLS[:1], {})
+    driver = driven(CELLS[:1])
     work = driver.ready(SLOTS[0])
     driver.lost(SLOTS[0], "no word for a minute")
     again = driver.ready(SLOTS[2])
     driver.result(SLOTS[0], work, entries.entry(CELLS[0]))
     driver.result(SLOTS[2], again, entries.entry(CELLS[0]))
     assert driver.events.qsize() == 1 and not driver.left
+
+
+def test_a_slot_has_cells_of_its_part_alone():
+    """Breaks when a slot is given a cell of another stack than its own, or a result is another part's."""
+    driver = driven(CELLS[:2], CELLS[2:4])
+    slot = Slot("slot", "node", part=1)
+    driver.opened(slot)
+    assert driver.needs() == [Need(2, 0, 0), Need(1, 1, 0)], "a slot that starts will take one"
+    work = driver.ready(slot)
+    driver.result(slot, work, entries.entry(work.cell))
+    assert work.cell == CELLS[2] and driver.needs() == [Need(2, 0, 0), Need(1, 1, 0)]
+    assert driver.events.get_nowait() == (1, entries.entry(CELLS[2]))
+
+
+def test_a_slot_makes_room_where_much_waits():
+    """Breaks when a slot without cells stays while a stack has none, or leaves for less than its start costs."""
+    driver = driven(CELLS[:1], CELLS * 10)
+    first, second = Slot("first", "node"), Slot("second", "node", part=1)
+    driver.opened(first)
+    assert driver.ready(first) and driver.spare(first), "nobody has the other stack"
+    driver.opened(second)
+    assert driver.ready(second) and driver.spare(first) == (len(CELLS) * 10 - 1 > 2 * MOVED)
+    few = driven(CELLS[:1], CELLS[: MOVED - 10])
+    for slot in (first, second):
+        few.opened(slot)
+        few.ready(slot)
+    assert not few.spare(first)
+
+
+def test_a_part_that_nothing_can_run_is_left_out():
+    """Breaks when a stack that no node can have ends the others too, or leaves the run waiting for its cells."""
+    driver = driven(CELLS[:2], CELLS[2:4])
+    slot = Slot("slot", "node")
+    driver.opened(slot)
+    work = driver.ready(slot)
+    driver.refused(0, NeverReady("no node has it"))
+    assert driver.left == 2 and driver.ready(slot) is None
+    driver.result(slot, work, entries.entry(work.cell))
+    number, error = driver.events.get_nowait()
+    assert (number, str(error)) == (0, "no node has it") and driver.events.empty(), "it is neither run nor refused twice"
+
+
+def test_a_run_of_parts_hands_each_its_results():
+    """Breaks when results of one stack come to another's, or a refusal ends what else runs."""
+    seen, refused = ([], []), []
+
+    class OneByOne:
+        several = True
+
+        def parts(self, part):
+            return [part]
+
+        @contextlib.contextmanager
+        def slots(self, workers, run, driver):
+            driver.refused(1, NeverReady("gone"))
+            slot = Slot("slot", "node")
+            while work := driver.ready(slot):
+                driver.result(slot, work, run(None, None, work.cell))
+            yield
+
+    parts = [
+        Part(CELLS[:3], Environment("", ""), seen[0].append),
+        Part(CELLS[3:], Environment("", ""), seen[1].append, refused.append),
+    ]
+    engines.run_parts(parts, 1, lambda server, references, cell: entries.entry(cell), OneByOne())
+    assert [entry.cell for entry in seen[0]] == CELLS[:3] and not seen[1] and len(refused) == 1
