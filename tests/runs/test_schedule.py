@@ -193,7 +193,9 @@ def test_a_part_that_nothing_can_run_is_left_out():
     assert driver.left == 2 and driver.ready(slot) is None
     driver.result(slot, work, entries.entry(work.cell))
     number, error = driver.events.get_nowait()
-    assert (number, str(error)) == (0, "no node has it") and driver.events.empty(), "it is neither run nor refused twice"
+    assert (number, str(error)) == (0, "no node has it") and driver.events.empty(), (
+        "it is neither run nor refused twice"
+    )
 
 
 def test_a_run_of_parts_hands_each_its_results():
