@@ -146,8 +146,8 @@ class Fleet:
         for part, need in enumerate(self.driver.needs()):
             why = {node: why for (node, number), why in self.refused.items() if number == part}
             if need.waiting and why and len([node for node in alive if node not in why]) < self.spread:
-                said = "; ".join(why.values())
-                self.driver.refused(part, NeverReady(f"no node can run these cells: {said}"))
+                reasons = "; ".join(why.values())
+                self.driver.refused(part, NeverReady(f"no node can run these cells: {reasons}"))
         if self.looked - self.seen > NOBODY:
             raise NeverReady(f"the cluster had no node for these cells for {NOBODY:.0f} s")
 

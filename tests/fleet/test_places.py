@@ -64,7 +64,7 @@ def test_a_node_without_room_or_stack_gets_none():
     st.integers(1, 3),
 )
 def test_law_no_node_has_more_than_it_has_room_for(sizes, parts, spread):
-    """Breaks when a node gets more slots or GPUs than it has, a slot is twice on a node, or a part has more than cells."""
+    """Breaks when a node gets more slots or GPUs than it has, a slot is twice on one, or a part has too many slots."""
     nodes = [node(number, *size) for number, size in enumerate(sizes)]
     waiting, gpus = [cells for cells, _ in parts], [size for _, size in parts]
     places = started(nodes, waiting, gpus, spread)
