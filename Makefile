@@ -25,7 +25,11 @@ SELECTION = $(strip \
   $(call option,--life,LIFE) \
   $(DEVICE_OPTION) \
   $(call option,--cell,CELL))
-RUNNING = $(strip $(call option,--workers,WORKERS) $(call switch,--resume,RESUME) $(call switch,--fresh,FRESH))
+RUNNING = $(strip \
+  $(call option,--workers,WORKERS) \
+  $(call option,--per-gpu,PER_GPU) \
+  $(call switch,--resume,RESUME) \
+  $(call switch,--fresh,FRESH))
 # One worker more than there are cores, as some wait; nine at most, each with ranks of its own. Of both kinds of tests,
 # some take a hundred times as long as others.
 USUAL := $(shell n=`nproc`; echo $$((n < 8 ? n + 1 : 9)))
@@ -44,8 +48,8 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'test-matrix and is-safe take FAILURE, VARIANT, STRATEGY, CHECKPOINTING, PRECISION, WORLD, LIFE and DEVICE, each'
-	@echo 'one value or several between commas; or CELL, whole ids. Both take WORKERS, RESUME=1 and FRESH=1; test-matrix also'
-	@echo 'SHARD=1/4 and STACK (a name from stacks/, a date, or requirements); test takes DEVICE and WORKERS.'
+	@echo 'one value or several between commas; or CELL, whole ids. Both take WORKERS, PER_GPU, RESUME=1 and FRESH=1;'
+	@echo 'test-matrix also SHARD=1/4 and STACK (a name from stacks/, a date, or requirements); test takes DEVICE and WORKERS.'
 	@echo 'PYTHON names the interpreter that .venv is made with, 3.11 to 3.13. bin/faultline --help lists the commands.'
 
 setup: $(STAMP) ## make .venv from requirements.txt, unless it is there and finished

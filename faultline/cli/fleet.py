@@ -47,7 +47,8 @@ def slurm(
     stack: Annotated[Stack, Parameter(help="As of `faultline run`.")] = TODAY,
     python: Python = "",
     workers: Annotated[
-        int | None, Parameter(validator=positive, help="Cells that run at a time; by default, one for each core.")
+        int | None,
+        Parameter(validator=positive("--workers"), help="Cells that run at a time; by default, one for each core."),
     ] = None,
     fresh: Fresh = False,
     quick: Annotated[bool, Parameter(help="Run one cell of each variant, where its failure shows.")] = False,

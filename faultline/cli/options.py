@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,14 +32,14 @@ def file(_: object, tokens: Sequence[Any]) -> str:
     return files(_, tokens)[0]
 
 
-def positive(_: object, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"--workers must be at least 1, not {value}")
+def positive(option: str) -> Callable[[object, int | None], None]:
+    """Has an option refuse what is less than 1."""
 
+    def refuse(_: object, value: int | None) -> None:
+        if value is not None and value < 1:
+            raise ValueError(f"{option} must be at least 1, not {value}")
 
-def at_least_one(_: object, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"--nodes must be at least 1, not {value}")
+    return refuse
 
 
 def at_most_one(**given: object) -> None:
@@ -75,7 +75,9 @@ Stack = Annotated[str, Parameter(metavar="STACK", completer=one(completion.stack
 Checkpointing = Annotated[
     Names, Parameter(help="off, reentrant or non-reentrant.", completer=several(completion.checkpointing))
 ]
-Workers = Annotated[int, Parameter(validator=positive, help="Cells that run at a time; by default, one for each core.")]
+Workers = Annotated[
+    int, Parameter(validator=positive("--workers"), help="Cells that run at a time; by default, one for each core.")
+]
 Fresh = Annotated[bool, Parameter(help="Measure everything, also what was measured before.")]
 Json = Annotated[bool, Parameter(help="Print JSON, for programs.")]
 Device = Annotated[str, Parameter(help="cpu (default) or cuda.", completer=one(completion.devices))]
@@ -120,7 +122,7 @@ class Crew:
 
     workers: Annotated[
         int | None,
-        Parameter(validator=positive, help="Cells that run at a time; by default, one for each core."),
+        Parameter(validator=positive("--workers"), help="Cells that run at a time; by default, one for each core."),
     ] = None
     fleet: Annotated[Literal["ray"] | None, Parameter(help="Run on the nodes of a Ray cluster.")] = None
     address: Annotated[
@@ -128,19 +130,28 @@ class Crew:
     ] = ""
 
     nodes: Annotated[
-        int, Parameter(validator=at_least_one, help="Of the cluster, over which the ranks of each cell are spread.")
+        int,
+        Parameter(validator=positive("--nodes"), help="Of the cluster, over which the ranks of each cell are spread."),
+    ] = 1
+    per_gpu: Annotated[
+        int,
+        Parameter(
+            validator=positive("--per-gpu"), help="Cells that share a GPU at a time; by default, each has its GPUs."
+        ),
     ] = 1
 
     def engine(self) -> Engine:
         from faultline.runs import pool
 
+        if self.fleet and self.per_gpu > 1:
+            raise UsageError("--per-gpu is of this machine, and --fleet has GPUs of its own: give one of them")
         if self.fleet:
             from faultline.fleet.rays import Rays
 
             return Rays(self.address, self.nodes)
         if self.address or self.nodes > 1:
             raise UsageError(f"{'--address' if self.address else '--nodes'} is of a fleet: add --fleet ray")
-        return pool.LOCAL
+        return pool.Pool(self.per_gpu)
 
 
 HERE = Crew()

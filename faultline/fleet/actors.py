@@ -71,7 +71,7 @@ def posts(ray: ModuleType) -> Any:
 
     class OnRay(Post):
         def __init__(self, kit: Kit, name: str) -> None:
-            gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
-            super().__init__(kit, name, gpus, ray.util.get_node_ip_address())
+            given = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
+            super().__init__(kit, name, given, ray.util.get_node_ip_address())
 
     return ray.remote(OnRay)

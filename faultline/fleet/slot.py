@@ -12,7 +12,7 @@ from faultline.fleet import gang
 from faultline.fleet.gang import Peer
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Facts
-from faultline.runs import cache
+from faultline.runs import cache, gpus
 from faultline.runs.nodes import Begun, Finished, Seen
 from faultline.runs.results import Result
 from faultline.runs.runner import References, RunCell
@@ -52,12 +52,15 @@ class Answer:
 class Post:
     """A rank server on this node, of which an actor has one: so no process of Ray's forks or imports torch."""
 
-    def __init__(self, kit: Kit, name: str, gpus: Sequence[str], address: str) -> None:
-        """On a node of that name; raises Uninstallable or UsageError where the stack can't be had here."""
+    def __init__(self, kit: Kit, name: str, given: Sequence[str], address: str) -> None:
+        """On a node of that name, with the GPUs that it was `given`, by their numbers or UUIDs.
+
+        Raises Uninstallable, and UsageError where the stack or a GPU can't be had here.
+        """
         self._kit = kit
         at = gang.address(address) if kit.nodes > 1 else ""
         self._server = RankServer(python(kit.stack), device=kit.device, address=at, name=name)
-        self._server.gpus = tuple(gpus)
+        self._server.gpus = gpus.seen(",".join(given)).gpus if given else ()
         self._references = References(self._server.folder)
 
     def greet(self) -> str:

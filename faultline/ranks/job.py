@@ -65,7 +65,7 @@ class Job:
     - `target`: trained in place of the catalogue's failure
     - `inject`: names a change to what is run (see `injection`)
     - `executed`: report which functions run, which makes it slower
-    - `gpus`: the UUIDs of those that it has for itself, and may see; none for the CPU
+    - `gpus`: the UUIDs of those that it has, none for the CPU; `visible` has their numbers, by which CUDA takes them
     - `times`: do it all so many times in the same ranks, and report the last: how long the bare work takes
     - `first_rank`, `ranks_here`: those of this node, if the cell is on several; `node` is its name, `address` its own
     - `meeting`, `port`: where all ranks meet; over loopback, and at a socket of the server, unless it is said
@@ -85,6 +85,7 @@ class Job:
     inject: str = ""
     executed: bool = False
     gpus: Sequence[str] = ()
+    visible: Sequence[int] = ()
     times: int = 1
     first_rank: int = 0
     ranks_here: int = 0
@@ -93,7 +94,7 @@ class Job:
     meeting: str = ""
     port: int = 0
     listening: int = 0
-    at_fork: Mapping[str, int] = field(default_factory=dict)
+    at_fork: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Job:

@@ -21,6 +21,7 @@ from faultline.ranks import (
     executed,
     life,
     meeting,
+    nvml,
     observer,
     repeatable,
     saved,
@@ -111,6 +112,7 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
         here, count = job.ranks_here or world, torch.cuda.device_count()
         device, share = torch.device("cuda", (rank - job.first_rank) % count), -(-here // count)
         torch.cuda.set_device(device)
+        nvml.begin()
     report.evidence |= {"backend": "none", "world_size": 1, "device": str(device), "ranks_per_device": share}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

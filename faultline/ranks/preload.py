@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from faultline.base.packages import NEEDED
+from faultline.ranks import nvml
 
 PRELOAD = """
     torch torch.distributed torch.distributed.fsdp torch.distributed.tensor torch.utils.checkpoint
@@ -40,10 +41,11 @@ def environment(device: str = "cpu") -> dict[str, str]:
     """Variables that must be set before the first import of a library under test.
 
     For the CPU they hide GPUs that are there: libraries would move to them unasked. For CUDA they have cuBLAS compute
-    the same numbers in each run.
+    the same numbers in each run, and CUDA number the GPUs as NVML does.
     """
+    of_cuda = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-    return (hidden if device == "cpu" else {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}) | {
+    return (hidden if device == "cpu" else of_cuda) | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -59,6 +61,8 @@ def environment(device: str = "cpu") -> dict[str, str]:
         "RES_OPTIONS": "attempts:0",
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
+        # With Triton, inductor would start a thread and a process, to be ready to compile.
+        "TORCH_WARM_POOL": "0",
         # Ask NVML, not CUDA, whether there is a GPU: initialised CUDA does not survive a fork.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
@@ -68,6 +72,7 @@ def everything() -> None:
     """Make this process ready to fork ranks; takes seconds, and saves each rank of a cell as many."""
     remember_packages()
     remember_expressions()
+    nvml.keep_out()
     with decorated_functions_as_they_are():
         for name in PRELOAD:
             importlib.import_module(name)
@@ -75,9 +80,9 @@ def everything() -> None:
             # Whatever an experimental module raises: cells that need it will say so, the others can run.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    for package, names in TOUCH.items():
-        for name in names:
-            getattr(sys.modules[package], name)
+        for package, names in TOUCH.items():
+            for name in names:
+                getattr(sys.modules[package], name)
     compile_nothing()
     seed_what_is_there()
     mark_no_ranges()

@@ -16,10 +16,13 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from faultline.base.packages import versions
 from faultline.ranks import preload
@@ -29,10 +32,20 @@ from faultline.ranks.report import Message
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def describe() -> dict[str, int]:
-    """The proof that forking is safe, for the evidence of every cell."""
+def describe() -> dict[str, Any]:
+    """The proof that forking is safe, for the evidence of every cell: whether anything but this thread runs."""
     torch = sys.modules["torch"]
-    return {"threads": len(os.listdir("/proc/self/task")), "cuda_initialised": torch.cuda.is_initialized()}
+    tasks = os.listdir("/proc/self/task")
+    shown: dict[str, Any] = {"threads": len(tasks), "cuda_initialised": torch.cuda.is_initialized()}
+    return shown | ({"names": _names(tasks)} if len(tasks) > 1 else {})
+
+
+def _names(tasks: Sequence[str]) -> list[str]:
+    """What the threads beside this one are called: by Python, or by the library that started them."""
+    main = threading.main_thread()
+    python = {str(thread.native_id): thread.name for thread in threading.enumerate() if thread is not main}
+    others = [task for task in tasks if task != str(os.getpid())]
+    return sorted(python.get(task) or Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in others)
 
 
 def main() -> None:
@@ -188,7 +201,8 @@ def become_rank(job: Job, rank: int, pipe: int) -> None:
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if job.gpus:  # CUDA reads it when it is first used, which is never before the fork
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(job.gpus)
+        # Numbers, since DeepSpeed reads nothing else (cuda_accelerator.py, _get_nvml_gpu_id).
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.visible))
     log = os.open(f"{job.folder}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -20,7 +20,7 @@ from faultline.releases.reach import Reach
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign, Enough, Measured
 from faultline.runs.driver import Engine
-from faultline.runs.pool import LOCAL
+from faultline.runs.pool import LOCAL, Pool
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
@@ -154,7 +154,7 @@ def reached(
     old, new = (campaigns.ready(Stack(each.name), each.lock) for each in both)
     try:
         # Functions are recorded on this machine, whichever one measures.
-        workers = campaign.workers if campaign.engine is LOCAL else LOCAL.room()
+        workers = campaign.workers if isinstance(campaign.engine, Pool) else LOCAL.room()
         return reach.of((old, new), [name for name, _, _ in changed], cells, workers)
     except NeverReady:  # which the measurement will say
         return Reach()

@@ -27,11 +27,12 @@ NVLINK = 0  # how far two GPUs are apart; else it is NVML's level of what connec
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its UUID, which names it in CUDA_VISIBLE_DEVICES, its model, and its memory in bytes."""
+    """One GPU: its UUID, its model, its memory in bytes, and its number in the order of the PCI addresses."""
 
     uuid: str
     name: str
     memory: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,14 @@ class Gpus:
 @cache
 def here() -> Gpus:
     """This machine's GPUs, or those that CUDA_VISIBLE_DEVICES names; raises UsageError where NVML isn't there."""
+    return seen(os.environ.get(VARIABLE))
+
+
+def seen(visible: str | None) -> Gpus:
+    """Those of this machine's GPUs that a value of CUDA_VISIBLE_DEVICES names; raises UsageError as `here` does."""
     import pynvml
 
-    return read(pynvml, os.environ.get(VARIABLE))
+    return read(pynvml, visible)
 
 
 def machine() -> Machine:
@@ -84,8 +90,14 @@ def read(nvml: ModuleType, visible: str | None = None) -> Gpus:
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
         every = {nvml.nvmlDeviceGetUUID(handle): handle for handle in handles}
         asked = [*every] if visible is None else [_named(name, [*every]) for name in visible.split(",") if name]
+        numbers = {uuid: number for number, uuid in enumerate(every)}
         gpus = [
-            Gpu(uuid, nvml.nvmlDeviceGetName(every[uuid]), nvml.nvmlDeviceGetMemoryInfo(every[uuid]).total)
+            Gpu(
+                uuid,
+                nvml.nvmlDeviceGetName(every[uuid]),
+                nvml.nvmlDeviceGetMemoryInfo(every[uuid]).total,
+                numbers[uuid],
+            )
             for uuid in asked
         ]
         pairs = itertools.combinations(asked, 2)
@@ -126,11 +138,12 @@ def needed(cell: Cell) -> int:
 
 
 @contextlib.contextmanager
-def lent(cell: Cell, ended: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, ...]]:
-    """The GPUs that a cell has for itself as long as this lasts: none for the CPU, all where it wants more.
+def lent(cell: Cell, ended: Callable[[], bool] = lambda: False, per_gpu: int = 1) -> Iterator[tuple[Gpu, ...]]:
+    """The GPUs that a cell has as long as this lasts: none for the CPU, all where it wants more.
 
-    Whoever waits longest gets them first, so a cell that wants four isn't passed for ever by those that want
-    two. This holds among all processes of a user. Raises ServerDied where `ended` says that nobody wants them any more.
+    It has them for itself, or shares each with `per_gpu` - 1 others. Whoever waits longest gets them first, so a cell
+    that wants four isn't passed for ever by those that want two. This holds among all processes of a user. Raises
+    ServerDied where `ended` says that nobody wants them any more.
     """
     if cell.device != "cuda":
         yield ()
@@ -140,11 +153,11 @@ def lent(cell: Cell, ended: Callable[[], bool] = lambda: False) -> Iterator[tupl
     folder.mkdir(parents=True, exist_ok=True)
     first = _until(lambda: _lock(folder / "first"), ended)
     try:
-        held = _until(lambda: _nearest_free(gpus, needed(cell), folder), ended)
+        held = _until(lambda: _nearest_free(gpus, needed(cell), folder, per_gpu), ended)
     finally:
         first.release()
     try:
-        yield tuple(held)
+        yield tuple(gpu for gpu in gpus.gpus if gpu.uuid in held)
     finally:
         for lock in held.values():
             lock.release()
@@ -159,10 +172,20 @@ def _until(look: Callable[[], Held | None], ended: Callable[[], bool]) -> Held:
     return seen
 
 
-def _nearest_free(gpus: Gpus, wanted: int, folder: Path) -> dict[str, FileLock] | None:
-    """The locks of as many GPUs that nobody has, least far apart; None if too few are free. One may ask at a time."""
-    free = {gpu.uuid: lock for gpu in gpus.gpus if (lock := _lock(folder / gpu.uuid))}
+def _nearest_free(gpus: Gpus, wanted: int, folder: Path, per_gpu: int) -> dict[str, FileLock] | None:
+    """The locks of as many GPUs with a free place, least far apart; None if there are too few. One may ask at a time.
+
+    A GPU with fewer cells comes first.
+    """
+    free: dict[str, FileLock] = {}
     count = min(wanted, len(gpus.gpus))
+    for place in range(per_gpu):
+        for gpu in gpus.gpus:
+            name = f"{gpu.uuid}.{place}" if place else gpu.uuid
+            if gpu.uuid not in free and (lock := _lock(folder / name)):
+                free[gpu.uuid] = lock
+        if len(free) >= count:
+            break
     chosen = gpus.nearest([*free], count) if len(free) >= count else ()
     for uuid in free.keys() - {*chosen}:
         free.pop(uuid).release()

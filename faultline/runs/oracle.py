@@ -184,7 +184,8 @@ def _doubts(cell: Cell, shown: Evidence) -> list[str]:
         doubts.append(f"world size {shown['world_size']}")
     server = shown.get("at_fork", {})
     if server.get("threads", 1) > 1:
-        doubts.append(f"the rank server had {server['threads']} threads when it forked")
+        names = f" ({', '.join(server['names'])})" if server.get("names") else ""
+        doubts.append(f"the rank server had {server['threads']} threads when it forked{names}")
     if server.get("cuda_initialised"):
         doubts.append("CUDA was initialised before the fork")
     gpu, lent = shown.get("gpu_uuid", ""), shown.get("gpus_lent", ())

@@ -3,7 +3,9 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from faultline.base import machine
 from faultline.cells.cell import Cell
@@ -17,10 +19,15 @@ from faultline.runs.workers import bounded
 LOOK = 0.5  # seconds between two looks for a cell, where there was none
 
 
+@dataclass(frozen=True)
 class Pool:
-    """The engine of this machine. Its workers are all on one stack, and its GPUs are lent to each cell."""
+    """The engine of this machine. Its workers are all on one stack, and its GPUs are lent to each cell.
 
-    several = False
+    So many cells share a GPU at a time as `per_gpu` says.
+    """
+
+    per_gpu: int = 1
+    several: ClassVar[bool] = False
 
     def room(self) -> int:
         """One for each processor."""
@@ -28,7 +35,7 @@ class Pool:
 
     def workers(self, cells: Sequence[Cell], asked: int) -> tuple[int, str]:
         """As many as were asked for, or one for each processor, as far as memory and GPUs allow."""
-        return bounded(cells, asked or self.room())
+        return bounded(cells, asked or self.room(), self.per_gpu)
 
     def parts(self, part: Part) -> Sequence[Part]:
         """It runs cells of all sizes on the same slots."""
@@ -43,7 +50,7 @@ class Pool:
         # In a server's own folder: if this process is killed, the server removes it.
         references = References(servers[0].folder, partial(driver.made, slots[0]))
         threads = [
-            threading.Thread(target=_work, args=(slot, server, references, run, driver))
+            threading.Thread(target=_work, args=(slot, server, references, run, driver, self.per_gpu))
             for slot, server in zip(slots, servers, strict=True)
         ]
         for thread in threads:
@@ -64,13 +71,13 @@ class Pool:
 LOCAL = Pool()
 
 
-def _work(slot: Slot, server: RankServer, references: References, run: RunCell, driver: Driver) -> None:
+def _work(slot: Slot, server: RankServer, references: References, run: RunCell, driver: Driver, per_gpu: int) -> None:
     """A worker: run cells one after the other, until none is left or its server is killed."""
     try:
         while driver.left and not server.killed:
             if not (work := driver.ready(slot, LOOK)):
                 continue
-            with gpus.lent(work.cell, lambda: server.killed) as server.gpus:
+            with gpus.lent(work.cell, lambda: server.killed, per_gpu) as server.gpus:
                 driver.result(slot, work, run(server, references, work.cell))
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread
         driver.failed(error)

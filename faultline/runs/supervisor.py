@@ -25,6 +25,7 @@ from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message
 from faultline.runs import nodes
+from faultline.runs.gpus import Gpu
 from faultline.runs.hangs import TICK, Progress, text
 from faultline.runs.nodes import DEADLINE, Begun, Ended, Finished, Left, Node, Seen
 
@@ -105,7 +106,7 @@ class RankServer:
         self.peers: Sequence[Node] = ()
         self._folder: Path | None = None  # made for the cell that runs
         self._cell: Local | None = None
-        self.gpus: tuple[str, ...] = ()  # that the next cell has for itself
+        self.gpus: Sequence[Gpu] = ()  # that the next cell has
         self.versions: Mapping[str, str] = {}  # of its stack, once it is ready
         self._of_ranks = {"TMPDIR": str(self.folder), start.IN_RANKS: "1"}
 
@@ -155,7 +156,8 @@ class RankServer:
             self._folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
         folder = self._folder or Path(job.folder)
         address = self.address if job.node else ""
-        job = replace(job, folder=str(folder), gpus=self.gpus, address=address, meeting=job.meeting or address)
+        job = replace(job, folder=str(folder), address=address, meeting=job.meeting or address)
+        job = replace(job, gpus=[gpu.uuid for gpu in self.gpus], visible=[gpu.number for gpu in self.gpus])
         self._send({"job": asdict(job)})
         started = self._message(30.0)
         if started is None or not started.pids:

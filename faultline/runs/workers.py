@@ -13,8 +13,8 @@ from faultline.runs.gpus import Gpus
 TAKES = {"cpu": 3 << 29, "cuda": 6 << 30}
 
 
-def bounded(cells: Sequence[Cell], asked: int) -> tuple[int, str]:
-    """How many workers run cells, and why that is fewer than asked for; at least one."""
+def bounded(cells: Sequence[Cell], asked: int, per_gpu: int = 1) -> tuple[int, str]:
+    """How many workers run cells, `per_gpu` of them on each GPU; and why that is fewer than asked for. At least one."""
     device = cells[0].device
     wanted = max(1, min(asked, len(cells)))
     free, takes = machine.memory(), TAKES[device]
@@ -24,7 +24,8 @@ def bounded(cells: Sequence[Cell], asked: int) -> tuple[int, str]:
     if device == "cuda":
         here = gpus.here()
         sets, size = sized(cells, here)
-        fewer.append((sets, f"each has {count(size, 'GPU')} for itself, and there are {len(here.gpus)}"))
+        has = f"each has {count(size, 'GPU')} for itself" if per_gpu == 1 else f"{per_gpu} at a time share a GPU"
+        fewer.append((sets * per_gpu, f"{has}, and there {'is' if len(here.gpus) == 1 else 'are'} {len(here.gpus)}"))
     least, why = min(fewer)
     return (least, f"{count(least, 'worker')}, not {wanted}: {why}") if least < wanted else (wanted, "")
 

@@ -18,7 +18,7 @@ from faultline.base.errors import ServerDied, UsageError
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
-from faultline.runs import engines, gpus, workers
+from faultline.runs import engines, gpus, supervisor, workers
 from faultline.runs.driver import Plan
 from faultline.runs.gpus import Gpus
 from faultline.stacks.environments import Environment
@@ -118,7 +118,10 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
 
     engines.run_all(cells, Plan(3, Environment(light.command(tmp_path), ""), run), lambda entry: None)
     assert len(seen) == len(cells)
-    sets = [(began, end, cell, {*next(iter(visible)).split(",")}) for began, end, cell, visible in seen]
+    sets = [
+        (began, end, cell, {every[int(number)] for number in next(iter(visible)).split(",")})
+        for began, end, cell, visible in seen
+    ]
     assert all(len(visible) == 1 for *_, visible in seen), "ranks of one cell see different GPUs"
     assert all(len(has) == cell.world_size and has <= {*every} for _, _, cell, has in sets)
     for (one, end, _, has), (other, other_end, _, others) in itertools.combinations(sets, 2):
@@ -153,7 +156,45 @@ def test_a_cell_that_wants_more_than_there_are_has_all(cards):
     """Breaks when ranks that could share a GPU wait for ever for a second one."""
     every = cards(1)
     with gpus.lent(FOUR) as lent:
-        assert [*lent] == every
+        assert [gpu.uuid for gpu in lent] == every
+
+
+def test_a_gpu_has_as_many_cells_as_may_share_it(cards):
+    """Breaks when a machine with one GPU runs a cell at a time though more were asked for, or one cell too many."""
+    cards(1)
+    with gpus.lent(CELL, per_gpu=2), gpus.lent(CELL, per_gpu=2):
+        looks = iter(range(3))
+        with pytest.raises(ServerDied), gpus.lent(CELL, lambda: next(looks, None) is None, per_gpu=2):
+            pass
+    with gpus.lent(CELL, per_gpu=2) as again:
+        assert len(again) == 1
+
+
+def test_a_gpu_without_a_cell_comes_before_one_that_is_shared(cards):
+    """Breaks when cells crowd on one GPU while another has nothing to do."""
+    cards(4)
+    with gpus.lent(CELL, per_gpu=8) as first, gpus.lent(CELL, per_gpu=8) as second:
+        assert len({*first, *second}) == 4
+
+
+def test_cells_that_share_gpus_need_as_many_workers(cards, monkeypatch):
+    """Breaks when fewer servers start than cells may run, or the reason doesn't say that they share."""
+    cards(1)
+    monkeypatch.setattr(machine, "memory", lambda: 1 << 40)
+    assert workers.bounded([CELL] * 9, 4, per_gpu=8) == (4, "")
+    number, why = workers.bounded([CELL] * 20, 16, per_gpu=8)
+    assert number == 8 and why == "8 workers, not 16: 8 at a time share a GPU, and there is 1"
+
+
+def test_ranks_see_their_gpus_by_number(cards, tmp_path):
+    """Breaks when DeepSpeed, which reads numbers alone from CUDA_VISIBLE_DEVICES, fails on every GPU."""
+    cards(4)
+    with supervisor.RankServer(light.command(tmp_path), device="cuda") as server:
+        server.gpus = gpus.read(Nvml(4), "GPU-0003,1").gpus
+        ended = server.run(Job(CELL.id, 2, inject="environment"))
+    found = [rank.report.evidence["found"] for rank in ended.ranks]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in found] == ["3,1", "3,1"]
+    assert {each["CUDA_DEVICE_ORDER"] for each in found} == {"PCI_BUS_ID"}
 
 
 def test_another_process_waits_and_one_that_was_killed_holds_nothing(cards, tmp_path):
@@ -165,7 +206,7 @@ def test_another_process_waits_and_one_that_was_killed_holds_nothing(cards, tmp_
         "from faultline.cells.cell import Cell; from faultline.runs import gpus; from tests.support.nvml import Nvml\n"
         "seen = gpus.read(Nvml(2)); gpus.here = lambda: seen\n"
         "with gpus.lent(Cell('f', 'v', 'ddp', device='cuda')) as lent:\n"
-        "    print(json.dumps(lent), flush=True); time.sleep(600)"
+        "    print(json.dumps([gpu.uuid for gpu in lent]), flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
