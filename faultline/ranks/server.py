@@ -56,8 +56,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A batch system sends it to every process of a job: the supervisor ends by it, and so this server does, in order.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # The supervisor asks for stacks with it, perhaps before a rank has a handler: unhandled, it would kill.
+    # The supervisor asks for stacks with them, perhaps before a rank has a handler: unhandled, they would kill.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     preload.everything()
     try:
@@ -209,7 +210,8 @@ def become_rank(job: Job, rank: int, pipe: int) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     stacks = open(f"{job.folder}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
-    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
+    faulthandler.register(signal.SIGUSR2, stacks, all_threads=True)
     report = importlib.import_module("faultline.ranks.main").main(job, rank)
     write(pipe, encoded(Message(rank=rank, report=report)))
     reported()
