@@ -7,6 +7,7 @@ asks to `end`, or only ends the ranks of the last job, as each does; an answer i
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import importlib
 import json
 import os
@@ -22,7 +23,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from faultline.base.packages import versions
 from faultline.ranks import preload
@@ -210,11 +211,17 @@ def become_rank(job: Job, rank: int, pipe: int) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     stacks = open(f"{job.folder}/rank{rank}.stack", "a")  # noqa: SIM115 - must outlive this function
-    faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
-    faulthandler.register(signal.SIGUSR2, stacks, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    signal.signal(signal.SIGUSR2, functools.partial(write_stack, stacks))
+    signal.siginterrupt(signal.SIGUSR2, False)
     report = importlib.import_module("faultline.ranks.main").main(job, rank)
     write(pipe, encoded(Message(rank=rank, report=report)))
     reported()
+
+
+def write_stack(file: TextIO, *_: object) -> None:
+    """Answer a signal as Python does, between two instructions: no other thread runs Python meanwhile."""
+    faulthandler.dump_traceback(file, all_threads=True)
 
 
 def reported() -> None:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import psutil
 
+from faultline.ranks import server
+
 TICK = 0.25  # seconds between two looks at the ranks
 QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
 STUCK = 80  # looks within which no rank left its place, busy or not: a hang as well
 
-# What a rank writes its stack at; see ranks/server.py.
-OF_MAIN_THREAD, OF_EVERY_THREAD = signal.SIGUSR1, signal.SIGUSR2
 LIBC = ctypes.CDLL(None)  # os.kill knows no threads, and raises where a rank has just ended
 IDLE = 0.05  # seconds of processor time that the helper threads of a waiting rank may use meanwhile
 # The line in the innermost function of each thread: a loop that spins has several.
 LINE = re.compile(r'(most recent call first\):\n  File "[^"]+"), line \d+')
+HANDLER = re.compile(rf'  File "[^"]+", line \d+ in {server.write_stack.__name__}\n')  # what a rank was asked in
 ASLEEP = (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
 
 
@@ -37,7 +38,7 @@ class Progress:
         self.used: dict[int, float] = {}  # processor time of each rank when one was last seen busy
         self.sleeps = self.looks = 0
         self.places: list[object] = []  # where the ranks were, over the last STUCK looks
-        self.threads: object = None  # where all their threads were, once they had stood for most of these
+        self.asked: object = None  # where they were when they had stood for most of these, whether asleep or not
         self.bed: object = None  # where they were after half of QUIET
 
     def asleep(self, ranks: list[int]) -> int:
@@ -69,16 +70,16 @@ class Progress:
             self.sleeps = 0
         self.looks += 1
         if self.looks % (STUCK // 4) == 0:
-            self.places = [*self.places, self.place()][-5:]
+            self.places = [*self.places, self.place(running=True)][-5:]
             if len(self.places) >= 4 and all(place == self.places[-1] for place in self.places[-4:]):
-                before, self.threads = self.threads, self.place(every_thread=True)
-                if self.places[0] == self.places[-1] and before == self.threads:
+                before, self.asked = self.asked, self.place()
+                if self.places[0] == self.places[-1] and before == self.asked:
                     return f"every rank stood at the same place for {STUCK * TICK:.0f} s"
         return ""
 
-    def place(self, every_thread: bool = False) -> tuple[str, dict[int, float]]:
+    def place(self, running: bool = False) -> tuple[str, dict[int, float]]:
         """Where the ranks are in their Python code, and what the programs that they may wait for have done."""
-        return LINE.sub(r"\1", self.stacks(every_thread)), self.descendants()
+        return LINE.sub(r"\1", HANDLER.sub("", self.stacks(running))), self.descendants()
 
     def descendants(self) -> dict[int, float]:
         """The processes that ranks started, such as compilers, with the processor time that each has used."""
@@ -90,22 +91,21 @@ class Progress:
                     used[process.pid] = times.user + times.system
         return used
 
-    def stacks(self, every_thread: bool = False, wake: bool = False) -> str:
-        """Have every rank write its Python stack, and return them all; a stopped rank can't unless it is woken.
+    def stacks(self, running: bool = False, wake: bool = False) -> str:
+        """Have every rank write its Python stacks, and return them all; a stopped rank can't unless it is woken.
 
-        Without need, no rank is asked for `every_thread`: the stack of one that runs meanwhile can't be read safely,
-        and may crash it. On a GPU, that is autograd's thread, in which DeepSpeed reduces gradients.
+        One that may be `running` writes them when Python comes to it, and none while it is in a library's code: the
+        stack of a thread that runs meanwhile can't be read safely, and its rank may crash.
         """
-        wanted = OF_EVERY_THREAD if every_thread else OF_MAIN_THREAD
         files = [self.folder / f"rank{self.first + rank}.stack" for rank in range(len(self.pids))]
         for pid, file in zip(self.pids, files, strict=True):
             file.write_text("")
             # To its main thread: any other thread of a stopped rank might answer when the main one has gone on.
-            LIBC.tgkill(pid, pid, wanted)
+            LIBC.tgkill(pid, pid, signal.SIGUSR2 if running else signal.SIGUSR1)
             if wake:
                 LIBC.kill(pid, signal.SIGCONT)
         before, written = [""], [text(file) for file in files]
-        for _ in range(10):  # until all have written and none goes on
+        for _ in range(5 if running else 10):  # until all have written and none goes on
             if all(written) and written == before:
                 break
             time.sleep(0.1)

@@ -178,7 +178,7 @@ class RankServer:
         cell, heard = self._cell, []
         assert cell
         if hung:
-            cell.progress.stacks(every_thread=True, wake=True)
+            cell.progress.stacks(wake=True)
         self._send({})
         while (message := self._message(30.0)) and not message.done:
             heard.append(message)

@@ -225,6 +225,15 @@ def test_ranks_that_wait_for_a_program_do_not_hang(server, monkeypatch):
     assert not run(server, "waits_for_a_program").hang, "a rank that waits for its compiler was called a hang"
 
 
+@pytest.mark.parametrize("deed", ["spins", "spins_in_library"])
+def test_ranks_that_stand_at_one_place_hang_busy_or_not(server, monkeypatch, deed):
+    """Breaks when a rank that spins, in Python or in a library, runs until the deadline."""
+    monkeypatch.setattr(hangs, "STUCK", 8)
+    ended = run(server, deed, 1)
+    assert ended.hang.startswith("every rank stood at the same place")
+    assert "in spins" in ended.ranks[0].stack and "write_stack" not in ended.ranks[0].stack
+
+
 def test_a_stopped_rank_shows_where_it_was_stopped(server, monkeypatch):
     """Breaks when another of its threads answers, and the main one shows what it does after it was woken for that."""
     monkeypatch.setattr(hangs, "QUIET", 4)

@@ -5,6 +5,7 @@ job's `inject` names the function, which is called with the rank. Its ranks show
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -196,6 +197,14 @@ def fails_beside_a_spinning_rank(rank):
 
 def spins(rank):
     while True:
+        pass
+
+
+def spins_in_library(rank):
+    """As a thread of autograd's runs Python while the main one waits for it in C++."""
+    threading.Thread(target=spins, args=(rank,), daemon=True).start()
+    release = ctypes.CDLL(None)
+    while release.pause():  # -1 each time that a signal has come
         pass
 
 
