@@ -18,11 +18,11 @@ BACKENDS = ("nccl", "gloo", "none")
 
 
 def rows(machine: storage.Machine, results: Iterable[Result]) -> list[tuple[Machine, Row]]:
-    """What cells on GPUs did with today's stack, of those that can prove it and whose GPU is known."""
+    """What cells on GPUs did on the stacks of stacks/, of those that can prove it and whose GPU is known."""
     ran = []
     for result in results:
-        today = untagged(result.stack) == untagged(measured.pinned())
-        if result.cell.device == "cpu" or result.outcome == Outcome.INVALID or not today:
+        known = measured.named_as(result.stack)
+        if result.cell.device == "cpu" or result.outcome == Outcome.INVALID or not known:
             continue
         if where := ran_on(machine, result):
             shown = result.evidence.get("backend", "")

@@ -30,7 +30,7 @@ SIGNAL = re.compile("SIG[A-Z0-9]{2,10}")
 
 
 def read(file: Path) -> tuple[Machine, list[Result]]:
-    """The machine and the results of a file; raises UsageError for what no run on GPUs of today's stack would write."""
+    """The machine and the results of a file; raises UsageError for what no run on GPUs would write."""
     contents = _unpacked(file)
     try:
         info = msgspec.json.decode(contents[RUN], type=RunInfo)
@@ -81,11 +81,11 @@ def _unpacked(file: Path) -> Mapping[str, bytes]:
 
 def _problem(entry: Result) -> str:
     """What is wrong with a result, of all that would be recorded; nothing where it may be true."""
-    cell, today = entry.cell, stack_name(measured.pinned())
+    cell = entry.cell
     if cell.id not in ids(cell.failure):
         return f"{cut(cell.id, 200)} is no cell of the matrix on GPUs"
-    if stack_name(entry.stack) != today:
-        return f"it was run with {cut(stack_name(entry.stack), 200)}, and today's stack is {today}"
+    if not measured.named_as(entry.stack):
+        return f"it was run with {cut(stack_name(entry.stack), 200)}, and no file of stacks/ has these versions"
     if entry.outcome not in [*Outcome]:
         return f"there is no outcome {cut(entry.outcome, 40)!r}"
     if not _is_signature(failures()[cell.failure], entry):

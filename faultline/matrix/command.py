@@ -92,8 +92,8 @@ def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) 
     """Print the tables of a run, write its junit.xml and page; exit code 1 if a cell did not run, or not do what is
     expected.
 
-    Where a run on GPUs `ran_here` on today's stack, it also leaves a file that can be sent: another machine doesn't
-    know which names to leave out of it.
+    Where a run on GPUs `ran_here` on a stack of stacks/, it also leaves a file that can be sent: another machine
+    doesn't know which names to leave out of it.
     """
     info, on_gpu = folder.info(), any(result.cell.device == "cuda" for result in judged)
     if on_gpu:
@@ -110,7 +110,7 @@ def finish(folder: RunFolder, judged: Sequence[Result], ran_here: bool = False) 
     else:
         terminal.unexpected(console, judged, info.asked, len(missing))
     print(f"results: {folder.shown}/cells.jsonl, junit.xml, report.html")
-    if on_gpu and ran_here and info.kind == "run":
+    if on_gpu and ran_here and all(measured.named_as(result.stack) for result in judged):
         file = sendable.write(folder, judged).name
         print(f"to send, with no name of this machine or its user: {folder.shown}/{file} (docs/ci.md says where)")
     return EXIT_UNEXPECTED if missing or not all(map(results.as_expected, judged)) else EXIT_AS_EXPECTED

@@ -49,6 +49,16 @@ def pins(stack: str) -> dict[str, str]:
     return {name: versions.get(name, pinned()[name]) for name in sorted(STACK)}
 
 
+def named_as(versions: Mapping[str, str]) -> str:
+    """The file of stacks/ that has exactly these versions, whatever build; empty if none has."""
+    return _names().get(stack_name(versions), "")
+
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    return {stack_name(pins(name)): name for name in requests.named()}
+
+
 @store.view
 def outcomes(failure: Failure, stack: str = TODAY) -> Outcomes:
     """What every cell of the default matrix does on a file of stacks/: as it last ran there, else by the rules.

@@ -10,6 +10,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from faultline import scenario, strategies
+from faultline.base.errors import Impossible
 from faultline.ranks import observer
 from faultline.strategies import Setup, Wrapped
 from faultline.strategies.shared import plain_step
@@ -52,6 +53,25 @@ def honest_on_cpu() -> None:
     AcceleratorState.__init__ = init
 
 
+def honest_on_shared_gpus() -> None:
+    """Make accelerate use gloo where ranks share a GPU and their process group is gloo's.
+
+    It takes NCCL for granted on a GPU, and gathers in ways that gloo hasn't (``_gpu_gather`` in utils/operations.py):
+    trainers fail in their first log. `ddp_backend` says it otherwise, but not for DeepSpeed.
+    """
+    original = PartialState.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.backend == "nccl" and torch.distributed.get_backend() == "gloo":
+            PartialState._shared_state["backend"] = "gloo"
+
+    PartialState.__init__ = init
+
+
 def begin_anew() -> None:
     """Forget the first `Accelerator` of this process, which otherwise sets the strategy of every later one."""
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -62,6 +82,7 @@ def wrap(built: scenario.Scenario, name: str, setup: Setup) -> Wrapped:
     """Put a scenario's model under a strategy through `Accelerator.prepare`."""
     if setup.device.type == "cpu":
         honest_on_cpu()
+    check_wraps(name, setup)
     family, options = strategies.family(name), strategies.options(name)
     accelerator = Accelerator(
         cpu=setup.device.type == "cpu",
@@ -74,6 +95,15 @@ def wrap(built: scenario.Scenario, name: str, setup: Setup) -> Wrapped:
     remain = accelerator.distributed_type != DistributedType.DEEPSPEED
     step = plain_step(optimizer)
     return Wrapped(model, accelerator.backward, step, accelerator, remain, lambda last: accelerator.accumulate(model))
+
+
+def check_wraps(name: str, setup: Setup) -> None:
+    """Raise Impossible where accelerate would leave a model as it is that is to be trained under DDP.
+
+    It does where a single process has a GPU (``prepare_model`` asks for `multi_device`); on the CPU, it wraps.
+    """
+    if setup.device.type == "cuda" and setup.world_size == 1 and strategies.family(name) is strategies.family("ddp"):
+        raise Impossible("accelerate wraps no model in DistributedDataParallel where a single process has a GPU")
 
 
 def prepared() -> Mapping[str, object]:

@@ -123,6 +123,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
     if job.node:
         report.evidence["node"] = meeting.node(job)
     if distributed:
+        if device.type == "cuda" and share > 1:
+            accelerate.honest_on_shared_gpus()
         meeting.meet(rank, world, device, "nccl" if device.type == "cuda" and share == 1 else "gloo", job)
         report.evidence |= {
             "backend": torch.distributed.get_backend(),

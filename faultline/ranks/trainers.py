@@ -25,6 +25,7 @@ def train(run: Run) -> None:
     report = run.report
     if run.setup.device.type == "cpu":
         accelerate.honest_on_cpu()
+    accelerate.check_wraps(run.cell.strategy, run.setup)
     try:
         with scenario.building():
             trainer = run.module.trainer(run.variant, arguments(run), run.setup)

@@ -155,7 +155,7 @@ OTHER = did(on("zero2"))
         ({"outcome": "wins"}, "there is no outcome 'wins'"),
         ({"outcome": "raises", "signature": "<script>"}, "raises has no signature '<script>'"),
         ({"outcome": "trains", "signature": "differs"}, "trains has no signature 'differs'"),
-        ({"stack": {"torch": "2.0.0"}}, "it was run with torch 2.0.0, and today's stack is"),
+        ({"stack": {"torch": "2.0.0"}}, "it was run with torch 2.0.0, and no file of stacks/ has"),
         ({"detail": "x" * 30_000}, "a text is longer than 20,000 characters"),
         ({"ranks": [{"rank": 0, "evidence": {"gpu": "../../x\n<b>"}}]}, "names a machine as no driver does"),
     ],
