@@ -67,6 +67,11 @@ def everything() -> list[Measured]:
     return [_read(file) for file in sorted(FOLDER.glob("*.jsonl"))]
 
 
+def stacks() -> list[Mapping[str, str]]:
+    """The versions with which anything was measured, each once."""
+    return [*{stack_name(each.machine.stack): each.machine.stack for each in everything()}.values()]
+
+
 def write(measured: Measured) -> Path:
     """Write the file of a machine: its description in the first line, then a line for each cell, sorted."""
     file = FOLDER / f"{measured.machine.name}.jsonl"

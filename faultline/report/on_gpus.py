@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from faultline.base.console import write_line
+from faultline.base.packages import stack_name
 from faultline.base.text import count, cut, here, listing, one_line
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
@@ -16,6 +17,7 @@ from faultline.catalogue.outcomes import Did, Outcome, named
 from faultline.cells import expected, on_gpus, words
 from faultline.cells.cell import MARGIN, TOLERANCE, Cell
 from faultline.cells.expected import Basis, Expectation
+from faultline.observations import measured
 from faultline.report import terminal
 from faultline.runs.results import Result, as_expected
 from faultline.runs.storage import RunInfo
@@ -196,13 +198,7 @@ def known(cells: Collection[Cell], versions: Mapping[str, str]) -> str:
 def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]) -> list[str]:
     """What is known of a failure's cells on GPUs, in sentences: how many were measured, and on which kinds."""
     rules = expected.rules(failure)
-    by_cell = {cell: on_gpus.seen(cell, versions) for cell in cells}
-    ran = {cell: runs for cell, runs in by_cell.items() if runs}
-    models = sorted({machine.gpu for runs in ran.values() for machine, _ in runs})
-    lines = [f"{len(ran):,} of {len(cells):,} cells were measured on a GPU: {listing(models)}."] if ran else []
-    others = [cell for cell in ran if _differs(failure, cell, versions)]
-    if others:
-        lines.append(f"Otherwise than on the CPU: {words.in_words(others, cells)}.")
+    lines = _measured(failure, cells, versions)
     bases: dict[Basis, list[Cell]] = {}
     for cell in cells:
         bases.setdefault(expected.expect(rules, cell, versions).basis, []).append(cell)
@@ -212,8 +208,26 @@ def summary(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str]
         dids.setdefault(named(should.outcome, *should.signatures), []).append(cell)
     lines += [f"As reported, not measured: {did} under {words.in_words(of, cells)}." for did, of in dids.items()]
     if Basis.CPU in bases:
-        what = "All others" if len(bases) > 1 else "No cell was measured on a GPU. All"
+        what = "All others" if len(bases) > 1 else "No cell was measured on a GPU with this stack. All"
         lines.append(f"{what} are expected to do there what they do on the CPU.")
+    for stack in on_gpus.stacks():
+        if stack_name(stack) != stack_name(versions):
+            lines += _measured(failure, cells, stack, f"With {measured.named_as(stack) or stack_name(stack)}, ")
+    return lines
+
+
+def _measured(failure: Failure, cells: Sequence[Cell], versions: Mapping[str, str], beginning: str = "") -> list[str]:
+    """How many of these cells were measured with some versions, on which GPUs, and which differ from the CPU."""
+    by_cell = {cell: on_gpus.seen(cell, versions) for cell in cells}
+    ran = {cell: runs for cell, runs in by_cell.items() if runs}
+    if not ran:
+        return []
+    models = sorted({machine.gpu for runs in ran.values() for machine, _ in runs})
+    line = f"{beginning}{len(ran):,} of {len(cells):,} cells were measured on a GPU: {listing(models)}"
+    shared = sum(any(row.backend == "gloo" for _, row in runs) for runs in ran.values())
+    lines = [f"{line}, which ranks shared in {shared:,}." if shared else f"{line}."]
+    if others := [cell for cell in ran if _differs(failure, cell, versions)]:
+        lines.append(f"Otherwise than on the CPU: {words.in_words(others, cells)}.")
     return lines
 
 

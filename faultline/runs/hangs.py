@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from faultline.ranks import server
-
 TICK = 0.25  # seconds between two looks at the ranks
 QUIET = 12  # looks in a row that find every rank asleep and at the same place: a hang
 STUCK = 80  # looks within which no rank left its place, busy or not: a hang as well
@@ -20,7 +18,8 @@ LIBC = ctypes.CDLL(None)  # os.kill knows no threads, and raises where a rank ha
 IDLE = 0.05  # seconds of processor time that the helper threads of a waiting rank may use meanwhile
 # The line in the innermost function of each thread: a loop that spins has several.
 LINE = re.compile(r'(most recent call first\):\n  File "[^"]+"), line \d+')
-HANDLER = re.compile(rf'  File "[^"]+", line \d+ in {server.write_stack.__name__}\n')  # what a rank was asked in
+# What answered in a rank that ran; see ranks/server.py.
+HANDLER = re.compile(r'  File "[^"]+", line \d+ in write_stack\n')
 ASLEEP = (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
 
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
+from accelerate.state import PartialState
 
+from faultline.base.errors import Impossible
 from faultline.base.paths import ROOT
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
-from faultline.ranks import main, preload, repeatable
+from faultline.ranks import accelerate, main, preload, repeatable
 from faultline.ranks.job import Job
 from faultline.ranks.report import Report
 from faultline.ranks.run import Run
@@ -123,3 +126,28 @@ def test_a_rank_reports_tf32_also_where_training_raises(gpu, monkeypatch):
         with pytest.raises(RuntimeError):
             main._train(Run(main, Variant("broken"), cell, Setup(0, 1, "off", "fp32", None, "", {}), report))
         assert report.evidence == evidence
+
+
+def test_accelerate_uses_gloo_where_ranks_share_a_gpu(monkeypatch):
+    """Breaks when trainers on one GPU fail in their first log: accelerate gathers in ways that only NCCL has."""
+
+    def init(self):
+        self.__dict__ = self._shared_state
+        self.backend = "nccl"
+
+    monkeypatch.setattr(PartialState, "__init__", init)
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "gloo")
+    accelerate.honest_on_shared_gpus()
+    PartialState()
+    assert PartialState._shared_state["backend"] == "gloo"
+
+
+def test_a_process_alone_on_a_gpu_has_no_ddp_through_accelerate():
+    """Breaks when such a cell is called invalid, as if something had gone wrong, or one that can be run is refused."""
+    alone = Setup(0, 1, "off", "fp32", SimpleNamespace(type="cuda"), "", {})
+    with pytest.raises(Impossible, match="a single process has a GPU"):
+        accelerate.check_wraps("ddp-static-graph", alone)
+    accelerate.check_wraps("fsdp2", alone)
+    accelerate.check_wraps("ddp", replace(alone, world_size=2))
+    accelerate.check_wraps("ddp", replace(alone, device=SimpleNamespace(type="cpu")))

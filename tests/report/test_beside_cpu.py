@@ -184,12 +184,28 @@ def test_show_says_what_is_known_of_gpus(capsys):
         command.show(name)
         return " ".join(capsys.readouterr().out.split())
 
-    assert "No cell was measured on a GPU. All are expected to do there what they do on the CPU." in printed(NAME)
+    assert (
+        "No cell was measured on a GPU with this stack. All are expected to do there what they do on the CPU."
+        in printed(NAME)
+    )
     assert "As reported, not measured: raises (two-devices) under fsdp1-full, " in printed("fsdp_reference_model")
     machine = Machine(MODEL, stack=measured.pinned())
     store.write(Measured(machine, [Row(on("zero2").id, "nccl", "diverges", "differs")]))
     text = printed(NAME)
     assert f"1 of {len(CELLS)} cells were measured on a GPU: {MODEL}." in text and "Otherwise than on the CPU" in text
+
+
+def test_show_says_what_was_measured_with_other_versions(capsys):
+    """Breaks when a run on an older stack passes for today's, or nobody learns of it."""
+    machine = Machine(MODEL, stack=measured.pins("torch-2.11.0"))
+    rows = [Row(on("zero2").id, "gloo", "diverges", "differs"), Row(on("ddp").id, "nccl", "trains")]
+    store.write(Measured(machine, rows))
+    command.show(NAME)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No cell was measured on a GPU with this stack." in text
+    assert (
+        f"With torch-2.11.0, 2 of {len(CELLS)} cells were measured on a GPU: {MODEL}, which ranks shared in 1." in text
+    )
 
 
 def test_list_says_how_many_cells_on_gpus_were_measured(capsys):
