@@ -192,9 +192,9 @@ def test_ranks_see_their_gpus_by_number(cards, tmp_path):
     with supervisor.RankServer(light.command(tmp_path), device="cuda") as server:
         server.gpus = gpus.read(Nvml(4), "GPU-0003,1").gpus
         ended = server.run(Job(CELL.id, 2, inject="environment"))
-    found = [rank.report.evidence["found"] for rank in ended.ranks]
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in found] == ["3,1", "3,1"]
-    assert {each["CUDA_DEVICE_ORDER"] for each in found} == {"PCI_BUS_ID"}
+    seen = [rank.report.evidence["found"] for rank in ended.ranks]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in seen] == ["3,1", "3,1"]
+    assert {each["CUDA_DEVICE_ORDER"] for each in seen} == {"PCI_BUS_ID"}
 
 
 def test_another_process_waits_and_one_that_was_killed_holds_nothing(cards, tmp_path):
