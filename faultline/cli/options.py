@@ -144,7 +144,9 @@ class Crew:
         from faultline.runs import pool
 
         if self.fleet and self.per_gpu > 1:
-            raise UsageError("--per-gpu is for this machine, and a fleet lends GPUs itself: give one of --per-gpu and --fleet")
+            raise UsageError(
+                "--per-gpu is for this machine, and a fleet lends GPUs itself: give one of --per-gpu and --fleet"
+            )
         if self.fleet:
             from faultline.fleet.rays import Rays
 
