@@ -18,7 +18,7 @@ from faultline.observations.store import Stack
 from faultline.observations.timeline import UNINSTALLABLE, Timeline
 from faultline.releases import timeline_view
 from faultline.runs import campaigns, devices
-from faultline.runs.campaigns import Measured, measure
+from faultline.runs.campaigns import Measured
 from faultline.runs.driver import Engine
 from faultline.runs.pool import LOCAL
 from faultline.stacks import requests
@@ -55,7 +55,7 @@ def run(request: Request) -> int:
     asked = {"cells": [cell.id for cell in cells], "since": request.since, "until": request.until}
     campaign = campaigns.begin("timeline", asked, request.workers, request.resume, request.fresh, request.engine)
     campaigns.announce(campaign, cells, len(dates))
-    measured = [measure(campaign, date, requests.parse(date), cells) for date in dates]
+    measured = campaigns.measure_each(campaign, {date: requests.parse(date) for date in dates}, cells)
     timeline = gather(measured, cells)
     folder = campaign.folder.path
     observed.write(folder / "timeline.json", timeline)

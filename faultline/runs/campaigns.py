@@ -15,6 +15,7 @@ from faultline.cells.cell import Cell
 from faultline.runs import cache, folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.durations import estimate
+from faultline.runs.folders import Share
 from faultline.runs.pool import LOCAL
 from faultline.runs.results import Result
 from faultline.runs.storage import RunFolder
@@ -119,41 +120,78 @@ def measure(
     same versions, whatever the index offers by then. A stack whose ranks could
     not start is tried again: a busy machine may have been to blame.
     """
+    share, left = _share(campaign, name, stack, cells, again)
+    if not share:
+        return left
+    try:
+        for entry in share.known:
+            seen(entry)
+        if share.cells:
+            plan, engine = Plan(campaign.workers, share.stack), campaign.engine
+            folders.measure(share.cells, plan, share.folder, share.known, keep=share.keep, seen=seen, engine=engine)
+    except Enough:
+        return _measured(share, name, cells, finished=False)
+    except NeverReady as error:
+        share.refused(error)
+    return _measured(share, name, cells)
+
+
+def measure_each(campaign: Campaign, stacks: Mapping[str, Stack], cells: Sequence[Cell]) -> list[Measured]:
+    """Run the same cells on several stacks, by name: at a time where the campaign's engine can, else in their order.
+
+    Each is as `measure` has it, but the machines of a fleet alone make environments, and nothing is cached of them.
+    """
+    if not campaign.engine.several:
+        return [measure(campaign, name, stack, cells) for name, stack in stacks.items()]
+    asked = {name: _share(campaign, name, stack, cells, there=True) for name, stack in stacks.items()}
+    if shares := [share for share, _ in asked.values() if share and share.cells]:
+        folders.measure_each(shares, campaign.workers, engine=campaign.engine)
+    return [_measured(share, name, cells) if share else left for name, (share, left) in asked.items()]
+
+
+def _share(
+    campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell], again: int = 0, there: bool = False
+) -> tuple[Share | None, Measured]:
+    """What is to be run on a stack, whose environment is made here unless it is made `there`; or why nothing can be."""
     folder = part(campaign, name)
     info = folder.info()
     if info.unusable and not info.lock:
-        return Measured(name, unusable=info.unusable)
+        return None, Measured(name, unusable=info.unusable)
     try:
-        environment = ready(stack, info.lock)
+        if there and not stack.here:
+            environment = Environment("", info.lock or locked(stack))
+        else:
+            environment = ready(stack, info.lock)
     except Uninstallable as error:
         folder.describe(unusable=str(error))
-        return Measured(name, unusable=str(error))
+        return None, Measured(name, unusable=str(error))
     line = stack_name(environment.versions)
-    folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells))
-    wanted = set(cells)
-    known = [entry for entry in folders.entries(folder) if entry.cell in wanted]
+    folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells), unusable="")
+    known = [entry for entry in folders.entries(folder) if entry.cell in {*cells}]
     missing = folders.without(cells, known)
-    try:
-        if missing:
-            note(f"{name}: {line}")
-            keep = cache.of(environment, cells[0].device, again)
-            if not campaign.fresh:
-                known += folders.taken(missing, folder, keep)
-                missing = folders.without(missing, known)
-        for entry in known:
-            seen(entry)
-        if missing:
-            plan = Plan(campaign.workers, environment)
-            folders.measure(missing, plan, folder, known, keep=keep, seen=seen, engine=campaign.engine)
-    except NeverReady as error:
+    keep = None
+    if missing:
+        note(f"{name}: {line}")
+        keep = cache.of(environment, cells[0].device, again)
+        if not campaign.fresh:
+            known += folders.taken(missing, folder, keep)
+            missing = folders.without(missing, known)
+
+    def refused(error: NeverReady) -> None:
         folder.describe(unusable=str(error))
-        return Measured(name, environment.lock, unusable=str(error))
-    except Enough:
-        pass
-    else:
-        folder.describe(finished=True, unusable="")
-    results = [entry for entry in folder.results() if entry.cell in wanted]
-    return Measured(name, environment.lock, results, versions=environment.versions)
+
+    return Share(missing, environment, folder, known, keep, refused), Measured(name)
+
+
+def _measured(share: Share, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:
+    """What has become of a stack's cells."""
+    lock, unusable = share.stack.lock, share.folder.info().unusable
+    if unusable:
+        return Measured(name, lock, unusable=unusable)
+    if finished:
+        share.folder.describe(finished=True)
+    results = [entry for entry in share.folder.results() if entry.cell in {*cells}]
+    return Measured(name, lock, results, versions=share.stack.versions)
 
 
 def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> int:

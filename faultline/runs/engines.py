@@ -27,13 +27,14 @@ def run_all(
     KeyboardInterrupt, end all slots before they go on; `done` still gets what
     was finished by then. Called in another thread than the main one, it can't be interrupted.
     """
-    if cells:
-        run_parts([Part(cells, plan.stack, done)], plan.workers, plan.run, engine)
+    run_parts([Part(cells, plan.stack, done)], plan.workers, plan.run, engine)
 
 
 def run_parts(asked: Sequence[Part], workers: int, run: RunCell = run_cell, engine: Engine = pool.LOCAL) -> None:
     """Run the cells of several parts, as `run_all` does: at a time, if the engine has `several` stacks at a time."""
-    parts = [each for part in asked for each in engine.parts(part)]
+    parts = [each for part in asked if part.cells for each in engine.parts(part)]
+    if not parts:
+        return
     driver = Driver(parts)
     left = [len(part.cells) for part in parts]
     with _interrupts_given_to(driver.failed):

@@ -2,20 +2,38 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from faultline.base import packages
-from faultline.base.errors import UsageError
+from faultline.base.errors import NeverReady, UsageError
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.runs import cache, engines, pool, progress, results, storage
 from faultline.runs.cache import Cache
-from faultline.runs.driver import Engine, Plan
+from faultline.runs.driver import Engine, Part, Plan, raised
 from faultline.runs.results import Result
+from faultline.runs.runner import RunCell, run_cell
 from faultline.runs.storage import RunFolder
+from faultline.stacks.environments import Environment
+
+
+@dataclass(frozen=True)
+class Share:
+    """Cells to run on one stack into a folder that has `known` results; `keep` is given each new one as well.
+
+    `refused` is called instead if nothing can run them; by default that ends the whole measurement.
+    """
+
+    cells: Sequence[Cell]
+    stack: Environment
+    folder: RunFolder
+    known: Sequence[Result] = ()
+    keep: Cache | None = None
+    refused: Callable[[NeverReady], None] = raised
 
 
 def measure(
@@ -32,35 +50,56 @@ def measure(
 
     `wrong` says what the bar counts; `keep` and `seen` are given each result as well.
     """
-    workers, fewer = engine.workers(cells, plan.workers) if cells else (plan.workers, "")
+    measure_each([Share(cells, plan.stack, folder, known, keep)], plan.workers, plan.run, wrong, seen, engine)
+
+
+def measure_each(
+    shares: Sequence[Share],
+    workers: int,
+    run: RunCell = run_cell,
+    wrong: str = progress.UNEXPECTED,
+    seen: Callable[[Result], None] | None = None,
+    engine: Engine = pool.LOCAL,
+) -> None:
+    """Run cells of several stacks at a time, which the engine must be able to; otherwise as `measure`."""
+    cells = [cell for share in shares for cell in share.cells]
+    known = [entry for share in shares for entry in share.known]
+    workers, fewer = engine.workers(cells, workers) if cells else (workers, "")
     if fewer:
         print(fewer, file=sys.stderr)
-    writer = storage.Writer(folder)
-    folder.describe(finished=False)
+    writers = [storage.Writer(share.folder) for share in shares]
+    for share in shares:
+        share.folder.describe(finished=False)
     try:
         with progress.progress(Console(stderr=True), cells, known, workers, wrong) as advance:
 
-            def done(entry: Result) -> None:
+            def done(share: Share, writer: storage.Writer, entry: Result) -> None:
                 writer.add(entry)
-                if keep:
-                    keep.add(entry)
+                if share.keep:
+                    share.keep.add(entry)
                 advance(entry)
                 if seen:
                     seen(entry)
 
-            engines.run_all(cells, replace(plan, workers=workers), done, engine)
+            parts = [
+                Part(share.cells, share.stack, partial(done, share, writer), share.refused)
+                for share, writer in zip(shares, writers, strict=True)
+            ]
+            engines.run_parts(parts, workers, run, engine)
     except (OSError, KeyboardInterrupt) as error:
-        ran = len(known) + writer.written
+        ran, folder = len(known) + sum(writer.written for writer in writers), shares[0].folder
+        shown = folder if len(shares) == 1 else RunFolder(folder.path.parent)
         notes = [
             f"{ran} of {count(len(known) + len(cells), 'cell')} ran",
-            f"the results so far are in {folder.shown}" if ran else "",
+            f"the results so far are in {shown.shown}" if ran else "",
             "the same command with --resume goes on" if _goes_on(folder) else "",
         ]
         error.add_note("; ".join(filter(None, notes)))
         raise
     finally:
-        writer.close()
-        if keep:
+        for writer in writers:
+            writer.close()
+        if any(share.keep for share in shares):
             cache.prune()
 
 

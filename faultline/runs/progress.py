@@ -66,12 +66,13 @@ class Remaining:
     """How long the rest of a run takes: what is recorded of its cells, times how long those that ran took of it."""
 
     def __init__(self, cells: Collection[Cell], workers: int) -> None:
-        self._likely = dict(zip(cells, durations.likely(cells), strict=True))
-        self._whole = self._left = sum(self._likely.values()) or 1.0
+        likely = durations.likely(cells)
+        self._likely = dict(zip(cells, likely, strict=True))  # of several stacks, a cell takes as long on each
+        self._whole = self._left = sum(likely) or 1.0
         self._all = self.seconds = durations.expected(cells, workers)
 
     def without(self, cell: Cell, elapsed: float) -> None:
         """One cell less, so many seconds after the start."""
-        self._left -= self._likely.pop(cell, 0.0)
+        self._left -= self._likely.get(cell, 0.0)
         left = max(0.0, (self._all - durations.START) * self._left / self._whole)
         self.seconds = left * elapsed / (self._all - left)

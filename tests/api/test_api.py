@@ -113,11 +113,12 @@ def measured(tmp_path, monkeypatch):
     """Every cell of a check diverges, in a folder of the test's own."""
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
 
-    def run_all(cells, plan, done, engine):
-        for cell in cells:
-            done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
+    def run_parts(parts, workers, run, engine):
+        [part] = parts
+        for cell in part.cells:
+            part.done(entries.entry(cell, "diverges", "differs", "unexpected failure"))
 
-    monkeypatch.setattr(folders.engines, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
 
 
 def test_a_check_prints_as_the_command_does(asked, measured):

@@ -591,12 +591,13 @@ def test_a_check_runs_in_the_environment_that_is_asked_for(asked, tmp_path, monk
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
     monkeypatch.setattr(command.environments, "ready", lambda stack: Environment(f"/made/for/{stack.name}", ""))
 
-    def run_all(cells, plan, done, engine):
-        used[plan.stack.python] = plan.run
-        for cell in cells:
-            done(entry(cell=cell.id))
+    def run_parts(parts, workers, run, engine):
+        [part] = parts
+        used[part.stack.python] = run
+        for cell in part.cells:
+            part.done(entry(cell=cell.id))
 
-    monkeypatch.setattr(folders.engines, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
     code, answer, errors = asked("check", f"{tmp_path}/train.py:build", "--stack", "trl==1.12.0", "--strategy", "ddp")
     assert code == 0, errors
     assert [*used] == ["/made/for/trl==1.12.0"]
@@ -608,10 +609,10 @@ def test_a_long_error_of_a_target_is_cut(asked, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("def build(): ...")
     monkeypatch.setattr(command.storage, "new_run", lambda kind: RunFolder(tmp_path))
 
-    def run_all(*_):
+    def run_parts(*_):
         raise command.TargetFailed("Could not run 'aten::empty'. " + "CPU: registered at /build/CPU.cpp:30798\n" * 300)
 
-    monkeypatch.setattr(folders.engines, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
     code, _, [*_, line] = asked("check", f"{tmp_path}/train.py:build")
     assert code == 2 and "Could not run 'aten::empty'. CPU: registered" in line and len(line) < 1100
 
@@ -624,15 +625,16 @@ def test_an_interrupted_check_goes_on_with_the_same_model_alone(asked, tmp_path,
     monkeypatch.setattr(command.storage, "latest_run", lambda kind: RunFolder(tmp_path))
     ran = []
 
-    def run_all(cells, plan, done, engine):
-        for cell in cells:
+    def run_parts(parts, workers, run, engine):
+        [part] = parts
+        for cell in part.cells:
             if len(ran) == 1 and cell != ran[0]:
                 ran.append(cell)
                 raise KeyboardInterrupt
             ran.append(cell)
-            done(entry(cell=cell.id))
+            part.done(entry(cell=cell.id))
 
-    monkeypatch.setattr(folders.engines, "run_all", run_all)
+    monkeypatch.setattr(folders.engines, "run_parts", run_parts)
     words = ("check", f"{file}:build", "--strategy", "ddp")
     code, _, errors = asked(*words)
     assert code == 130 and errors[-1].endswith("the same command with --resume goes on")

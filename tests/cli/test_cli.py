@@ -41,10 +41,10 @@ def results_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.latest_run, "__defaults__", (root,))
     monkeypatch.setattr(storage.runs, "__defaults__", (root,))
 
-    def run_all(*_):
+    def run_parts(*_):
         raise AssertionError("cells were run although the question was a mistake")
 
-    monkeypatch.setattr(engines, "run_all", run_all)
+    monkeypatch.setattr(engines, "run_parts", run_parts)
     return root
 
 
@@ -174,14 +174,15 @@ def test_a_folder_without_a_run_is_refused(refused, tmp_path, verb):
 def test_an_error_tells_of_measured_cells_only_if_there_are_any(monkeypatch, asked, measured, error):
     """Breaks when somebody whose run ended before its first cell looks for results, or one with results doesn't."""
 
-    def run_all(cells, plan, done, engine):
+    def run_parts(parts, workers, run, engine):
+        [part] = parts
         judged = Judgement(Outcome.RAISES, "empty-gradient")
         if measured:
-            done(results.result(cells[0], judged, Ended([]), {}, Expectation(), "expected"))
+            part.done(results.result(part.cells[0], judged, Ended([]), {}, Expectation(), "expected"))
         raise error
 
     vars(error).pop("__notes__", None)
-    monkeypatch.setattr(engines, "run_all", run_all)
+    monkeypatch.setattr(engines, "run_parts", run_parts)
     code, _, errors = asked("run", "--cell", f"{DDP}/cpu")
     assert code in (2, 130) and ("the results so far are" in errors[-1]) == measured, errors
     assert f"; {int(measured)} of 1 cell ran; " in errors[-1]

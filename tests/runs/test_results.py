@@ -243,18 +243,19 @@ def at(root, stop_after=None, stack="", does=None):
     """
     ran = []
 
-    def run_all(cells, plan, done, engine):
-        for cell in cells:
+    def run_parts(parts, workers, run, engine):
+        [part] = parts
+        for cell in part.cells:
             if len(ran) == stop_after:
                 raise KeyboardInterrupt
             ran.append(cell.id)
-            done((does or fake)(cell))
+            part.done((does or fake)(cell))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", root)
         patch.setattr(storage.new_run, "__defaults__", (root,))
         patch.setattr(storage.latest_run, "__defaults__", (root,))
-        patch.setattr(engines, "run_all", run_all)
+        patch.setattr(engines, "run_parts", run_parts)
         patch.setattr(expected, "rules", lambda failure: ())
         patch.setattr(cache, "of", lambda environment, device, again=0: Cache(stack, again))
         yield ran
@@ -364,14 +365,15 @@ def test_a_run_of_another_stack_is_neither_resumed_nor_blessed(tmp_path, capsys)
 
 
 def test_the_exit_code_says_whether_all_was_expected(tmp_path, monkeypatch, capsys):
-    def unexpected(cells, plan, done, engine):
-        for cell in cells:
-            done(replace(fake(cell), verdict="unexpected pass"))
+    def unexpected(parts, workers, run, engine):
+        [part] = parts
+        for cell in part.cells:
+            part.done(replace(fake(cell), verdict="unexpected pass"))
 
     with at(tmp_path):
         assert app.main(OPTIONS) == EXIT_AS_EXPECTED
-        with monkeypatch.context() as patched:  # left before `at` is, or its run_all would come back and stay
-            patched.setattr(engines, "run_all", unexpected)
+        with monkeypatch.context() as patched:  # left before `at` is, or its run_parts would come back and stay
+            patched.setattr(engines, "run_parts", unexpected)
             assert app.main(OPTIONS) == EXIT_UNEXPECTED, "an unexpected pass counts"
 
 
