@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -86,6 +87,7 @@ class Cell:
         return cell
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def reference(cell: Cell) -> Cell:
     """The run in one process that a cell is held against, which others of its variant share."""
     return replace(cell, strategy="single", checkpointing="off", world_size=1)

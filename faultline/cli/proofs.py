@@ -57,6 +57,24 @@ def soak(
     return fire.run(cells, seed)
 
 
+def scaling(
+    *,
+    cells: Annotated[int, Parameter(help="How many cells that do nothing to hand out (default: 6000).")] = 6000,
+) -> int:
+    """Replay a run on up to 1,000 slots of a cluster.
+
+    It also measures how many cells a second a driver hands out.
+
+    Examples:
+      faultline maintain scaling
+    """
+    if cells < 2:
+        raise UsageError("--cells must be at least 2")
+    from faultline.maintain import scaling as cluster
+
+    return cluster.run(cells)
+
+
 def trust(
     *,
     healthy: Annotated[int | None, Parameter(help="How many healthy specs (default: 500), or cells (1000).")] = None,

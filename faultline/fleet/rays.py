@@ -182,7 +182,7 @@ class Fleet:
             missing = made.keys() - actor.has
             actor.has |= missing
             actor.work, actor.since = work, time.monotonic()
-            self.busy[actor.first.run.remote(work.cell, *(made[name] for name in missing))] = actor, 0
+            self.busy[actor.first.run.remote(work.cell.id, *(made[name] for name in missing))] = actor, 0
         return left
 
     def hear(self) -> None:
@@ -190,35 +190,45 @@ class Fleet:
         if not self.busy:
             time.sleep(LOOK)
             return
-        first, _ = self.ray.wait([*self.busy], timeout=LOOK)
-        if first:
-            first, _ = self.ray.wait([*self.busy], num_returns=len(self.busy), timeout=0)
-        for answer in first:
+        waiting = [*self.busy]
+        there, _ = self.ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        if not there:
+            there, _ = self.ray.wait(waiting, timeout=LOOK)
+        for answer, answered in zip(there, self.fetched(there), strict=True):
             if answer in self.busy:  # else it is of a slot that another answer ended
-                self.take(*self.busy.pop(answer), answer)
+                self.take(*self.busy.pop(answer), answered)
 
-    def take(self, actor: Actor, number: int, answer: Any) -> None:
+    def fetched(self, answers: Sequence[Any]) -> list[Any]:
+        """What is behind answers: values, or the errors with which they ended."""
+        with contextlib.suppress(self.ray.exceptions.RayError):
+            return list(self.ray.get(answers))
+        every = []
+        for answer in answers:
+            try:
+                every.append(self.ray.get(answer))
+            except self.ray.exceptions.RayError as error:
+                every.append(error)
+        return every
+
+    def take(self, actor: Actor, number: int, answered: Any) -> None:
         """Take what an actor gives: that it is ready, a result, an error of the run, or nothing more."""
         node = actor.nodes[number]
-        try:
-            answered = self.ray.get(answer)
-        except self.ray.exceptions.RayTaskError as error:
-            cause = error.cause
+        if isinstance(answered, self.ray.exceptions.RayTaskError):
+            cause = answered.cause
             if isinstance(cause, NodeLost):
                 self.lose(actor, str(cause))
             elif not actor.greetings or not isinstance(cause, FaultlineError):
                 raise cause from None
             else:
                 self.refuse(actor, node, str(cause))
-        except self.ray.exceptions.RayError as error:
-            self.lose(actor, f"node {node.name}: {type(error).__name__} {cut(one_line(str(error)), 200)}")
+        elif isinstance(answered, self.ray.exceptions.RayError):
+            self.lose(actor, f"node {node.name}: {type(answered).__name__} {cut(one_line(str(answered)), 200)}")
+        elif isinstance(answered, bytes):
+            self.take_result(actor, Answer.unpacked(answered))
+        elif answered and answered != cache.machinery():
+            self.refuse(actor, node, "another version of Faultline is there")
         else:
-            if isinstance(answered, Answer):
-                self.take_result(actor, answered)
-            elif answered and answered != cache.machinery():
-                self.refuse(actor, node, "another version of Faultline is there")
-            else:
-                self.take_greeting(actor)
+            self.take_greeting(actor)
 
     def take_greeting(self, actor: Actor) -> None:
         """One more of a slot's actors is ready; once all are, the first gets to know the others, and is ready too."""

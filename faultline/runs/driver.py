@@ -75,6 +75,7 @@ class Driver:
         self._sizes = [gpus.most(part.cells) for part in parts]
         self._schedules = [Schedule(part.cells) for part in parts]
         self._slots: dict[Slot, bool] = {}  # those that an engine opened, and whether they have asked for a cell
+        self._opened, self._fresh = Counter[int](), Counter[int]()  # how many of a part these are, and haven't asked
         self._changed = threading.Condition()
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
@@ -89,10 +90,8 @@ class Driver:
             return self._needs()
 
     def _needs(self) -> list[Need]:
-        slots, fresh = Counter(slot.part for slot in self._slots), Counter[int]()
-        fresh.update(slot.part for slot, asked in self._slots.items() if not asked)
         return [
-            Need(max(0, schedule.waiting - fresh[number]), slots[number], size)
+            Need(max(0, schedule.waiting - self._fresh[number]), self._opened[number], size)
             for number, (schedule, size) in enumerate(zip(self._schedules, self._sizes, strict=True))
         ]
 
@@ -100,6 +99,8 @@ class Driver:
         """There is one more slot for a part; it will ask for a cell."""
         with self._changed:
             self._slots[slot] = False
+            self._opened[slot.part] += 1
+            self._fresh[slot.part] += 1
 
     def spare(self, slot: Slot) -> bool:
         """Whether a slot's place is of more use to another part: nothing waits in its own, and much does there."""
@@ -113,8 +114,9 @@ class Driver:
         """The next cell of an idle slot; None if there is none within so many seconds, which may change while cells are
         `left`."""
         with self._changed:
-            if slot in self._slots:
+            if self._slots.get(slot) is False:
                 self._slots[slot] = True
+                self._fresh[slot.part] -= 1
             schedule = self._schedules[slot.part]
             work = schedule.next(slot)
             if not work and schedule.left and wait:
@@ -138,7 +140,9 @@ class Driver:
     def lost(self, slot: Slot, why: str) -> None:
         """A slot is lost: its cell runs elsewhere, or is `invalid` where that happened too often."""
         with self._changed:
-            self._slots.pop(slot, None)
+            asked = self._slots.pop(slot, None)
+            self._opened[slot.part] -= asked is not None
+            self._fresh[slot.part] -= asked is False
             if lost := self._schedules[slot.part].lost(slot, why):
                 self.events.put((slot.part, given_up(lost, self.parts[slot.part].stack.versions)))
             self._changed.notify_all()

@@ -59,6 +59,7 @@ class Schedule:
         for cell in cells:
             self._new.setdefault(reference(cell), deque()).append(Work(self._total, cell))
             self._total += 1
+        self._untaken = self._total  # in the first three, counted as they change: a cluster asks often
 
     @property
     def left(self) -> int:
@@ -68,12 +69,11 @@ class Schedule:
     @property
     def waiting(self) -> int:
         """How many of them no slot has taken yet."""
-        queues = (*self._new.values(), *self._open.values(), *(queue for _, queue in self._pending.values()))
-        return len(self._again) + sum(map(len, queues))
+        return len(self._again) + self._untaken
 
     def drop(self) -> None:
         """Nothing of it is run any more; what was begun may still answer, and doesn't count."""
-        self._new, self._pending, self._open, self._again = {}, {}, {}, []
+        self._new, self._pending, self._open, self._again, self._untaken = {}, {}, {}, [], 0
         self._answered.update(range(self._total))
 
     def next(self, slot: Slot) -> Work | None:
@@ -141,6 +141,7 @@ class Schedule:
         while self._open:
             key = next(iter(self._open))
             if waiting := self._open[key]:
+                self._untaken -= 1
                 return waiting.popleft()
             del self._open[key]
         return None
@@ -151,5 +152,6 @@ class Schedule:
             key = next(iter(self._new))
             if waiting := self._new.pop(key):
                 self._pending[key] = slot.name, waiting
+                self._untaken -= 1
                 return waiting.popleft()
         return None

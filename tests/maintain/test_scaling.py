@@ -1,0 +1,35 @@
+"""A replay of recorded durations through the schedule of a cluster."""
+
+import pytest
+
+from faultline.catalogue.loading import failures
+from faultline.cells import selection
+from faultline.cells.cell import reference
+from faultline.cells.selection import Selection
+from faultline.maintain import scaling
+from faultline.runs import durations
+
+CELLS = selection.select(failures(), Selection(("grpo_lora_no_grad", "zero3_dummy_loss")))
+
+
+def test_one_slot_takes_the_time_of_all_that_it_does():
+    """Breaks when a replay forgets a cell, a reference or the set-up, or counts one twice."""
+    replayed = scaling.replay(CELLS, 1, 1)
+    named = {reference(cell) for cell in CELLS}
+    cells, references = sum(durations.likely(CELLS)), 2 * sum(durations.likely(named))
+    assert replayed.seconds == pytest.approx(scaling.MADE + scaling.FIRST + cells + references)
+    assert replayed.efficiency == pytest.approx(cells / replayed.seconds)
+
+
+@pytest.mark.parametrize("slots", [1, 7, 20])
+@pytest.mark.parametrize("stacks", [1, 3])
+def test_more_slots_are_sooner_done_and_never_better_than_all_of_their_time(slots, stacks):
+    """Breaks when slots run cells of a stack that they don't have, or a cell runs in no slot at all."""
+    replayed, alone = scaling.replay(CELLS, stacks, slots), scaling.replay(CELLS, stacks, 1)
+    assert 0 < replayed.efficiency < 1 and replayed.seconds <= alone.seconds
+    assert replayed.seconds * slots >= stacks * sum(durations.likely(CELLS)) + scaling.MADE + scaling.FIRST
+
+
+def test_a_replay_repeats():
+    """Breaks when a figure can't be measured again."""
+    assert scaling.replay(CELLS, 3, 7) == scaling.replay(CELLS, 3, 7)
