@@ -22,11 +22,12 @@ GRPO = {"num_generations": 2, "max_completion_length": 4, "use_vllm": False}
 
 @functools.cache
 def records(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text().splitlines()]
+    """The lines of a file, as often as it takes for three global batches."""
+    return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text().splitlines()] * (ROWS // 4)
 
 
 def text_rows(step: int) -> list[list[int]]:
-    """The token ids of one global batch: four rows of unequal length, other ones at every step."""
+    """The token ids of one global batch: rows of unequal length, other ones at every step."""
     texts = records("text")
     lines = [texts[(step * ROWS + row) % len(texts)]["text"] for row in range(ROWS)]
     return [[FIRST_LETTER + LETTERS.index(letter) for letter in line] for line in lines]
@@ -93,9 +94,13 @@ def picture(colour: list[int]) -> Any:
 
 
 def sliced_image_batch(step: int, rank: int, world_size: int, rows: int, slices: int) -> dict[str, Any]:
-    """Rows of text with `slices` image slices each: input_ids, labels [B, T] and slices [B, S, 3, 8, 8]."""
+    """Rows of text with `slices` image slices each: input_ids, labels [B, T] and slices [B, S, 3, 8, 8].
+
+    It has `rows` of each four of the global batch.
+    """
     from faultline.scenario import my_rows, token_batch
 
+    rows = rows * ROWS // 4
     generator = torch.Generator().manual_seed(step)
     pixels = torch.randn(rows, slices, 3, 8, 8, generator=generator)
     text = token_batch(text_rows(step)[:rows], rank, world_size)

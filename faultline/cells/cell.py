@@ -16,7 +16,7 @@ from faultline.catalogue import Failure, Variant
 
 CHECKPOINTING = ("off", "reentrant", "non-reentrant")
 PRECISIONS = ("fp32", "bf16")
-WORLD_SIZES = (1, 2, 4)
+WORLD_SIZES = tuple(size for size in (1, 2, 4, 8) if size <= strategies.ROWS)
 DEVICES = ("cpu", "cuda")
 LIVES = ("straight", "resumed", "resized")
 STEPS = 3

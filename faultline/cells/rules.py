@@ -8,7 +8,7 @@ from faultline import strategies
 from faultline.base.text import listing, matches
 from faultline.catalogue import Failure, Variant
 from faultline.catalogue.outcomes import Signature
-from faultline.cells.cell import Cell, default_world, every_cell
+from faultline.cells.cell import WORLD_SIZES, Cell, default_world, every_cell
 
 BUFFERS = (Signature.BUFFERS_APART, Signature.BUFFERS_DIFFER)
 
@@ -102,6 +102,7 @@ IMPOSSIBLE = (
 def not_by_default() -> tuple[Rule, ...]:
     """The rules of the default matrix: naming an axis brings its cells back."""
     usual, one_rank = strategies.listed_as("USUAL"), strategies.listed_as("ONE_RANK")
+    others = [str(size) for size in WORLD_SIZES if size != 2]
     four_ranks = [name for name in usual if strategies.distributed(name)]
     nodes = [name for name in strategies.names() if strategies.usual_ranks(name) > 2]
     return (
@@ -113,12 +114,14 @@ def not_by_default() -> tuple[Rule, ...]:
         ),
         Rule("bf16 runs at the default world size", _bf16_in_another_world, ("precision", "world_size")),
         Rule(
-            "world sizes 1 and 4 run for broken variants at scenario level, without checkpointing and with reentrant",
+            f"world sizes {listing(others)} run for broken variants at scenario level, without checkpointing and with"
+            " reentrant",
             _other_world,
             ("world_size",),
         ),
         Rule(
-            f"world size 4 runs under {listing(four_ranks)}; world size 1 under {listing(one_rank)}",
+            f"world size {listing(others[1:])} runs under {listing(four_ranks)}, and world size 1 under"
+            f" {listing(one_rank)}",
             _other_world_elsewhere,
             ("world_size",),
         ),

@@ -11,7 +11,7 @@ from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, listed, values, within
 from faultline.cells.rules import every_rule, not_by_default, possible_cells
-from faultline.strategies import ROWS, naming
+from faultline.strategies import ROWS, ROWS_VARIABLE, naming
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,8 @@ def check(failures: Mapping[str, Failure], selection: Selection) -> None:
                 raise unknown(axis, pattern, known[axis], aliases.get(axis, {}))
     for world in selection.world_size:
         if world not in known["world_size"]:
-            raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over 1, 2 or 4 ranks")
+            sizes = ", ".join(map(str, known["world_size"]))
+            more = f"; with {ROWS_VARIABLE}=8 also over 8" if world == 8 else ""
+            raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over {sizes} ranks{more}")
     if selection.device not in known["device"]:
         raise unknown("device", selection.device, known["device"], {"gpu": "cuda", "nvidia": "cuda"})

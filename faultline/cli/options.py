@@ -95,7 +95,11 @@ class Places:
     checkpointing: Checkpointing = ""
     precision: Annotated[Names, Parameter(help="fp32 or bf16.", completer=several(completion.precisions))] = ""
     world: Annotated[
-        Names, Parameter(help="World sizes: 1, 2 or 4 ranks.", completer=several(completion.world_sizes))
+        Names,
+        Parameter(
+            help="World sizes: 1, 2 or 4 ranks; 8 where FAULTLINE_ROWS=8 is set.",
+            completer=several(completion.world_sizes),
+        ),
     ] = ""
     life: Annotated[
         Names,

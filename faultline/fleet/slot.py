@@ -1,12 +1,14 @@
 """What runs on a node of a fleet: a rank server with its stack, and the references that it made or was given."""
 
 import contextlib
+import os
 import pickle
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.cells.cell import Cell
 from faultline.fleet import gang
@@ -30,6 +32,7 @@ class Kit:
     device: str
     run: RunCell
     nodes: int = 1
+    rows: int = strategies.ROWS
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Post:
         Raises Uninstallable, and UsageError where the stack or a GPU can't be had here.
         """
         self._kit = kit
+        os.environ[strategies.ROWS_VARIABLE] = str(kit.rows)
         at = gang.address(address) if kit.nodes > 1 else ""
         self._server = RankServer(python(kit.stack), device=kit.device, address=at, name=name)
         self._server.gpus = gpus.seen(",".join(given)).gpus if given else ()

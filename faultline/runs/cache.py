@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
+from faultline import strategies
 from faultline.base.paths import PACKAGE, REPROS, ROOT
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import Outcome
@@ -38,6 +39,7 @@ BESIDE = ("tiny_models/*.py", "ds_configs/*", "fixtures/*.jsonl")
 # What libraries under test act on, of the variables that ranks inherit.
 VARIABLES = (
     *("PYTHON", "TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_", "TRITON_", "C10D_"),
+    strategies.ROWS_VARIABLE,
     *("HF_", "TRANSFORMERS_", "TRL_", "PEFT_", "DATASETS_", "TOKENIZERS_", "XLA_", "USE_", "ATEN_", "KMP_", "JE_"),
 )
 # A story is no part of a run, and what was expected is held against a result anew whenever that is taken.

@@ -35,7 +35,8 @@ def scenario(remedy, setup):
 
     rows = [row[:20] for step in range(5) for row in text_rows(step)]
     sampler = DistributedSampler(rows, setup.world_size, setup.rank, seed=3)
-    loader = DataLoader(rows, 4 // setup.world_size, sampler=sampler, collate_fn=lambda share: token_batch(share, 0, 1))
+    share = len(text_rows(0)) // setup.world_size
+    loader = DataLoader(rows, share, sampler=sampler, collate_fn=lambda part: token_batch(part, 0, 1))
     batches = []
 
     def batch(number, rank, world_size):

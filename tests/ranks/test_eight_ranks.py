@@ -1,0 +1,46 @@
+"""Cells of eight ranks, with a global batch of eight rows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from faultline.base.paths import ROOT
+
+CELLS = (
+    "grpo_lora_no_grad/broken/zero3/reentrant/fp32/w8/cpu",
+    "grpo_lora_no_grad/sft-broken/fsdp2/reentrant/fp32/w8/cpu",
+    "zero3_dummy_loss/broken/ddp/off/fp32/w8/cpu",
+)
+
+
+def faultline(*words, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "faultline", *words],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_eight_ranks_are_refused_with_the_way_to_have_them():
+    """Breaks when somebody with eight GPUs reads that it can't be, and not how it can."""
+    done = faultline("list", "--world", "8")
+    assert done.returncode == 2 and "with FAULTLINE_ROWS=8 also over 8" in done.stderr
+
+
+def test_eight_ranks_are_in_the_matrix_of_eight_rows_alone():
+    """Breaks when the default matrix grows by cells that a machine of two cores can't run, or lacks them when asked."""
+    assert "/w8/" not in faultline("list", "--ids").stdout
+    assert "/w8/" in faultline("list", "--ids", FAULTLINE_ROWS="8").stdout
+
+
+@pytest.mark.slow
+def test_eight_ranks_do_what_four_do(tmp_path):
+    """Breaks when a global batch of eight rows isn't shared by eight ranks, or is held against one of four."""
+    done = faultline("run", "--cell", ",".join(CELLS), "--results", str(tmp_path / "run"), FAULTLINE_ROWS="8")
+    assert done.returncode == 0, done.stdout
+    assert "3 cells: trains 2, raises 1; 0 not as expected" in done.stdout
