@@ -49,6 +49,12 @@ def run(server, references, cell):
     return run_cell(server, references, cell, deed(cell))
 
 
+def killing(server, references, cell):
+    """As `run`, but some ranks are killed at first."""
+    name = deed(cell)
+    return run_cell(server, references, cell, "killed_at_first" if name == DEEDS[0] else name)
+
+
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     return Environment(light.command(tmp_path_factory.mktemp("light"), OF_STACK), "")
@@ -65,9 +71,9 @@ def here(stack):
 class Running:
     """The cells on a cluster, in a thread; `after` a number of results, the test does something."""
 
-    def __init__(self, head, stack, workers=8, nodes=1):
+    def __init__(self, head, stack, workers=8, nodes=1, how=run):
         self.results, self.error = [], None
-        self.thread = threading.Thread(target=self.go, args=(Rays(head.address, nodes), Plan(workers, stack, run)))
+        self.thread = threading.Thread(target=self.go, args=(Rays(head.address, nodes), Plan(workers, stack, how)))
         self.thread.start()
 
     def go(self, rays, plan):
@@ -146,6 +152,12 @@ def test_a_killed_rank_server_is_no_result(head, nodes, stack, here):
         if process.ppid() not in {each.pid for each in descendants("light.py")}:
             os.kill(process.pid, signal.SIGKILL)
     running.ends_as(here)
+
+
+def test_a_killed_rank_is_tried_again(head, nodes, stack, here):
+    """Breaks when a cell is blamed for a rank that the kernel killed for want of memory, perhaps another's."""
+    nodes()
+    Running(head, stack, how=killing).ends_as(here)
 
 
 @pytest.mark.nightly

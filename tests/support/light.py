@@ -90,6 +90,15 @@ def last_waits_first_fails(rank):
     wait_for_ever()
 
 
+def killed_at_first(rank):
+    """Killed as by the kernel for want of memory, once by each rank server; then as `last_waits_first_fails`."""
+    marker = Path(os.environ["TMPDIR"], "killed")
+    if rank == 0 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    last_waits_first_fails(rank)
+
+
 def silent(rank):
     """The last rank of 1, 2 or 4 ends without a word while the others wait for it."""
     if rank == int(os.environ["LIGHT_LAST"]):
