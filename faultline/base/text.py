@@ -65,10 +65,10 @@ def here(command: str) -> str:
     return re.sub(r"\Afaultline\b", lambda _: program, command)
 
 
-def listing(words: Sequence[str]) -> str:
+def listing(words: Sequence[str], joined: str = "and") -> str:
     """Words as a sentence has them: ``ddp, zero2 and fsdp2``."""
     *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {joined} {last}" if first else last
 
 
 def percent(share: float | str) -> str:

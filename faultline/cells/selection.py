@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from faultline.base.errors import UsageError, unknown
-from faultline.base.text import matches
+from faultline.base.text import listing, matches
 from faultline.catalogue import Failure
 from faultline.cells.cell import AXES, DEVICES, Cell, every_cell, listed, values, within
 from faultline.cells.rules import every_rule, not_by_default, possible_cells
@@ -115,7 +115,7 @@ def check(failures: Mapping[str, Failure], selection: Selection) -> None:
                 raise unknown(axis, pattern, known[axis], aliases.get(axis, {}))
     for world in selection.world_size:
         if world not in known["world_size"]:
-            sizes = ", ".join(map(str, known["world_size"]))
+            sizes = listing([*map(str, known["world_size"])], "or")
             more = f"; with {ROWS_VARIABLE}=8 also over 8" if world == 8 else ""
             raise UsageError(f"world size {world}: the global batch of {ROWS} rows divides over {sizes} ranks{more}")
     if selection.device not in known["device"]:

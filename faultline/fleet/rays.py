@@ -42,6 +42,7 @@ class Rays:
     address: str = ""
     nodes: int = 1
     several: ClassVar[bool] = True
+    here: ClassVar[bool] = False
 
     def room(self) -> int:
         """One for each processor of every node, as far as memory allows."""

@@ -40,8 +40,8 @@ def ran_on(machine: storage.Machine, result: Result) -> Machine | None:
     models = sorted({str(evidence["gpu"]) for evidence in shown if evidence.get("gpu")}) or sorted({*machine.gpus})
     if not models or (len(models) > 1 and not any(evidence.get("gpu") for evidence in shown)):
         return None
-    cuda, nccl = reported(shown, "cuda", machine.cuda), reported(shown, "nccl", machine.nccl)
-    return Machine(" + ".join(models), machine.driver, cuda, nccl, untagged(result.stack))
+    driver, cuda, nccl = (reported(shown, name, getattr(machine, name)) for name in ("driver", "cuda", "nccl"))
+    return Machine(" + ".join(models), driver, cuda, nccl, untagged(result.stack))
 
 
 def merged(before: Iterable[Measured], ran: Iterable[tuple[Machine, Row]]) -> list[Measured]:

@@ -26,6 +26,7 @@ from faultline.runs.storage import Machine, RunInfo
 LARGEST = {RUN: 8 << 20, CELLS: 256 << 20}  # bytes of each file; a whole run has 30 MiB
 LONGEST = 20_000  # characters of a text that would be recorded
 PLAIN = re.compile(r"[\w .,;:()+/@-]{0,100}", re.ASCII)  # names of models and versions
+SHOWN = ("gpu", "backend", "driver", "cuda", "nccl")  # evidence that would be recorded
 SIGNAL = re.compile("SIG[A-Z0-9]{2,10}")
 
 
@@ -94,7 +95,7 @@ def _problem(entry: Result) -> str:
     texts += [text for rank in entry.ranks if rank.error for text in (rank.error.message, rank.error.traceback)]
     if any(len(text) > LONGEST for text in texts):
         return f"a text is longer than {LONGEST:,} characters"
-    shown = [str(rank.evidence.get(name, "")) for rank in entry.ranks for name in ("gpu", "backend", "cuda", "nccl")]
+    shown = [str(rank.evidence.get(name, "")) for rank in entry.ranks for name in SHOWN]
     strange = [text for text in shown if not PLAIN.fullmatch(text)]
     return f"evidence names a machine as no driver does: {cut(strange[0], 80)!r}" if strange else ""
 

@@ -68,10 +68,10 @@ def _run(request: RunRequest, named: Path | None = None) -> int:
     folder, known = folders.begun(kind, cells, environment.versions, selection, asked, request.resume, named)
     if request.shard:
         folder.describe(whole=tuple(cell.id for cell in whole))
-    if whole[0].device == "cuda":
+    if whole[0].device == "cuda" and request.engine.here:
         folder.describe(machine=gpus.machine())
     missing = folders.without(cells, known)
-    keep = cache.of(environment, whole[0].device)
+    keep = cache.of(environment, whole[0].device, here=request.engine.here)
     if not request.fresh:
         known = [*known, *folders.taken(missing, folder, keep, only_expected=True)]
         missing = folders.without(missing, known)
@@ -82,7 +82,7 @@ def _run(request: RunRequest, named: Path | None = None) -> int:
 
 def chosen(request: RunRequest) -> list[Cell]:
     """The cells of a request before they are split; a mistake in it, or in a failure's rules, is reported first."""
-    cells = runnable(request.selection)
+    cells = runnable(request.selection, request.engine)
     for failure in failures().values():
         expected.rules(failure)
     return measured.quick(cells) if request.quick else cells

@@ -1,9 +1,13 @@
 """What makes numbers of a GPU repeat: no TF32, and deterministic kernels where there are any."""
 
 import contextlib
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def begin() -> None:
@@ -34,11 +38,13 @@ def tf32() -> bool:
 
 
 def software() -> dict[str, str]:
-    """The versions of CUDA and NCCL that torch brings; empty where it has none, as a build for the CPU."""
-    nccl = ""
+    """The driver's version, and those of CUDA and NCCL that torch brings; empty where there is none."""
+    driver = nccl = ""
+    with contextlib.suppress(OSError, IndexError):
+        driver = re.findall(r"Kernel Module.*?\s(\d+\.[\d.]+)", DRIVER.read_text())[0]
     with contextlib.suppress(AttributeError, RuntimeError, ImportError):
         nccl = ".".join(str(part) for part in torch.cuda.nccl.version() if str(part))
-    return {"cuda": torch.version.cuda or "", "nccl": nccl}
+    return {"driver": driver, "cuda": torch.version.cuda or "", "nccl": nccl}
 
 
 def _operations() -> list[Any]:

@@ -55,7 +55,7 @@ def run(request: Request) -> int:
     known = {*NEEDED, *pins("\n".join(requests.installed()))}
     if package not in known:
         raise unknown("package", request.package, sorted(known))
-    cells = chosen(request.selection)
+    cells = chosen(request.selection, request.engine)
     failure = failures()[cells[0].failure]
     introduced = request.direction == "introduced"
     question = Question(failure, cells, package, introduced, request.others == "dated", bad(request.bad))
@@ -120,15 +120,15 @@ def place_of(package: str, releases: Sequence[Release], version: str) -> int:
         raise unknown(f"release of {package}", version, [each.version for each in reversed(releases)]) from None
 
 
-def chosen(selection: Selection) -> list[Cell]:
+def chosen(selection: Selection, engine: Engine = LOCAL) -> list[Cell]:
     """The cells of one failure that the question is about: as reported, unless the selection names others."""
     if selection.cells:
-        cells = devices.runnable(selection)
+        cells = devices.runnable(selection, engine)
     else:
         selection = narrowed(selection)
         cells = [
             cell
-            for cell in devices.runnable(selection)
+            for cell in devices.runnable(selection, engine)
             if (selection.precision or cell.precision == "fp32")
             and (selection.world_size or cell.world_size == default_world(cell))
         ]

@@ -54,7 +54,7 @@ class Request:
 def run(request: Request) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
-    cells = devices.runnable(request.selection)
+    cells = devices.runnable(request.selection, request.engine)
     if not (request.whole or request.selection.variant or request.selection.cells):
         cells = default(cells)
     if not cells:

@@ -43,7 +43,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Run cells on the ecosystem as of the first of each month and on today's stack; an interrupted run goes on."""
-    cells = devices.runnable(narrowed(request.selection))
+    cells = devices.runnable(narrowed(request.selection), request.engine)
     first = max(requests.day(request.since), requests.EARLIEST) if request.since else requests.EARLIEST
     last = requests.day(request.until) if request.until else datetime.date.today()
     if first > last:

@@ -125,8 +125,10 @@ class Cache:
         return folder() / name[:2] / name
 
 
-def of(environment: Environment, device: str, again: int = 0) -> Cache:
-    """Where the results of an environment are kept."""
+def of(environment: Environment, device: str, again: int = 0, here: bool = True) -> Cache:
+    """Where the results of an environment are kept: none of GPUs that aren't `here`, as nobody knows their kind."""
+    if device == "cuda" and not here:
+        return Cache("")
     kind, files, elsewhere = _looked_at(environment.python)
     if elsewhere or " @ file:" in environment.lock:
         return Cache("")  # a folder changes, and its version stays

@@ -172,7 +172,7 @@ def _share(
     keep = None
     if missing:
         note(f"{name}: {line}")
-        keep = cache.of(environment, cells[0].device, again)
+        keep = cache.of(environment, cells[0].device, again, campaign.engine.here)
         if not campaign.fresh:
             known += folders.taken(missing, folder, keep)
             missing = folders.without(missing, known)
@@ -197,7 +197,7 @@ def _measured(share: Share, name: str, cells: Sequence[Cell], finished: bool = T
 def lacking(campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell]) -> int:
     """How many cells a measurement under this name would have to run."""
     folder = part(campaign, name)
-    keep = cache.of(ready(stack, folder.info().lock), cells[0].device)
+    keep = cache.of(ready(stack, folder.info().lock), cells[0].device, here=campaign.engine.here)
     missing = folders.without(cells, folder.results())
     return len(missing if campaign.fresh else folders.without(missing, keep.take(missing)))
 

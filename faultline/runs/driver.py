@@ -167,6 +167,10 @@ class Engine(Protocol):
     def several(self) -> bool:
         """Whether it runs cells of several stacks at a time."""
 
+    @property
+    def here(self) -> bool:
+        """Whether all its cells run on this machine."""
+
     def room(self) -> int:
         """How many cells it can run at a time, if each is for the CPU."""
 

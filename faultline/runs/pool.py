@@ -28,6 +28,7 @@ class Pool:
 
     per_gpu: int = 1
     several: ClassVar[bool] = False
+    here: ClassVar[bool] = True
 
     def room(self) -> int:
         """One for each processor."""

@@ -86,9 +86,14 @@ def _clean(name: str, value: Any, private: Collection[str], free: bool = False) 
 
 
 def machine(known: Machine, results: Iterable[Result]) -> Machine:
-    """A machine with the versions of CUDA and NCCL that its ranks reported."""
+    """A machine with what its ranks reported: the versions of CUDA and NCCL, and of a fleet, its GPUs and driver."""
     shown = [rank.evidence for result in results for rank in result.ranks]
-    return msgspec.structs.replace(known, cuda=reported(shown, "cuda"), nccl=reported(shown, "nccl"))
+    seen = {str(each.get("gpu_uuid")): str(each["gpu"]) for each in shown if each.get("gpu")}
+    driver = known.driver or reported(shown, "driver")
+    gpus = known.gpus or tuple(sorted(seen.values()))
+    return msgspec.structs.replace(
+        known, gpus=gpus, driver=driver, cuda=reported(shown, "cuda"), nccl=reported(shown, "nccl")
+    )
 
 
 def reported(shown: Iterable[Evidence], what: str, known: str = "") -> str:

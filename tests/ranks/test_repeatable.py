@@ -47,7 +47,17 @@ def test_ranks_switch_tf32_off_and_compute_deterministically():
     """Breaks when convolutions on a GPU round to 10 bits, as torch's default has it, or a kernel may take any order."""
     before, off, after, deterministic, fills, software = settings()
     assert before and not off and not after and deterministic and not fills
-    assert software.keys() == {"cuda", "nccl"}
+    assert software.keys() == {"driver", "cuda", "nccl"}
+
+
+def test_the_driver_is_named_as_the_kernel_has_it(tmp_path, monkeypatch):
+    """Breaks when results of a fleet's GPUs say of no driver, or of a sentence, that it drove them."""
+    file = tmp_path / "version"
+    monkeypatch.setattr(repeatable, "DRIVER", file)
+    assert repeatable.software()["driver"] == ""
+    for kind in ("NVIDIA UNIX x86_64 Kernel Module ", "NVIDIA UNIX Open Kernel Module for x86_64 "):
+        file.write_text(f"NVRM version: {kind} 580.159.04  Release Build\nGCC version: 12.2.0\n")
+        assert repeatable.software()["driver"] == "580.159.04"
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "ready", made.ready)
     monkeypatch.setattr(environments, "make", made.make)
     monkeypatch.setattr(folders, "measure", made.measure)
-    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
     monkeypatch.setattr(
         requests, "installed", lambda without=(): ("torch==2.13.0+cpu", "transformers==5.23.0", "trl==1.16.0")
     )

@@ -69,7 +69,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(campaigns, "ready", ready)
     monkeypatch.setattr(campaigns, "locked", lambda stack: ready(stack).lock)
     monkeypatch.setattr(folders, "measure", measure)
-    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
     return root, does, done
 
 

@@ -22,7 +22,7 @@ CELLS = [Cell("grpo_lora_no_grad", "broken", strategy) for strategy in ("ddp", "
 class Engine:
     """Stands in for a cluster: a slot for each stack, all at a time. Those in `refuses` run nothing."""
 
-    several = True
+    several, here = True, False
 
     def __init__(self, refuses=(), stops_after=99):
         self.refuses, self.stops_after, self.ran, self.peak = refuses, stops_after, [], 0

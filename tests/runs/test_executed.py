@@ -36,7 +36,7 @@ class Server:
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """`of` with a server of the test; gives a function that takes the reports of its ranks."""
-    monkeypatch.setattr(cache, "of", lambda environment, device, again=0: Cache(environment.lock, again))
+    monkeypatch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(environment.lock, again))
 
     def record(cells, *reports):
         server = Server(tmp_path, reports)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import platformdirs
 import pytest
@@ -17,8 +18,9 @@ from faultline.base import machine
 from faultline.base.errors import ServerDied, UsageError
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
+from faultline.cells.selection import Selection
 from faultline.ranks.job import Job
-from faultline.runs import engines, gpus, supervisor, workers
+from faultline.runs import cache, devices, engines, gpus, supervisor, workers
 from faultline.runs.driver import Plan
 from faultline.runs.gpus import Gpus
 from faultline.stacks.environments import Environment
@@ -249,3 +251,11 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
     )
     monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
     assert workers.bounded(cells, 64)[0] == 1, "one worker is always tried"
+
+
+def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):
+    """Breaks when a cluster's head must have a GPU, or results of other machines' GPUs are kept as this one's."""
+    monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: pytest.fail("this machine was asked for a GPU"))
+    asked = Selection((CELL.failure,), strategy=("ddp",), device="cuda")
+    assert devices.runnable(asked, SimpleNamespace(here=False))
+    assert cache.of(Environment(sys.executable, ""), "cuda", here=False).stack == ""

@@ -257,7 +257,7 @@ def at(root, stop_after=None, stack="", does=None):
         patch.setattr(storage.latest_run, "__defaults__", (root,))
         patch.setattr(engines, "run_parts", run_parts)
         patch.setattr(expected, "rules", lambda failure: ())
-        patch.setattr(cache, "of", lambda environment, device, again=0: Cache(stack, again))
+        patch.setattr(cache, "of", lambda environment, device, again=0, here=True: Cache(stack, again))
         yield ran
 
 
