@@ -126,7 +126,7 @@ class Cache:
 
 
 def of(environment: Environment, device: str, again: int = 0, here: bool = True) -> Cache:
-    """Where the results of an environment are kept: none of GPUs that aren't `here`, as nobody knows their kind."""
+    """Where the results of an environment are kept, but for GPUs that aren't `here`, as nobody knows their kind."""
     if device == "cuda" and not here:
         return Cache("")
     kind, files, elsewhere = _looked_at(environment.python)
