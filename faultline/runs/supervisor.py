@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -25,9 +26,11 @@ from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message
 from faultline.runs import nodes
-from faultline.runs.gpus import Gpu
 from faultline.runs.hangs import TICK, Progress, text
 from faultline.runs.nodes import DEADLINE, Begun, Ended, Finished, Left, Node, Seen
+
+if TYPE_CHECKING:
+    from faultline.runs.gpus import Gpu
 
 START_LOOKS = 480  # looks in a row that find a server asleep that isn't ready yet
 START_WORK = 120.0  # seconds of processor time that it may take to get ready
