@@ -49,7 +49,7 @@ def started(ray: ModuleType, kit: Any, slot: Slot, nodes: Sequence[Node], gpus: 
             return None
         places = [PlacementGroupSchedulingStrategy(group, number) for number in range(len(nodes))]
     options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
-    options |= {"enable_task_events": False}  # of each cell, for a dashboard that nobody has
+    options["enable_task_events"] = False  # of each cell, for a dashboard that nobody has
     handles = [
         posts(ray).options(**options, scheduling_strategy=at).remote(kit, node.name)
         for node, at in zip(nodes, places, strict=True)

@@ -41,7 +41,6 @@ class Rays:
 
     address: str = ""
     nodes: int = 1
-    several: ClassVar[bool] = True
     here: ClassVar[bool] = False
 
     def room(self) -> int:

@@ -22,6 +22,7 @@ from faultline.cells.selection import Selection
 from faultline.fleet import cluster
 from faultline.fleet.cluster import Node
 from faultline.fleet.places import Room, best
+from faultline.fleet.rays import Rays
 from faultline.maintain import soak
 from faultline.runs import durations, engines
 from faultline.runs.driver import Driver, Part
@@ -54,7 +55,7 @@ class Replay:
 class Simulated:
     """A cluster in a time of its own, whose cells take as long as was recorded.
 
-    It has the driver and the places of a real one. `ready` has when a node's first rank server of a part is up.
+    It has the driver and the places of a real one. `ready` has when the first rank server of each part is up on a node.
     """
 
     driver: Driver
@@ -63,7 +64,7 @@ class Simulated:
     now: float = 0.0
     coming: list[tuple[float, int, Slot, Work | None]] = field(default_factory=list)
     opened: dict[Slot, Node] = field(default_factory=dict)
-    ready: dict[tuple[str, int], float] = field(default_factory=dict)
+    ready: dict[str, dict[int, float]] = field(default_factory=dict)
     made: set[tuple[int, Cell]] = field(default_factory=set)
     number: int = 0
 
@@ -88,17 +89,13 @@ class Simulated:
         rooms = {node.id: Room(node, node.slots, 0) for node in self.nodes}
         for node in self.opened.values():
             rooms[node.id] = rooms[node.id].without(0)
-        stacks: dict[str, set[int]] = {}
-        for node_id, part in self.ready:
-            stacks.setdefault(node_id, set()).add(part)
-        while place := best(rooms.values(), self.driver.needs(), 1, stacks):
+        while place := best(rooms.values(), self.driver.needs(), 1, self.ready):
             [node] = place.nodes
-            slot = Slot(f"slot {len(self.opened)} at {self.now}", node.id, place.part)
+            slot = Slot(f"slot {self.number}", node.id, place.part)
             rooms[node.id] = rooms[node.id].without(0)
-            stacks.setdefault(node.id, set()).add(place.part)
             self.opened[slot] = node
             self.driver.opened(slot)
-            first = self.ready.setdefault((node.id, place.part), self.now + MADE + FIRST)
+            first = self.ready.setdefault(node.id, {}).setdefault(place.part, self.now + MADE + FIRST)
             self.after(max(first - self.now, durations.START), slot)
 
     def give(self, slot: Slot) -> bool:
@@ -157,8 +154,6 @@ def nothing(server: RankServer | None, references: References | None, cell: Cell
 def handed_out(matrix: Sequence[Cell], cells: int) -> tuple[float, float]:
     """Cells a second that a driver gives to actors on Ray nodes of this machine, and takes the results of; and calls a
     second of as many bare actors there, each with one call at a time."""
-    from faultline.fleet.rays import Rays
-
     times: list[float] = []
     environment = environments.chosen(TODAY, "")
     with soak.fires(random.Random(0)) as fire:

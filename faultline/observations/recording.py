@@ -10,7 +10,6 @@ from faultline.cells.cell import Cell
 from faultline.observations import measured
 from faultline.observations.store import OTHER, Divergence, Error, Observations, Row, Stack, digest
 from faultline.observations.timeline import UNINSTALLABLE, Timeline
-from faultline.stacks import requests
 
 NONE: Mapping[str, Divergence] = MappingProxyType({})
 QUIET = ("trains", "diverges", "misplaced")  # outcomes without an error
@@ -93,9 +92,9 @@ def named(observations: Observations) -> Observations:
 
 def with_name(stack: Stack) -> Stack:
     """A stack with the name of its file in stacks/, else of its month, else one without a meaning."""
-    files = {stack_name(measured.pins(name)): name for name in requests.named()}
-    line, month = stack_name(stack.versions), stack.month if stack.month != TODAY else ""
-    return replace(stack, name=files.get(line, "") or month or OTHER + digest(line))
+    month = stack.month if stack.month != TODAY else ""
+    name = measured.named_as(stack.versions) or month or OTHER + digest(stack_name(stack.versions))
+    return replace(stack, name=name)
 
 
 def _named(error: Error) -> Error:

@@ -120,9 +120,9 @@ def measure(
     same versions, whatever the index offers by then. A stack whose ranks could
     not start is tried again: a busy machine may have been to blame.
     """
-    share, left = _share(campaign, name, stack, cells, again)
-    if not share:
-        return left
+    share = _share(campaign, name, stack, cells, again)
+    if isinstance(share, Measured):
+        return share
     try:
         for entry in share.known:
             seen(entry)
@@ -141,22 +141,22 @@ def measure_each(campaign: Campaign, stacks: Mapping[str, Stack], cells: Sequenc
 
     Each is as `measure` has it, but the machines of a fleet alone make environments, and nothing is cached of them.
     """
-    if not campaign.engine.several:
+    if campaign.engine.here:
         return [measure(campaign, name, stack, cells) for name, stack in stacks.items()]
     asked = {name: _share(campaign, name, stack, cells, there=True) for name, stack in stacks.items()}
-    if shares := [share for share, _ in asked.values() if share and share.cells]:
+    if shares := [share for share in asked.values() if isinstance(share, Share) and share.cells]:
         folders.measure_each(shares, campaign.workers, engine=campaign.engine)
-    return [_measured(share, name, cells) if share else left for name, (share, left) in asked.items()]
+    return [_measured(each, name, cells) if isinstance(each, Share) else each for name, each in asked.items()]
 
 
 def _share(
     campaign: Campaign, name: str, stack: Stack, cells: Sequence[Cell], again: int = 0, there: bool = False
-) -> tuple[Share | None, Measured]:
+) -> Share | Measured:
     """What is to be run on a stack, whose environment is made here unless it is made `there`; or why nothing can be."""
     folder = part(campaign, name)
     info = folder.info()
     if info.unusable and not info.lock:
-        return None, Measured(name, unusable=info.unusable)
+        return Measured(name, unusable=info.unusable)
     try:
         if there and not stack.here:
             environment = Environment("", info.lock or locked(stack))
@@ -164,7 +164,7 @@ def _share(
             environment = ready(stack, info.lock)
     except Uninstallable as error:
         folder.describe(unusable=str(error))
-        return None, Measured(name, unusable=str(error))
+        return Measured(name, unusable=str(error))
     line = stack_name(environment.versions)
     folder.describe(lock=environment.lock, stack=line, cells=tuple(cell.id for cell in cells), unusable="")
     known = [entry for entry in folders.entries(folder) if entry.cell in {*cells}]
@@ -180,7 +180,7 @@ def _share(
     def refused(error: NeverReady) -> None:
         folder.describe(unusable=str(error))
 
-    return Share(missing, environment, folder, known, keep, refused), Measured(name)
+    return Share(missing, environment, folder, known, keep, refused)
 
 
 def _measured(share: Share, name: str, cells: Sequence[Cell], finished: bool = True) -> Measured:

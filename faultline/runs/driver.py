@@ -164,12 +164,8 @@ class Engine(Protocol):
     """What runs cells: the workers of this machine, or the nodes of a cluster."""
 
     @property
-    def several(self) -> bool:
-        """Whether it runs cells of several stacks at a time."""
-
-    @property
     def here(self) -> bool:
-        """Whether all its cells run on this machine."""
+        """Whether all its cells run on this machine, on one stack at a time; others take several stacks at a time."""
 
     def room(self) -> int:
         """How many cells it can run at a time, if each is for the CPU."""

@@ -31,7 +31,7 @@ def run_all(
 
 
 def run_parts(asked: Sequence[Part], workers: int, run: RunCell = run_cell, engine: Engine = pool.LOCAL) -> None:
-    """Run the cells of several parts, as `run_all` does: at a time, if the engine has `several` stacks at a time."""
+    """Run the cells of several parts, as `run_all` does: at a time, if the engine isn't `here`."""
     parts = [each for part in asked if part.cells for each in engine.parts(part)]
     if not parts:
         return

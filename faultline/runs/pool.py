@@ -27,7 +27,6 @@ class Pool:
     """
 
     per_gpu: int = 1
-    several: ClassVar[bool] = False
     here: ClassVar[bool] = True
 
     def room(self) -> int:

@@ -159,8 +159,9 @@ class RankServer:
             self._folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="cell-"))
         folder = self._folder or Path(job.folder)
         address = self.address if job.node else ""
-        job = replace(job, folder=str(folder), address=address, meeting=job.meeting or address)
-        job = replace(job, gpus=[gpu.uuid for gpu in self.gpus], visible=[gpu.number for gpu in self.gpus])
+        uuids, numbers = [gpu.uuid for gpu in self.gpus], [gpu.number for gpu in self.gpus]
+        meeting = job.meeting or address
+        job = replace(job, folder=str(folder), gpus=uuids, visible=numbers, address=address, meeting=meeting)
         self._send({"job": asdict(job)})
         started = self._message(30.0)
         if started is None or not started.pids:

@@ -22,7 +22,7 @@ CELLS = [Cell("grpo_lora_no_grad", "broken", strategy) for strategy in ("ddp", "
 class Engine:
     """Stands in for a cluster: a slot for each stack, all at a time. Those in `refuses` run nothing."""
 
-    several, here = True, False
+    here = False
 
     def __init__(self, refuses=(), stops_after=99):
         self.refuses, self.stops_after, self.ran, self.peak = refuses, stops_after, [], 0
@@ -114,6 +114,6 @@ def test_an_engine_of_one_stack_takes_them_in_their_order(campaign, monkeypatch)
     seen = []
     monkeypatch.setattr(campaigns, "measure", lambda campaign, name, stack, cells: seen.append(name))
     engine = Engine()
-    engine.several = False
+    engine.here = True
     campaigns.measure_each(replace(campaign(engine)), STACKS, CELLS)
     assert seen == [*STACKS]

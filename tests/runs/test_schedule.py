@@ -203,7 +203,7 @@ def test_a_run_of_parts_hands_each_its_results():
     seen, refused = ([], []), []
 
     class OneByOne:
-        several = True
+        here = False
 
         def parts(self, part):
             return [part]

@@ -212,8 +212,8 @@ def spins(rank):
 def spins_in_library(rank):
     """As a thread of autograd's runs Python while the main one waits for it in C++."""
     threading.Thread(target=spins, args=(rank,), daemon=True).start()
-    release = ctypes.CDLL(None)
-    while release.pause():  # -1 each time that a signal has come
+    libc = ctypes.CDLL(None)
+    while libc.pause():  # -1 each time that a signal has come
         pass
 
 
