@@ -7,6 +7,7 @@ import sysconfig
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -202,14 +203,18 @@ def test_the_projects_report_is_that_of_the_stack(tmp_path, monkeypatch):
     upstream.printed.cache_clear()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cell", "words"),
+    ("cell", "did", "words"),
     [
-        ("zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", "Run on CPU with gloo; not run on a GPU."),
-        ("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu", "Run on CPU; not run on a GPU."),
+        ("zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu", None, "Run on CPU with gloo; not run on a GPU."),
+        ("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu", None, "Run on CPU; not run on a GPU."),
+        ("grpo_lora_no_grad/broken/single/reentrant/fp32/w1/cpu", "diverges", "on a GPU it does this: diverges."),
+        ("zero3_dummy_loss/broken/zero3/off/fp32/w2/cuda", None, "Run on a GPU."),
     ],
 )
-def test_a_report_says_whether_a_gpu_was_there(cell, words):
-    """Breaks when maintainers take a run on CPU for one on a GPU."""
-    assert words in issue.write_issue(cells.place(Cell.parse(cell)))
+def test_a_report_says_whether_a_gpu_was_there(cell, did, words, monkeypatch):
+    """Breaks when maintainers take a run on CPU for one on a GPU, or aren't told what one showed."""
+    cell = Cell.parse(cell)
+    row = SimpleNamespace(did=(did,))
+    monkeypatch.setattr(upstream.store, "rows", lambda failure: {replace(cell, device="cuda"): [row]} if did else {})
+    assert words in upstream.devices(SimpleNamespace(cell=cell, failure=failures()[cell.failure]))
