@@ -27,14 +27,16 @@ class Scenario:
     `around()` is held open from a forward pass until its backward pass has ended.
     `second(accelerator)` prepares a model that is only read and gives it back;
     the scenario then trains through accelerate, as it does where `accelerate` says so. `deepspeed` changes the config
-    that a ZeRO strategy takes from its file. `observer` (see `observer.Observer`) sees what the model's modules do.
+    that a ZeRO strategy takes from its file, and `keywords` has more arguments of torch's engines, by the family of the
+    strategy. `observer` (see `observer.Observer`) sees what the model's modules do.
 
     A step has `micro_batches`, numbered through all steps. The engine itself accumulates their gradients, unless
     `by_hand(model, last)` is there: then each is a forward and a backward pass with that held open around it, as a
     loop of one's own has it, and the engine knows of none. `optimizer(model)` makes the optimizer where it isn't
-    `sgd`, once the model is wrapped (DeepSpeed wants it before). `before_step(model, step)` runs between the steps; a
-    bare model that it gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose
-    micro-batches are the `shares` of so many ranks gives each of them the same state of the model to begin with.
+    `sgd`, once the model is wrapped (DeepSpeed wants it before). `loop(wrapped)` changes what the loop does with an
+    engine, such as clipping before the step. `before_step(model, step)` runs between the steps; a bare model that it
+    gives back is wrapped again, with an optimizer of its own, and trains on. A reference whose micro-batches are the
+    `shares` of so many ranks gives each of them the same state of the model to begin with.
 
     In a life that is resumed, `keep(save, wrapped, folder)` and `resume(load, wrapped, folder)` are there where a loop
     has a checkpoint of its own. Every rank calls them. `save()` and `load()` are what the engine's users do.
@@ -48,12 +50,14 @@ class Scenario:
     around: Callable[[], AbstractContextManager[Any]] | None = None
     second: Callable[[Any], torch.nn.Module] | None = None
     deepspeed: dict[str, object] = field(default_factory=dict)
+    keywords: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observer: Any = None
     accelerate: bool = False
     micro_batches: int = 1
     shares: int = 0
     by_hand: Callable[[Any, bool], AbstractContextManager[Any]] | None = None
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    loop: Callable[[Any], Any] | None = None
     before_step: Callable[[Any, int], torch.nn.Module | None] | None = None
     keep: Callable[[Callable[[], None], Any, Path], None] | None = None
     resume: Callable[[Callable[[], None], Any, Path], None] | None = None

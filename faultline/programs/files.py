@@ -1,19 +1,20 @@
-"""A spec as a file of its own, which `check` trains like anybody's, with the fault that is seeded into it."""
+"""A spec or a program as a file of its own, which `check` trains like anybody's, with the fault seeded into it."""
 
 import threading
 from pathlib import Path
 
 from faultline.programs.fault import Fault
+from faultline.programs.program import Program
 from faultline.programs.spec import Spec
 
 TEXT = '''\
 """{words}"""
 
-from faultline.programs import build as building
+from faultline.programs import {module} as made
 
 
 def build():
-    return building.program("""{spec}""")
+    return made.program("""{spec}""")
 '''
 FAULT = '''
 
@@ -24,13 +25,14 @@ FAULT = inject.injection("""{fault}""")
 '''
 
 
-def write(folder: Path, spec: Spec, fault: Fault | None = None) -> Path:
-    """Write a spec's file into a folder: `build` in it is what `check` takes, and `FAULT` the Injection of a fault.
+def write(folder: Path, spec: Spec | Program, fault: Fault | None = None) -> Path:
+    """Write the file of a spec or a program into a folder.
 
-    A rank that reads the file while another worker writes it anew finds all of it.
+    `build` in it is what `check` takes, and `FAULT` the Injection of a fault. A rank that reads the file while another worker writes it anew finds all of it.
     """
     file = folder / f"{spec.digest}{f'-{fault.kind}' if fault else ''}.py"
-    text = TEXT.format(words=spec.words, spec=spec.to_json())
+    module = "build" if isinstance(spec, Spec) else "loop"
+    text = TEXT.format(words=spec.words, module=module, spec=spec.to_json())
     if fault:
         text += FAULT.format(words=fault.words, fault=fault.to_json())
     partial = file.with_suffix(f".{threading.get_ident()}")

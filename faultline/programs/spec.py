@@ -10,7 +10,7 @@ from typing import Any, Self
 from faultline.base.errors import UsageError
 
 
-def _one_of(*values: Any) -> Any:
+def one_of(*values: Any) -> Any:
     """A field with all values that it may have, the plainest first: that is the default."""
     return dataclasses.field(default=values[0], metadata={"values": values})
 
@@ -35,31 +35,31 @@ class Spec:
     """
 
     seed: int = 0
-    layers: int = _one_of(2, 1, 3)
-    width: int = _one_of(8, 6, 7)
-    block: str = _one_of("linear", "norm", "attention", "convolution", "experts")
-    container: str = _one_of("list", "sequence", "dict", "nested", "attributes")
-    output: str = _one_of("tensor", "tuple", "dict", "dataclass")
-    shared: bool = _one_of(False, True)
-    tied: str = _one_of("nothing", "head", "blocks")
-    calls: int = _one_of(1, 2, 3)
-    spare: bool = _one_of(False, True)
-    frozen: str = _one_of("nothing", "first", "biases", "block")
-    no_grad: str = _one_of("nothing", "tower", "target", "part")
-    buffer: str = _one_of("none", "constant", "unsaved")
-    state: str = _one_of("none", "count", "average", "batchnorm")
-    dtype: str = _one_of("float32", "float64", "bfloat16", "complex", "integer", "mixed")
-    shape: str = _one_of("usual", "scalar", "one", "empty", "transposed", "storage")
-    sparse: bool = _one_of(False, True)
-    branch: str = _one_of("none", "data", "rank")
-    rows: str = _one_of("equal", "unequal")
-    method: str = _one_of("forward", "block", "model")
-    hook: str = _one_of("none", "forward", "activation", "parameter")
-    function: bool = _one_of(False, True)
-    inplace: bool = _one_of(False, True)
-    twice: bool = _one_of(False, True)
-    loss: str = _one_of("one", "auxiliary", "two passes", "weight penalty", "zero term")
-    checkpoint: str = _one_of("none", "non-reentrant", "reentrant")
+    layers: int = one_of(2, 1, 3)
+    width: int = one_of(8, 6, 7)
+    block: str = one_of("linear", "norm", "attention", "convolution", "experts")
+    container: str = one_of("list", "sequence", "dict", "nested", "attributes")
+    output: str = one_of("tensor", "tuple", "dict", "dataclass")
+    shared: bool = one_of(False, True)
+    tied: str = one_of("nothing", "head", "blocks")
+    calls: int = one_of(1, 2, 3)
+    spare: bool = one_of(False, True)
+    frozen: str = one_of("nothing", "first", "biases", "block")
+    no_grad: str = one_of("nothing", "tower", "target", "part")
+    buffer: str = one_of("none", "constant", "unsaved")
+    state: str = one_of("none", "count", "average", "batchnorm")
+    dtype: str = one_of("float32", "float64", "bfloat16", "complex", "integer", "mixed")
+    shape: str = one_of("usual", "scalar", "one", "empty", "transposed", "storage")
+    sparse: bool = one_of(False, True)
+    branch: str = one_of("none", "data", "rank")
+    rows: str = one_of("equal", "unequal")
+    method: str = one_of("forward", "block", "model")
+    hook: str = one_of("none", "forward", "activation", "parameter")
+    function: bool = one_of(False, True)
+    inplace: bool = one_of(False, True)
+    twice: bool = one_of(False, True)
+    loss: str = one_of("one", "auxiliary", "two passes", "weight penalty", "zero term")
+    checkpoint: str = one_of("none", "non-reentrant", "reentrant")
 
     @property
     def features(self) -> dict[str, Any]:

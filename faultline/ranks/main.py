@@ -140,7 +140,9 @@ def train_scenario(run: Run) -> None:
     with scenario.building():
         built = run.inject.scenario(run.module.scenario(run.variant.remedy, run.setup), run.setup)
     native = 1 if built.by_hand else built.micro_batches
-    run = replace(run, setup=replace(run.setup, deepspeed=built.deepspeed, micro_batches=native))
+    keywords = built.keywords.get(strategies.family_name(run.cell.strategy), {})
+    setup = replace(run.setup, deepspeed=built.deepspeed, keywords=keywords, micro_batches=native)
+    run = replace(run, setup=setup)
     report.evidence |= {"micro_batches": built.micro_batches, "engine_accumulates": native}
     run.inject.model(built.model)
     here = {name: observer.local(parameter) for name, parameter in built.model.named_parameters()}
@@ -205,7 +207,8 @@ def _wrap(run: Run, built: Scenario) -> Wrapped:
     wrap = accelerate.wrap if built.second or built.accelerate else strategies.wrap
     if wrap is strategies.wrap:  # what accelerate makes of it has to be seen
         run.report.evidence["wrapping"] = run.cell.strategy
-    wrapped = run.inject.wrapped(wrap(built, run.cell.strategy, run.setup), run.setup)
+    wrapped = wrap(built, run.cell.strategy, run.setup)
+    wrapped = run.inject.wrapped(built.loop(wrapped) if built.loop else wrapped, run.setup)
     run.report.evidence.pop("wrapping", None)
     return wrapped
 

@@ -71,11 +71,14 @@ class Shares:
     """What the ranks' shares of a step's rows leave behind in a model's buffers, in one process.
 
     Each share begins with the state that rank 0's left in the step before. Where the shares are the reference's own
-    micro-batches they move that state once, not once each; else they are passed through beside the global batch.
+    micro-batches, or so many of them each, they move that state once, not once each; else they are passed through
+    beside the global batch.
     """
 
     def __init__(self, built: Scenario, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
         self._model, self._count = built.model, built.shares
+        self._each = built.micro_batches // built.shares if built.shares else 1
+        self._ran = 0
         self._read = lambda: read(buffers(built.model))
         self._before: Tensors = {}
         self._start: Kept | None = None
@@ -83,12 +86,13 @@ class Shares:
         self._left: list[Tensors] = []
 
     def begin(self) -> None:
-        self._before, self._left = self._read(), []
+        self._before, self._left, self._ran = self._read(), [], 0
         self._start = Kept(self._model) if self._count or self._before else None
 
     def ran(self) -> None:
         """After a micro-batch's backward pass."""
-        if not self._count or not self._start:
+        self._ran += 1
+        if not self._count or not self._start or self._ran % self._each:
             return
         self._left.append(self._read())
         if len(self._left) == 1:

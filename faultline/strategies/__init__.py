@@ -13,7 +13,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,7 +35,7 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A model under an engine: `backward` takes the loss, `step` applies and clears the gradients.
+    """A model under an engine: `backward` takes the loss and `retain_graph`, `step` applies and clears the gradients.
 
     `accumulate(last)` is held open around each micro-batch's forward and backward pass and says whether it is the
     step's last: the engine's own gradient accumulation. `accelerator` is there when accelerate prepared the model. An
@@ -44,7 +44,7 @@ class Wrapped:
     """
 
     model: Any
-    backward: Callable[[Any], None]
+    backward: Callable[..., None]
     step: Callable[[], None]
     accelerator: Any = None
     gradients_remain: bool = True
@@ -57,10 +57,11 @@ class Wrapped:
 class Setup:
     """Where a rank finds itself: what its cell asks for, and the device that it was given.
 
-    `deepspeed` changes the config that a ZeRO strategy takes from its file (None takes a key out). `micro_batches`
-    are what the engine itself accumulates for a step; it divides their losses by their number. `reference` says that
-    this is the run that the others are held against: what goes wrong in one process too, it is built without. If it is
-    `scheduled`, each step has a smaller learning rate (see `shared.schedule`).
+    `deepspeed` changes the config that a ZeRO strategy takes from its file (None takes a key out), and `keywords` are
+    more arguments of torch's engines. `micro_batches` are what the engine itself accumulates for a step; it divides
+    their losses by their number. `reference` says that this is the run that the others are held against: what goes
+    wrong in one process too, it is built without. If it is `scheduled`, each step has a smaller learning rate (see
+    `shared.schedule`).
     """
 
     rank: int
@@ -73,6 +74,7 @@ class Setup:
     micro_batches: int = 1
     reference: bool = False
     scheduled: bool = False
+    keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
 def merged(content: Config, changes: Config) -> Config:
@@ -141,6 +143,11 @@ def names() -> list[str]:
 
 def family(name: str) -> ModuleType:
     return _index()[name]
+
+
+def family_name(name: str) -> str:
+    """A strategy's family, as its file is called."""
+    return family(name).__name__.rpartition(".")[2]
 
 
 def options(name: str) -> Any:

@@ -60,7 +60,7 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
     from torch.nn.parallel import DistributedDataParallel
 
     devices = [setup.device] if setup.device.type == "cuda" else None
-    model = DistributedDataParallel(model, device_ids=devices, **asdict(options))
+    model = DistributedDataParallel(model, device_ids=devices, **asdict(options), **setup.keywords)
     stepping = stepped(optimizer(model), setup)
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)
 

@@ -83,6 +83,7 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         device_id=setup.device,
         use_orig_params=True,
         device_mesh=nodes.mesh(setup) if options.sharding == HYBRID else None,
+        **setup.keywords,
     )
     stepping = stepped(optimizer(model), setup)
     return Wrapped(model, plain_backward(setup.micro_batches), accumulate=no_sync(model), **stepping)

@@ -78,7 +78,7 @@ def wrap(model: Any, optimizer: Any, options: Options, setup: Setup) -> Wrapped:
         settings["reshard_after_forward"] = False
     for module in reversed(units(model)):  # a unit within a unit first
         fully_shard(module, **settings)
-    fully_shard(model, **settings)
+    fully_shard(model, **{**settings, **setup.keywords})  # of the root alone
 
     def accumulate(last: bool) -> Any:
         model.set_requires_gradient_sync(last)

@@ -75,9 +75,9 @@ def whole_gradients(model: Any) -> Gradients:
     return {name: parameter.grad for name, parameter in named(model).items()}
 
 
-def plain_backward(micro_batches: int) -> Callable[[Any], None]:
+def plain_backward(micro_batches: int) -> Callable[..., None]:
     """Backward of one of several micro-batches, whose mean is the step's loss, as a loop without an engine does it."""
-    return lambda loss: (loss / micro_batches).backward()
+    return lambda loss, **keywords: (loss / micro_batches).backward(**keywords)
 
 
 def no_sync(model: Any) -> Callable[[bool], AbstractContextManager[Any]]:

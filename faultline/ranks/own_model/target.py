@@ -31,6 +31,13 @@ LARGEST = 20_000_000  # parameters: what is checked here is trained several time
 
 
 @dataclass(frozen=True)
+class Built:
+    """What a function returns that makes a whole scenario, for a rank or for one process in place of so many ranks."""
+
+    scenario: Callable[[Setup, int], Scenario]
+
+
+@dataclass(frozen=True)
 class Module:
     """Stands for a failure's module: its scenario is the target's."""
 
@@ -40,6 +47,8 @@ class Module:
         file, function = Path(self.target.file), self.target.function
         with alone():
             built = call(file, function, self.target.path) if function else tiny(file)
+        if isinstance(built, Built):
+            return built.scenario(setup, self.target.world_size)
         model, loss, batch = parts(built)
         cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
         model = ready(model._apply(whole) if cast else model, self.target.lora)

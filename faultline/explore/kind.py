@@ -1,0 +1,44 @@
+"""What a difference is called: how it shows, and where in the model first."""
+
+import re
+
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.observations.wording import normalised
+from faultline.runs.results import Result
+
+SHOWN = 60  # letters of an error by which it is known again while its sizes and names change
+KINDS = {
+    Signature.UNMOVED: "never moved",
+    Signature.RANKS_DIFFER: "ranks differ",
+    Signature.BUFFERS_APART: "buffers differ",
+    Signature.START_DIFFERS: "starts otherwise",
+    Signature.NAN: "not a number",
+}
+
+
+def alike(result: Result) -> tuple[str, str, str]:
+    """What two results have in common that show the same difference."""
+    words = normalised(result.detail)[:SHOWN] if result.outcome == Outcome.RAISES else ""
+    return result.outcome, result.signature, words
+
+
+def kind(result: Result) -> str:
+    """``scaled by 0.75``, ``never moved``, ``raises AssertionError``: the kind of a difference, in words."""
+    if result.outcome == Outcome.RAISES:
+        return f"raises {result.detail.partition(':')[0]}"
+    if result.outcome != Outcome.DIVERGES:
+        return str(result.outcome)
+    if factor := result.finding.factor:
+        return f"scaled by {factor.times:.3g}"
+    return KINDS.get(Signature(result.signature), "differs") if result.signature in [*Signature] else "differs"
+
+
+def silent(result: Result) -> bool:
+    """Whether nothing is raised: training goes on, and is wrong."""
+    return result.outcome in (Outcome.DIVERGES, Outcome.MISPLACED)
+
+
+def role(result: Result) -> str:
+    """The part of the model in which a result first differs, whichever block it is; empty where that isn't known."""
+    first = result.finding.first
+    return re.sub(r"\d+", "N", f"{first.phase} {first.module}".strip()) if first else ""

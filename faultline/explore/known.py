@@ -1,0 +1,67 @@
+"""What is known of a difference: a failure of the catalogue, a refusal that an engine documents, an earlier finding."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from faultline import strategies
+from faultline.base.text import matches
+from faultline.catalogue.outcomes import Outcome
+from faultline.check import findings as of_check
+from faultline.explore.case import Case
+from faultline.explore.refusals import REFUSALS, TRAINING
+from faultline.programs import truth
+from faultline.runs.results import Result
+
+FAILURE, REFUSAL, FEATURE, FINDING = "known failure", "documented refusal", "known of the feature", "earlier finding"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a difference is: its kind, and the failure, the address of the documentation or the finding."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Explains:
+    """The features and strategies by which an earlier finding explains other cases."""
+
+    name: str
+    features: tuple[tuple[str, Any], ...]
+    strategies: tuple[str, ...]
+
+    def holds(self, case: Case) -> bool:
+        return case.strategy in self.strategies and {*self.features} <= {*case.program.chosen}
+
+
+def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known | None:
+    """What is known of a case from its features alone: it isn't run, as what is known would hide all else.
+
+    Nothing that is known of the failure `without` counts.
+    """
+    if of_model := truth.known(case.program.spec, case.strategy):
+        return Known(FEATURE, of_model[0].why)
+    for rule in TRAINING:
+        if rule.failure != without and matches(case.strategy, rule.strategies) and rule.holds(case.program.value):
+            return Known(FAILURE if rule.failure else REFUSAL, rule.failure or rule.link)
+    return next((Known(FINDING, each.name) for each in earlier if each.holds(case)), None)
+
+
+def after(case: Case, result: Result, without: str = "") -> Known | None:
+    """What is known of a case's result: a refusal in documented words, or a failure of the catalogue."""
+    for refusal in REFUSALS:
+        fits = matches(case.strategy, refusal.strategies)
+        if fits and result.outcome == Outcome.RAISES and re.search(refusal.words, result.detail):
+            return Known(REFUSAL, refusal.link)
+    match, _ = of_check.recognised(result)
+    if match and match.failure.name != without:
+        return Known(FAILURE, match.failure.name)
+    return None
+
+
+def families(names: Iterable[str]) -> tuple[str, ...]:
+    """The families of strategies, each once."""
+    return tuple(dict.fromkeys(map(strategies.family_name, names)))

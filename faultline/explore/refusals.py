@@ -1,0 +1,58 @@
+"""What engines are documented to refuse, by its text, and what is known of features of a training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Words by which engines refuse something, under which strategies, and where that is documented."""
+
+    strategies: tuple[str, ...]
+    words: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Features of a program that are known to do something else than train: a `failure` of the catalogue shows it, or
+    it is documented at `link`."""
+
+    strategies: tuple[str, ...]
+    where: Mapping[str, Any]
+    failure: str = ""
+    link: str = ""
+
+    def holds(self, value: Callable[[str], Any]) -> bool:
+        """Whether a program, by its values, has all of the features."""
+        return all(
+            value(name) in wanted if isinstance(wanted, tuple) else value(name) == wanted
+            for name, wanted in self.where.items()
+        )
+
+
+def refusal(strategies: str, words: str, link: str) -> Refusal:
+    return Refusal(tuple(strategies.split()), words, link)
+
+
+def rule(strategies: str, failure: str = "", link: str = "", **where: Any) -> Rule:
+    return Rule(tuple(strategies.split()), where, failure, link)
+
+
+DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
+
+REFUSALS: Sequence[Refusal] = (
+    refusal("zero[23]*", "pre-scale gradients is not yet supported", f"{SOURCE}/runtime/zero/stage_1_and_2.py"),
+    refusal("zero[23]*", "gradient_predivide_factor != 1.0 is not yet supported", f"{SOURCE}/runtime/engine.py"),
+    refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
+)
+
+TRAINING: Sequence[Rule] = (
+    rule("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
+    rule("zero*", "zero_unfreeze_after_initialize", unfreeze=True),
+    rule("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),
+    rule("ddp-static-graph", "ddp_static_graph_no_sync", accumulate=(2, 3)),
+)
+"""By features beside those of a model, for which `programs.truth` has what is known."""

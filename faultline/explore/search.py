@@ -1,0 +1,133 @@
+"""The search itself: programs are drawn and run, what differs is shrunk, and what is known is set aside."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from faultline.catalogue.outcomes import Outcome
+from faultline.cells.cell import Cell
+from faultline.explore import known, shrinking
+from faultline.explore.case import Case
+from faultline.explore.kind import alike, kind, role
+from faultline.explore.known import Explains, Known
+from faultline.explore.shrinking import Missing, Shrunk
+from faultline.programs.program import Program
+from faultline.runs.results import Result
+
+AT_A_TIME = 12  # cases that are shrunk side by side: what one shows may explain others
+
+
+@dataclass(frozen=True)
+class Found:
+    """A difference that nothing known explains, in its smallest form, and how many cases came down to it."""
+
+    shrunk: Shrunk
+    key: tuple[object, ...]
+    cases: int = 1
+
+
+@dataclass
+class Search:
+    """What is known so far: the cases, results by cell, and what became of each difference.
+
+    `without` is a failure of which nothing is known, where it is to be found blind.
+    """
+
+    strategies: Sequence[str]
+    earlier: list[Explains] = field(default_factory=list)
+    without: str = ""
+    results: dict[Cell, Result] = field(default_factory=dict)
+    cases: dict[Cell, Case] = field(default_factory=dict)
+    funnel: Counter[str] = field(default_factory=Counter)
+    found: dict[tuple[object, ...], Found] = field(default_factory=dict)
+    known: dict[Cell, Known] = field(default_factory=dict)
+    left: list[Case] = field(default_factory=list)
+
+    def cases_of(self, program: Program) -> Iterator[Case]:
+        """The cases of a program of which nothing is known before they run."""
+        self.funnel["programs drawn"] += 1
+        for name in self.strategies:
+            case = Case(program, name)
+            if known.before(case, self.earlier, self.without):
+                self.funnel["cases known by their features"] += 1
+            else:
+                yield case
+
+    def look(self, case: Case) -> Result:
+        """A case's result; raises Missing where there is none yet."""
+        if result := self.results.get(case.cell):
+            return result
+        raise Missing([case])
+
+    def take(self, results: Iterable[Result]) -> None:
+        """Results of cells that ran."""
+        self.results |= {result.cell: result for result in results}
+
+    def sort(self, cases: Sequence[Case]) -> None:
+        """Set apart those of a chunk that differ for no reason that is known."""
+        for case in cases:
+            result = self.results.get(case.cell)
+            if not result:
+                continue
+            self.funnel["cases run"] += 1
+            if result.outcome == Outcome.IMPOSSIBLE:
+                self.funnel["cases that can't be"] += 1
+            elif result.outcome == Outcome.INVALID:
+                self.funnel["cases without evidence"] += 1
+                self.left.append(case)
+            elif result.outcome != Outcome.TRAINS:
+                self.funnel["cases that differ"] += 1
+                if why := known.after(case, result, self.without):
+                    self.known[case.cell] = why
+                    self.funnel["of them known by what they do"] += 1
+                else:
+                    self.left.append(case)
+
+    def shrink(self) -> list[Case]:
+        """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""
+        needed: dict[Cell, Case] = {}
+        self.left.sort(key=lambda case: len(case.own.chosen))
+        waiting: list[Case] = []
+        for place, case in enumerate(self.left):
+            if len(waiting) == AT_A_TIME:
+                waiting += self.left[place:]
+                break
+            if (earlier := self._explained(case)) is not None:
+                self.found[earlier] = replace(self.found[earlier], cases=self.found[earlier].cases + 1)
+                continue
+            try:
+                self._add(shrinking.shrunk(case, self.look, self.strategies))
+            except Missing as error:
+                needed |= {each.cell: each for each in error.cases}
+                waiting.append(case)
+        self.left = waiting
+        return list(needed.values())
+
+    def _explained(self, case: Case) -> tuple[object, ...] | None:
+        """The key of what was found that a case has all features of, if it does the same."""
+        for key, each in self.found.items():
+            smallest = each.shrunk.case
+            same = alike(self.results[case.cell])[:2] == alike(each.shrunk.result)[:2]
+            if same and smallest.strategy == case.strategy and {*smallest.program.chosen} <= {*case.program.chosen}:
+                return key
+        return None
+
+    def _add(self, shrunk: Shrunk) -> None:
+        why = known.before(shrunk.case, self.earlier, self.without) or known.after(
+            shrunk.case, shrunk.result, self.without
+        )
+        if why:
+            self.known[shrunk.case.cell] = why
+            self.funnel["of them known once shrunk"] += 1
+            return
+        key = key_of(shrunk)
+        if key in self.found:
+            self.found[key] = replace(self.found[key], cases=self.found[key].cases + 1)
+        else:
+            self.found[key] = Found(shrunk, key)
+
+
+def key_of(shrunk: Shrunk) -> tuple[object, ...]:
+    """By which two differences are one: features, family, kind, and where in the model it shows."""
+    names = tuple(name for name, _ in shrunk.case.program.chosen)
+    return (names, *known.families([shrunk.case.strategy]), kind(shrunk.result), role(shrunk.result))

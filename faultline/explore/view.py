@@ -1,0 +1,27 @@
+"""An exploration at the terminal: what was found, the gravest first, and the funnel."""
+
+from faultline.base.text import count, one_line
+from faultline.explore.kind import kind, role, silent
+from faultline.explore.search import Found, Search
+
+SHOWN = 300  # letters of a detail
+
+
+def show(search: Search) -> None:
+    """Print what was found and the funnel."""
+    for each in sorted(search.found.values(), key=rank):
+        shrunk = each.shrunk
+        print(f"{kind(shrunk.result)}: {shrunk.case.words}  ({count(each.cases, 'case')})")
+        print(f"  {one_line(shrunk.result.detail)[:SHOWN]}")
+        if place := role(shrunk.result):
+            print(f"  first differs: {place}")
+        print(f"  elsewhere: {', '.join(f'{name} {did}' for name, did in shrunk.where.items())}")
+    for name, number in search.funnel.items():
+        print(f"{name}: {number}")
+    print(f"findings: {len(search.found)}")
+
+
+def rank(found: Found) -> tuple[bool, bool, int, int]:
+    """Silent before hanging before raising; few features first, then what many cases show."""
+    result = found.shrunk.result
+    return not silent(result), result.outcome == "raises", len(found.shrunk.case.program.chosen), -found.cases

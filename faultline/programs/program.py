@@ -1,0 +1,109 @@
+"""A program: a model's spec, how it trains and what its engine is set to, as one small JSON object."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from faultline.base.errors import UsageError
+from faultline.base.text import matches
+from faultline.programs import spec as specs
+from faultline.programs import training as trainings
+from faultline.programs.settings import SETTINGS
+from faultline.programs.spec import Spec
+from faultline.programs.training import Training
+
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    **specs.VALUES,
+    **trainings.VALUES,
+    **{key: setting.values for key, setting in SETTINGS.items()},
+}
+"""The values of each feature of a program, the plain one first."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is not plain about a model, its training and its engine, by feature; `seed` is that of weights and rows."""
+
+    seed: int = 0
+    chosen: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(seed: int, chosen: Mapping[str, Any]) -> "Program":
+        """A program without what is plain, in the order of VALUES."""
+        return Program(
+            seed, tuple((name, chosen[name]) for name in VALUES if chosen.get(name, _plain(name)) != _plain(name))
+        )
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """What is not plain, by feature."""
+        return dict(self.chosen)
+
+    @property
+    def spec(self) -> Spec:
+        """The model."""
+        return Spec(self.seed, **{name: value for name, value in self.chosen if name in specs.VALUES})
+
+    @property
+    def training(self) -> Training:
+        return Training(**{name: value for name, value in self.chosen if name in trainings.VALUES})
+
+    def value(self, name: str) -> Any:
+        """A feature's value; one that is derived from others, such as `linear_units`, is the spec's."""
+        return self.features.get(name, _plain(name)) if name in VALUES else getattr(self.spec, name)
+
+    def with_only(self, names: Iterable[str]) -> "Program":
+        """The program with these of its features."""
+        kept = {*names}
+        return dataclasses.replace(self, chosen=tuple(each for each in self.chosen if each[0] in kept))
+
+    def with_value(self, name: str, value: Any) -> "Program":
+        return Program.of(self.seed, {**self.features, name: value})
+
+    def under(self, family: str, strategy: str) -> "Program":
+        """The program without settings that a strategy doesn't take."""
+        settings = (SETTINGS[name] for name, _ in self.chosen if name in SETTINGS)
+        foreign = {each.key for each in settings if each.family != family or not matches(strategy, (each.strategies,))}
+        return self.with_only(name for name, _ in self.chosen if name not in foreign)
+
+    def plainer(self) -> Iterator[Self]:
+        """Programs with a plainer value of one feature."""
+        for name, value in self.chosen:
+            for other in VALUES[name][1 : VALUES[name].index(value)]:
+                yield self.with_value(name, other)  # type: ignore[misc]
+
+    @property
+    def words(self) -> str:
+        """As a person reads it: ``tied head, accumulate 2, zero.overlap_comm false``."""
+        return (
+            ", ".join(name if value is True and "." not in name else f"{name} {value}" for name, value in self.chosen)
+            or "plain"
+        )
+
+    @property
+    def digest(self) -> str:
+        """Short, and another one for any other program."""
+        return hashlib.blake2b(self.to_json().encode(), digest_size=8).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps({"seed": self.seed, **self.features})
+
+
+def _plain(name: str) -> Any:
+    return VALUES[name][0]
+
+
+def parse(text: str) -> Program:
+    """Read a program back; raises UsageError for anything else."""
+    try:
+        values = json.loads(text)
+        seed = values.pop("seed", 0)
+        wrong = [name for name, value in values.items() if value not in VALUES.get(name, ())]
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError(f"not a program: {text[:200]!r}") from None
+    if wrong or type(seed) is not int:
+        raise UsageError(f"not a program: {text[:200]!r} has no valid {wrong[0] if wrong else 'seed'}")
+    return Program.of(seed, values)

@@ -1,0 +1,40 @@
+"""How a model is trained, as features beside those of its spec."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.programs.spec import one_of
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a loop does beside a forward pass, a backward pass and a step; the first value of each is plain.
+
+    - `accumulate`: how many micro-batches a step has; `accumulating`: by the engine, or by a loop that calls `backward`
+      for each and `step` once
+    - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, or two groups with rates of their own
+    - `cleared`: what a step leaves of gradients, nothing or zeros; `backward`: of the whole loss, or of its halves
+    - `between`: what runs between two steps: a forward pass in eval mode, or a checkpoint that is saved
+    - `unfreeze`: what is frozen trains from the second step on; `silent`: the loss of a rank is zero in the first step
+    - `teacher`: a frozen copy of the model takes part in the loss; `adapter`: what is trained in place of the model
+    - `through`: what the loop is written with
+    """
+
+    accumulate: int = one_of(1, 2, 3)
+    accumulating: str = one_of("engine", "by hand")
+    clip: str = one_of("none", "norm", "value")
+    optimizer: str = one_of("sgd", "adamw", "groups", "no momentum")
+    cleared: str = one_of("nothing", "zeros")
+    backward: str = one_of("whole", "halves")
+    between: str = one_of("nothing", "evaluation", "saving")
+    unfreeze: bool = one_of(False, True)
+    silent: bool = one_of(False, True)
+    teacher: bool = one_of(False, True)
+    adapter: str = one_of("none", "lora")
+    through: str = one_of("engine", "accelerate")
+
+
+VALUES: Mapping[str, tuple[Any, ...]] = {each.name: each.metadata["values"] for each in dataclasses.fields(Training)}
+"""The values of each feature, the plain one first."""
