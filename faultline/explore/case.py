@@ -8,6 +8,7 @@ from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.cells.cell import PRECISIONS, WORLD_SIZES, Cell
 from faultline.programs import program as programs
+from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 
 VARIANT = "program"  # where a cell's id has its variant
@@ -15,18 +16,19 @@ VARIANT = "program"  # where a cell's id has its variant
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and where it trains."""
+    """A program, and where it trains; with a `fault`, one is planted in it."""
 
     program: Program
     strategy: str
     precision: str = "fp32"
     world_size: int = 2
+    fault: Fault | None = None
 
     @property
     def cell(self) -> Cell:
         """The cell that it is: its failure is the program's digest."""
-        digest = self.program.digest
-        return Cell(digest, VARIANT, self.strategy, precision=self.precision, world_size=self.world_size)
+        digest, variant = self.program.digest, f"{VARIANT}-{self.fault.digest}" if self.fault else VARIANT
+        return Cell(digest, variant, self.strategy, precision=self.precision, world_size=self.world_size)
 
     @property
     def own(self) -> Program:

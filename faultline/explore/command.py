@@ -1,6 +1,7 @@
 """`explore`: programs that nobody wrote, under every engine, until one of them trains wrongly."""
 
 import json
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from faultline.base.packages import versions
 from faultline.explore import view
 from faultline.explore.case import Case
 from faultline.explore.running import Runner
-from faultline.explore.search import Search
+from faultline.explore.search import PROGRAMS, Search
 from faultline.programs import drawing, sampling
+from faultline.programs.fault import Fault
+from faultline.programs.program import Program
 from faultline.runs import folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
@@ -21,6 +24,7 @@ from faultline.runs.storage import RunFolder
 
 KIND = "explore"
 CHUNK = 120  # programs that run before what differs is shrunk
+PLANTED = 0.05  # of the programs
 DIFFER = "differ"
 
 
@@ -44,8 +48,8 @@ def run(request: Request) -> int:
     source = drawing.drawn(request.seed)
     try:
         while True:
-            size = min(CHUNK, request.specs - search.funnel["programs drawn"]) if request.specs else CHUNK
-            cases = [case for program in islice(source, size) for case in search.cases_of(program)]
+            size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
+            cases = [case for each in islice(source, size) for case in search.cases_of(*planted(each, request))]
             if not cases:
                 break
             measure(cases, request, runner, folder, search)
@@ -60,6 +64,12 @@ def run(request: Request) -> int:
         view.show(search)
     print(f"results: {folder.shown}")
     return EXIT_AS_EXPECTED
+
+
+def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
+    """One program of twenty has a fault in it: how many of these are seen is what the search is worth."""
+    choose = random.Random(f"planted/{request.seed}/{program.digest}")
+    return drawing.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
 def begin(request: Request) -> tuple[RunFolder, Search]:

@@ -11,6 +11,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.check import findings as of_check
 from faultline.explore.case import Case
 from faultline.explore.refusals import REFUSALS, TRAINING
+from faultline.observations.matching import CERTAIN
 from faultline.programs import truth
 from faultline.runs.results import Result
 
@@ -57,7 +58,8 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
         if fits and result.outcome == Outcome.RAISES and re.search(refusal.words, result.detail):
             return Known(REFUSAL, refusal.link)
     match, _ = of_check.recognised(result)
-    if match and match.failure.name != without:
+    # Others raise an error in the same words: those of a failure count if the model has what it is about.
+    if match and match.failure.name != without and (match.failure.recognition.model.any_of or match.sure == CERTAIN):
         return Known(FAILURE, match.failure.name)
     return None
 

@@ -36,23 +36,26 @@ def refusal(strategies: str, words: str, link: str) -> Refusal:
     return Refusal(tuple(strategies.split()), words, link)
 
 
-def rule(strategies: str, failure: str = "", link: str = "", **where: Any) -> Rule:
-    return Rule(tuple(strategies.split()), where, failure, link)
+def known(strategies: str, failure: str, **where: Any) -> Rule:
+    return Rule(tuple(strategies.split()), where, failure)
 
 
 DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+ACCELERATE = "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate"
 SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
 
 REFUSALS: Sequence[Refusal] = (
     refusal("zero[23]*", "pre-scale gradients is not yet supported", f"{SOURCE}/runtime/zero/stage_1_and_2.py"),
     refusal("zero[23]*", "gradient_predivide_factor != 1.0 is not yet supported", f"{SOURCE}/runtime/engine.py"),
+    refusal("fsdp*", "do not support `clip_grad_value_`", f"{ACCELERATE}/accelerator.py"),
     refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
 
 TRAINING: Sequence[Rule] = (
-    rule("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
-    rule("zero*", "zero_unfreeze_after_initialize", unfreeze=True),
-    rule("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),
-    rule("ddp-static-graph", "ddp_static_graph_no_sync", accumulate=(2, 3)),
+    known("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
+    known("zero*", "zero_unfreeze_after_initialize", unfreeze=True),
+    known("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),
+    Rule(("fsdp2*",), {"loss": "weight penalty", "fsdp2.reshard_after_forward": True}, "penalty_outside_forward"),
+    known("ddp-static-graph", "ddp_static_graph_no_sync", accumulate=(2, 3)),
 )
 """By features beside those of a model, for which `programs.truth` has what is known."""

@@ -11,9 +11,12 @@ from faultline.explore.case import Case
 from faultline.explore.kind import alike, kind, role
 from faultline.explore.known import Explains, Known
 from faultline.explore.shrinking import Missing, Shrunk
+from faultline.programs import truth
+from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 from faultline.runs.results import Result
 
+PROGRAMS = "programs drawn"
 AT_A_TIME = 12  # cases that are shrunk side by side: what one shows may explain others
 
 
@@ -42,16 +45,25 @@ class Search:
     found: dict[tuple[object, ...], Found] = field(default_factory=dict)
     known: dict[Cell, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
+    planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def cases_of(self, program: Program) -> Iterator[Case]:
+    def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
-        self.funnel["programs drawn"] += 1
+        self.funnel[PROGRAMS] += 1
         for name in self.strategies:
-            case = Case(program, name)
-            if known.before(case, self.earlier, self.without):
+            case = Case(program, name, fault=fault)
+            if known.before(case, [*self.earlier, *self._explaining()], self.without):
                 self.funnel["cases known by their features"] += 1
-            else:
+            elif not fault or truth.injectable(program.spec, fault, name):
                 yield case
+
+    def _explaining(self) -> list[Explains]:
+        """What was found so far, where it explains other cases."""
+        return [
+            Explains(each.shrunk.case.words, each.shrunk.case.program.chosen, (each.shrunk.case.strategy,))
+            for each in self.found.values()
+            if each.shrunk.minimal
+        ]
 
     def look(self, case: Case) -> Result:
         """A case's result; raises Missing where there is none yet."""
@@ -70,7 +82,9 @@ class Search:
             if not result:
                 continue
             self.funnel["cases run"] += 1
-            if result.outcome == Outcome.IMPOSSIBLE:
+            if case.fault:
+                self.planted[case.fault.kind, result.outcome != Outcome.TRAINS] += 1
+            elif result.outcome == Outcome.IMPOSSIBLE:
                 self.funnel["cases that can't be"] += 1
             elif result.outcome == Outcome.INVALID:
                 self.funnel["cases without evidence"] += 1

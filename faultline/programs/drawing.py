@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+from faultline.programs import fault as faults
 from faultline.programs import spec as specs
+from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
+from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
 from faultline.programs.settings import SETTINGS
 
@@ -73,6 +76,16 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
     return sensible(Program.of(choose.randrange(SEEDS), {**chosen, **wanted}))
 
 
+def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
+    """A program with a fault in it, which nothing in the program hides."""
+    hides = {"adapter", "silent", "optimizer", "clip", "backward"}
+    program = sensible(program.with_only(name for name, _ in program.chosen if name not in hides))
+    while True:
+        fault = seeded(choose.choice([*faults.KINDS]), program.spec, choose)
+        if fault:
+            return program, fault
+
+
 def sensible(program: Program) -> Program:
     """The program without features that say nothing together with others, or that no process trains."""
     values = program.features
@@ -81,6 +94,10 @@ def sensible(program: Program) -> Program:
     def has(name: str) -> Any:
         return name in values and name not in plain
 
+    if (
+        values.get("dtype") == "bfloat16"
+    ):  # an engine steps copies in fp32, and so is nearer to the truth than one process
+        plain.add("dtype")
     if has("adapter"):
         plain |= {"method", "hook", "frozen", "no_grad", "sparse", "dtype", "shape", "unfreeze", "tied", "checkpoint"}
         plain |= {"loss"} if values.get("loss") == "weight penalty" else set()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from faultline.base.errors import UsageError
+from faultline.programs.spec import digest
 
 KINDS: Mapping[str, str] = {
     "factor": "the gradient of one weight is multiplied on every rank",
@@ -46,6 +47,11 @@ class Fault:
         of = f" of {self.module}" if self.module else ""
         times = f", {self.times:g} times" if self.times != 1 else ""
         return f"{self.kind}{of}{times}, from step {self.step} on: {KINDS[self.kind]}"
+
+    @property
+    def digest(self) -> str:
+        """Short, and another one for any other fault."""
+        return digest(self.to_json())
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -28,7 +28,8 @@ FAULT = inject.injection("""{fault}""")
 def write(folder: Path, spec: Spec | Program, fault: Fault | None = None) -> Path:
     """Write the file of a spec or a program into a folder.
 
-    `build` in it is what `check` takes, and `FAULT` the Injection of a fault. A rank that reads the file while another worker writes it anew finds all of it.
+    `build` in it is what `check` takes, and `FAULT` the Injection of a fault. A rank that reads the file while another
+    worker writes it anew finds all of it.
     """
     file = folder / f"{spec.digest}{f'-{fault.kind}' if fault else ''}.py"
     module = "build" if isinstance(spec, Spec) else "loop"

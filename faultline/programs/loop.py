@@ -29,12 +29,11 @@ ADAPTER = {"r": 2, "lora_alpha": 4, "target_modules": "all-linear"}
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """A micro-batch of a rank, and its number in the rank's step."""
+    """A micro-batch: whose it is, and of which step."""
 
     batch: build.Batch
     rank: int
     step: int
-    last: bool
 
 
 @dataclasses.dataclass
@@ -90,7 +89,7 @@ def _rows(
         (rank, micro), world = divmod(place, each), ranks
     else:
         step, micro = divmod(number, each)
-    return Rows(batch(step * each + micro, rank, world), rank, step, micro == each - 1)
+    return Rows(batch(step * each + micro, rank, world), rank, step)
 
 
 def _loss(
