@@ -76,7 +76,7 @@ COMMANDS: dict[Group, tuple[Command, ...]] = {
         *(use.diagnose, use.check, use.audit, use.export, use.is_safe, use.bisect, use.reproduce, use.timeline),
         *(use.explain, completion),
     ),
-    MEASURE: (measure.run, measure.list_, measure.show, measure.report),
+    MEASURE: (measure.run, measure.explore, measure.list_, measure.show, measure.report),
 }
 MAINTAIN: tuple[Command, ...] = (
     *(maintain.bless, maintain.readmes, maintain.record, maintain.score, maintain.durations, maintain.merge),

@@ -4,8 +4,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from faultline.base.errors import UsageError
 from faultline.base.packages import TODAY
-from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Python, Stack, at_most_one
+from faultline.cells.cell import listed
+from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Names, Python, Stack, at_most_one
 
 
 def run(
@@ -39,6 +41,31 @@ def run(
         axes.selection(), stack, str(python), workers, resume, shard, quick, fresh, engine, str(results)
     )
     return command.run(request)
+
+
+def explore(
+    *,
+    minutes: Annotated[float, Parameter(help="For how long programs are drawn (default: 10).")] = 10.0,
+    specs: Annotated[int, Parameter(help="How many programs are drawn, in place of --minutes.")] = 0,
+    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
+    strategy: Names = "",
+    crew: Crew = HERE,
+    resume: Annotated[bool, Parameter(help="Go on with the newest exploration.")] = False,
+) -> int:
+    """Train random programs under every engine, to find new failures.
+
+    What trains otherwise than in one process is made as small as it can be, and compared with the catalogue.
+
+    Examples:
+      faultline explore --minutes 30 --seed 7
+      faultline explore --specs 200 --strategy 'zero*'
+    """
+    if minutes <= 0 or specs < 0:
+        raise UsageError("--minutes must be above 0, and --specs at least 1")
+    from faultline.explore import command
+
+    names = command.strategies(listed(strategy))
+    return command.run(command.Request(minutes, specs, seed, names, crew.workers or 0, resume, crew.engine()))
 
 
 def list_(

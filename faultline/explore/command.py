@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from faultline import strategies as every_strategy
-from faultline.base.errors import EXIT_AS_EXPECTED
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import versions
-from faultline.explore import view
+from faultline.base.text import matches
+from faultline.explore import findings, view
 from faultline.explore.case import Case
+from faultline.explore.findings import Finding
 from faultline.explore.running import Runner
 from faultline.explore.search import PROGRAMS, Search
 from faultline.programs import drawing, sampling
@@ -24,6 +26,7 @@ from faultline.runs.storage import RunFolder
 
 KIND = "explore"
 CHUNK = 120  # programs that run before what differs is shrunk
+TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
 DIFFER = "differ"
 
@@ -39,6 +42,18 @@ class Request:
     workers: int = 0
     resume: bool = False
     engine: Engine = LOCAL
+
+
+def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The strategies of several ranks that patterns name; the usual ones if there are none."""
+    if not patterns:
+        return sampling.under()
+    names = [name for name in every_strategy.names() if matches(name, tuple(patterns))]
+    if unknown := [each for each in patterns if not any(matches(name, (each,)) for name in every_strategy.names())]:
+        raise UsageError(f"no strategy is called {unknown[0]}; there are {', '.join(every_strategy.names())}")
+    if not (several := tuple(name for name in names if every_strategy.distributed(name))):
+        raise UsageError("one process is what others are held against: name strategies of several ranks")
+    return several
 
 
 def run(request: Request) -> int:
@@ -58,10 +73,10 @@ def run(request: Request) -> int:
                 measure(needed, request, runner, folder, search)
             if time.monotonic() > ends and not request.specs:
                 break
+        again(request, runner, folder, search)
         folder.describe(finished=True)
     finally:
-        keep(folder, search)
-        view.show(search)
+        view.show(search, keep(folder, search))
     print(f"results: {folder.shown}")
     return EXIT_AS_EXPECTED
 
@@ -74,16 +89,14 @@ def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
 
 def begin(request: Request) -> tuple[RunFolder, Search]:
     """A new folder, or the newest one with what it has."""
-    usual = sampling.under()
-    names = tuple(name for name in every_strategy.names() if name in (request.strategies or usual))
-    search = Search(names)
+    search = Search(request.strategies or sampling.under(), list(findings.explaining()))
     if request.resume:
         folder = storage.latest_run(kind=KIND)
         folders.same_stack(folder, versions())
         search.take(folders.entries(folder))
     else:
         folder = storage.new_run(kind=KIND)
-        folder.describe(request={"seed": request.seed, "strategies": names, "minutes": request.minutes})
+        folder.describe(request={"seed": request.seed, "strategies": search.strategies, "minutes": request.minutes})
     return folder, search
 
 
@@ -98,26 +111,26 @@ def measure(cases: Sequence[Case], request: Request, runner: Runner, folder: Run
         )
 
 
-def keep(folder: RunFolder, search: Search) -> None:
-    """Write what was found beside the results."""
-    lines = []
-    for found in search.found.values():
-        shrunk = found.shrunk
-        lines.append(
-            json.dumps(
-                {
-                    "spec": shrunk.case.as_json(),
-                    "did": list(shrunk.result.did),
-                    "detail": shrunk.result.detail,
-                    "where": {name: list(did) for name, did in shrunk.where.items()},
-                    "cases": found.cases,
-                    "minimal": shrunk.minimal,
-                }
-            )
-        )
-    (folder.path / "found.jsonl").write_text("".join(f"{line}\n" for line in lines))
+def again(request: Request, runner: Runner, folder: RunFolder, search: Search) -> None:
+    """Run what was found twice more, and count how often it does the same."""
+    cells = [each.shrunk.case.cell for each in search.found.values()]
+    for number in range(2, TIMES + 1):
+        once_more = RunFolder(folder.path / f"again-{number}")
+        once_more.path.mkdir(exist_ok=True)
+        once_more.describe(kind=KIND)
+        plan = Plan(request.workers, run=runner)
+        folders.measure(cells, plan, once_more, wrong=DIFFER, seen=search.saw_again, engine=request.engine)
+
+
+def keep(folder: RunFolder, search: Search) -> list[Finding]:
+    """Write each finding as a folder beside the results, and what was known of the other differences."""
+    made = [
+        findings.write(folder.path / "findings", each.shrunk, 1 + search.steady[each.shrunk.case.cell])
+        for each in search.found.values()
+    ]
     known = [
         json.dumps({"spec": search.cases[cell].as_json(), "known": [why.kind, why.name]})
         for cell, why in search.known.items()
     ]
     (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in known))
+    return made

@@ -46,6 +46,7 @@ class Search:
     known: dict[Cell, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    steady: Counter[Cell] = field(default_factory=Counter)
 
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
@@ -74,6 +75,10 @@ class Search:
     def take(self, results: Iterable[Result]) -> None:
         """Results of cells that ran."""
         self.results |= {result.cell: result for result in results}
+
+    def saw_again(self, result: Result) -> None:
+        """One more result of a case that was found: does it do the same?"""
+        self.steady[result.cell] += alike(result) == alike(self.results[result.cell])
 
     def sort(self, cases: Sequence[Case]) -> None:
         """Set apart those of a chunk that differ for no reason that is known."""

@@ -1,32 +1,44 @@
 """An exploration at the terminal: what was found, the gravest first, and the funnel."""
 
+from collections.abc import Sequence
+
 from faultline.base.text import count, one_line
+from faultline.catalogue.outcomes import Outcome
 from faultline.explore import kind as kinds
+from faultline.explore.findings import Finding
 from faultline.explore.search import Found, Search
 
 SHOWN = 300  # letters of a detail
 
 
-def show(search: Search) -> None:
+def show(search: Search, findings: Sequence[Finding]) -> None:
     """Print what was found and the funnel."""
-    for each in sorted(search.found.values(), key=rank):
-        shrunk = each.shrunk
-        print(f"{kinds.kind(shrunk.result)}: {shrunk.case.words}  ({count(each.cases, 'case')})")
-        print(f"  {one_line(shrunk.result.detail)[:SHOWN]}")
-        if place := kinds.role(shrunk.result):
-            print(f"  first differs: {place}")
-        print(f"  elsewhere: {', '.join(f'{name} {did}' for name, did in shrunk.where.items())}")
+    pairs = zip(search.found.values(), findings, strict=True)
+    for found, finding in sorted(pairs, key=lambda pair: rank(pair[0])):
+        print("\n".join(lines(found, finding)))
     for name, number in search.funnel.items():
         print(f"{name}: {number}")
-    print(f"findings: {len(search.found)}")
+    print(
+        f"findings: {len(findings)}, silent {sum(kinds.silent(each.shrunk.result) for each in search.found.values())}"
+    )
     caught = sum(number for (_, seen), number in search.planted.items() if seen)
-    missed = {kind: number for (kind, seen), number in search.planted.items() if not seen}
-    print(f"planted faults: {search.planted.total()}, seen {caught}")
-    for kind, number in sorted(missed.items()):
+    print(f"cases with a planted fault: {search.planted.total()}, seen {caught}")
+    for kind, number in sorted((kind, number) for (kind, seen), number in search.planted.items() if not seen):
         print(f"  missed: {kind}, {number}")
+
+
+def lines(found: Found, finding: Finding) -> list[str]:
+    """One finding, in lines."""
+    shrunk = found.shrunk
+    text = [f"{finding.seen.kind}: {shrunk.case.words}", f"  {one_line(finding.seen.detail)[:SHOWN]}"]
+    if place := kinds.role(shrunk.result):
+        text.append(f"  first differs: {place}")
+    if elsewhere := [f"{name} {did}" for name, did in finding.seen.where.items() if name != shrunk.case.strategy]:
+        text.append(f"  elsewhere: {', '.join(elsewhere)}")
+    return [*text, f"  {finding.name}: {count(found.cases, 'case')}, the same in {count(finding.seen.steady, 'run')}"]
 
 
 def rank(found: Found) -> tuple[bool, bool, int, int]:
     """Silent before hanging before raising; few features first, then what many cases show."""
-    result = found.shrunk.result
-    return not kinds.silent(result), result.outcome == "raises", len(found.shrunk.case.program.chosen), -found.cases
+    result, features = found.shrunk.result, found.shrunk.case.program.chosen
+    return not kinds.silent(result), result.outcome == Outcome.RAISES, len(features), -found.cases

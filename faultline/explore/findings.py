@@ -1,0 +1,124 @@
+"""Findings that are kept: a folder each, with the spec, what was seen, and what a person made of it."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.base.paths import ROOT
+from faultline.explore import case as cases
+from faultline.explore.case import Case
+from faultline.explore.kind import kind
+from faultline.explore.known import Explains
+from faultline.explore.shrinking import Shrunk
+
+FINDINGS = ROOT / "findings"
+SPEC, SEEN, ABOUT = "spec.json", "seen.json", "finding.toml"
+STATUSES = ("new", "known upstream", "known failure", "documented refusal", "our fault", "not reproduced")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a finding's program does: under its strategy, with `kind` in words, and elsewhere, by strategy.
+
+    `steady` is in how many runs of the same case it did so, `stack` the versions of the packages under test.
+    """
+
+    kind: str
+    outcome: str
+    signature: str
+    detail: str
+    where: Mapping[str, str]
+    stack: Mapping[str, str]
+    steady: int = 1
+
+
+@dataclass(frozen=True)
+class About:
+    """What a person knows of a finding.
+
+    `cause` is where it happens in upstream's source, `links` are reports of it, and `searched` is what was searched for
+    them. A known failure is that of the catalogue which is named.
+    """
+
+    title: str
+    status: str = "new"
+    cause: str = ""
+    failure: str = ""
+    links: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding that is kept, by the name of its folder."""
+
+    name: str
+    case: Case
+    seen: Seen
+    about: About
+
+    @property
+    def explains(self) -> Explains:
+        """The cases that it explains: its features, under the strategies that do the same."""
+        did = self.seen.where.get(self.case.strategy)
+        alike = tuple(name for name, other in self.seen.where.items() if other == did) or (self.case.strategy,)
+        return Explains(self.name, self.case.program.chosen, alike)
+
+
+def every(folder: Path = FINDINGS) -> list[Finding]:
+    """All findings that are kept, by name."""
+    return [read(file.parent) for file in sorted(folder.glob(f"*/{SPEC}"))]
+
+
+def read(folder: Path) -> Finding:
+    """One finding; raises UsageError for a folder that isn't one."""
+    try:
+        seen = msgspec.json.decode((folder / SEEN).read_bytes(), type=Seen)
+        about = msgspec.convert(tomllib.loads((folder / ABOUT).read_text()), About)
+        case = cases.parse((folder / SPEC).read_text())
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors, as is tomllib's
+        raise UsageError(f"{folder} is not the folder of a finding: {error}") from None
+    if about.status not in STATUSES:
+        raise UsageError(f"{folder / ABOUT}: the status is one of {', '.join(STATUSES)}")
+    return Finding(folder.name, case, seen, about)
+
+
+def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
+    """Write what a search came down to as the folder of a finding, which nobody has looked at."""
+    finding = Finding(
+        name(shrunk), shrunk.case, seen(shrunk, steady), About(f"{shrunk.case.words}: {kind(shrunk.result)}")
+    )
+    home = folder / finding.name
+    home.mkdir(parents=True, exist_ok=True)
+    (home / SPEC).write_text(json.dumps(finding.case.as_json(), indent=1) + "\n")
+    (home / SEEN).write_text(json.dumps(asdict(finding.seen), indent=1) + "\n")
+    (home / ABOUT).write_text(
+        f"title = {json.dumps(finding.about.title)}\nstatus = {json.dumps(finding.about.status)}\n"
+    )
+    return finding
+
+
+def seen(shrunk: Shrunk, steady: int) -> Seen:
+    """What a search saw of its smallest case."""
+    result = shrunk.result
+    where = {strategy: str(did) for strategy, did in shrunk.where.items()}
+    return Seen(kind(result), result.outcome, result.signature, result.detail, where, dict(result.stack), steady)
+
+
+def name(shrunk: Shrunk) -> str:
+    """A folder's name: the family of the strategy, the features, and how it shows."""
+    features = [feature.rpartition(".")[2] for feature in shrunk.case.program.features]
+    parts = [strategies.family_name(shrunk.case.strategy), *features, kind(shrunk.result)]
+    return re.sub(r"[^a-z0-9]+", "_", "_".join(parts).lower()).strip("_")
+
+
+def explaining(folder: Path = FINDINGS) -> Sequence[Explains]:
+    """What the findings that are kept explain."""
+    return [each.explains for each in every(folder) if each.about.status != "not reproduced"]
