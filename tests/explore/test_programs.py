@@ -1,0 +1,81 @@
+"""Programs: what they are made of, and how chance draws them."""
+
+import json
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import UsageError
+from faultline.explore import case as cases
+from faultline.explore.case import Case
+from faultline.programs import drawing
+from faultline.programs.program import VALUES, Program, parse
+from faultline.programs.settings import SETTINGS
+
+chosen = st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in VALUES.items()})
+programs = st.builds(Program.of, st.integers(0, 999), chosen)
+
+
+@given(programs)
+def test_a_program_is_read_back_as_it_was_written(program):
+    """Breaks when a finding is not the program that was seen."""
+    assert parse(program.to_json()) == program
+    assert parse(program.to_json()).digest == program.digest
+
+
+@given(programs)
+def test_what_is_plain_is_no_feature(program):
+    """Breaks when two programs that are one have two digests, or shrinking never ends."""
+    assert all(value != VALUES[name][0] for name, value in program.chosen)
+    assert program.with_only(()).words == "plain"
+
+
+@given(programs)
+def test_what_makes_sense_stays_as_it_is(program):
+    """Breaks when a drawn program is changed again where it is planted or shrunk."""
+    once = drawing.sensible(program)
+    assert drawing.sensible(once) == once
+    assert {*once.chosen} <= {*program.chosen} or once.seed == program.seed
+
+
+@given(programs)
+def test_settings_of_other_engines_are_left_out(program):
+    """Breaks when a finding under DDP names a setting of DeepSpeed."""
+    case = Case(program, "ddp")
+    assert all(SETTINGS[name].family == "ddp" for name in case.own.features if name in SETTINGS)
+    assert {*case.own.chosen} <= {*program.chosen}
+
+
+@given(programs, st.sampled_from(["ddp", "zero2", "fsdp2"]))
+def test_a_case_is_read_back(program, strategy):
+    """Breaks when a finding's spec.json replays something else."""
+    case = Case(program, strategy)
+    assert cases.parse(json.dumps(case.as_json())) == case
+
+
+def test_a_seed_draws_the_same_programs():
+    """Breaks when an exploration can't be run again."""
+    first, again, other = (list(islice(drawing.drawn(seed), 60)) for seed in (3, 3, 4))
+    assert first == again != other
+    assert len({each.digest for each in first}) == 60
+
+
+def test_pairs_are_covered_before_anything_comes_twice():
+    """Breaks when two features never meet however long one looks."""
+    had = set()
+    for program in islice(drawing.drawn(5), 6000):
+        had |= {frozenset((one, other)) for one in program.chosen for other in program.chosen if one != other}
+    possible = [pair for pair in drawing.pairs() if {*pair} <= {*drawing.sensible(Program.of(0, dict(pair))).chosen}]
+    assert len(possible) > 4000
+    assert not [pair for pair in possible if frozenset(pair) not in had]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"seed": "1"}', '{"layers": 9}', '{"colour": "red"}'])
+def test_anything_else_is_refused(text):
+    """Breaks when a spec with a typing error trains as another one."""
+    with pytest.raises(UsageError):
+        parse(text)
+    with pytest.raises(UsageError):
+        cases.parse(text)

@@ -1,0 +1,87 @@
+"""Programs in the ranks: every feature trains as in one process where it should, and planted faults are seen."""
+
+import random
+
+import pytest
+
+from faultline import strategies
+from faultline.base.text import matches
+from faultline.catalogue.outcomes import Outcome
+from faultline.explore import known
+from faultline.explore.case import Case
+from faultline.explore.running import Runner
+from faultline.programs import drawing, training, truth
+from faultline.programs import fault as faults
+from faultline.programs.program import Program
+from faultline.programs.sampling import seeded
+from faultline.programs.settings import SETTINGS
+
+NEEDS = {"accumulating": {"accumulate": 2}, "unfreeze": {"frozen": "block"}}
+USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
+REFUSED = ("zero.prescale_gradients", "zero.gradient_predivide_factor")
+# By findings that are kept, or failures of the catalogue.
+WRONG = {
+    ("zero.round_robin_gradients", True),
+    ("zero.stage3_module_granularity_threshold", 100),
+    ("unfreeze", True),
+    ("backward", "halves"),
+}
+
+
+def run(case, server, references):
+    runner = Runner()
+    return runner(server, references, runner.add(case))
+
+
+def under(name):
+    """A strategy that takes a setting, or trains a feature."""
+    setting = SETTINGS.get(name)
+    if not setting:
+        return "ddp" if name in ("backward", "unfreeze") else "fsdp2"
+    return next(
+        each
+        for each in USUAL
+        if strategies.family_name(each) == setting.family and matches(each, (setting.strategies,))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name, values in {**training.VALUES, **{key: each.values for key, each in SETTINGS.items()}}.items()
+        for value in values[1:]
+    ],
+)
+def test_every_feature_is_really_there(name, value, shared_server, references):
+    """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
+    case = Case(Program.of(3, {**NEEDS.get(name, {}), name: value}), under(name))
+    result = run(case, shared_server, references)
+    if name in REFUSED:
+        refused = known.after(case, result)
+        assert refused and refused.kind == known.REFUSAL
+    elif (name, value) in WRONG:
+        assert result.outcome in (Outcome.DIVERGES, Outcome.RAISES)
+    else:
+        assert result.outcome == Outcome.TRAINS, f"{name} {value} under {case.strategy}: {result.detail}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", faults.KINDS)
+def test_a_planted_fault_is_seen(kind, shared_server, references):
+    """Breaks when a loop's features hide what is wrong."""
+    choose = random.Random(kind)
+    wanted = {"tied": "head"} if kind == "untied" else {"buffer": "constant"} if kind == "buffer" else {}
+    program = Program.of(5, {**wanted, "accumulate": 2, "between": "evaluation", "cleared": "zeros"})
+    fault = seeded(kind, program.spec, choose)
+    strategy = next(name for name in ("ddp", "zero2", "fsdp2") if truth.injectable(program.spec, fault, name))
+    assert run(Case(program, strategy, fault=fault), shared_server, references).outcome == Outcome.DIVERGES
+
+
+def test_a_planted_program_has_nothing_that_hides_its_fault():
+    """Breaks when a step's sign, or a limit, makes two gradients one."""
+    program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "layers": 3})
+    healthy, fault = drawing.planted(program, random.Random(1))
+    assert healthy == program.with_only(["layers"])
+    assert fault.kind in faults.KINDS

@@ -1,0 +1,202 @@
+"""The search: what differs becomes small, and what is known is set aside."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import UsageError
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells.expected import Expectation
+from faultline.cells.finding import Difference, Factor, Finding
+from faultline.explore import findings, kind, known, shrinking
+from faultline.explore.case import Case
+from faultline.explore.known import Explains
+from faultline.explore.search import PROGRAMS, Search
+from faultline.explore.shrinking import Missing
+from faultline.programs import drawing
+from faultline.programs.fault import Fault
+from faultline.programs.program import Program
+from faultline.runs import results
+from faultline.runs.nodes import Ended
+from faultline.runs.oracle import Judgement
+
+STRATEGIES = ("ddp", "zero2", "zero3")
+WRONG = Judgement(Outcome.DIVERGES, Signature.DIFFERS, "gradient of first.weight differs by 120 %")
+RIGHT = Judgement(Outcome.TRAINS)
+
+
+def of(case, judgement=WRONG):
+    return results.result(case.cell, judgement, Ended([]), {"torch": "2.13.0"}, Expectation(), "expected")
+
+
+def judged_by(needs, strategies=STRATEGIES):
+    """What a case does, if it goes wrong with all of these features under these strategies."""
+
+    def look(case):
+        wrong = needs <= {*case.program.features} and case.strategy in strategies
+        return of(case, WRONG if wrong else RIGHT)
+
+    return look
+
+
+SIMPLE = ("layers", "width", "block", "container", "output", "buffer", "function", "clip", "accumulate", "optimizer")
+
+
+@given(st.sets(st.sampled_from(SIMPLE), min_size=1), st.data())
+def test_shrinking_leaves_what_is_needed_and_nothing_else(features, data):
+    """Breaks when a finding names features that have no part in it, or not all that have."""
+    needs = data.draw(st.sets(st.sampled_from(sorted(features)), min_size=1))
+    program = Program.of(1, {name: drawing.VALUES[name][-1] for name in features})
+    shrunk = shrinking.shrunk(Case(program, "zero2"), judged_by(needs), STRATEGIES)
+    assert {*shrunk.case.program.features} == needs
+    assert shrunk.minimal
+    assert all(value == drawing.VALUES[name][1] for name, value in shrunk.case.program.chosen)
+
+
+def test_shrinking_says_where_else_it_shows():
+    """Breaks when a reader can't see which strategies are right."""
+    case = Case(Program.of(1, {"layers": 3, "clip": "norm"}), "zero2")
+    shrunk = shrinking.shrunk(case, judged_by({"clip"}, ("zero2", "zero3")), STRATEGIES)
+    assert {name: did.outcome for name, did in shrunk.where.items()} == {
+        "ddp": "trains",
+        "zero2": "diverges",
+        "zero3": "diverges",
+    }
+
+
+def searched(cases, look):
+    """A search to its end, and how often it asked for results."""
+    search, rounds = Search(STRATEGIES), 0
+    search.cases |= {case.cell: case for case in cases}
+    search.take(map(look, cases))
+    search.sort(cases)
+    while needed := search.shrink():
+        rounds += 1
+        search.cases |= {case.cell: case for case in needed}
+        search.take(map(look, needed))
+    return search, rounds
+
+
+def test_a_search_asks_for_what_it_needs_and_ends():
+    """Breaks when shrinking waits for a result that nobody runs."""
+    case = Case(Program.of(1, {"layers": 3, "width": 7, "clip": "norm", "function": True}), "zero2")
+    search, rounds = searched([case], judged_by({"clip", "function"}))
+    [found] = search.found.values()
+    assert {*found.shrunk.case.program.features} == {"clip", "function"}
+    assert 1 < rounds < 20
+
+
+def test_what_was_found_explains_what_has_all_of_it():
+    """Breaks when one failure is listed once for each program that has it."""
+    cases = [
+        Case(Program.of(number, {"clip": "norm", **more}), "zero2")
+        for number, more in enumerate(({}, {"layers": 3}, {"width": 7}, {"block": "norm"}))
+    ]
+    search, _ = searched(cases, judged_by({"clip"}))
+    [found] = search.found.values()
+    assert found.cases == len(cases)
+    later = Case(Program.of(9, {"clip": "norm", "layers": 3}), "zero2")
+    assert later not in [*search.cases_of(later.program)]
+    assert Case(later.program, "ddp") in [*search.cases_of(later.program)]
+
+
+def test_a_result_that_is_not_there_is_asked_for():
+    """Breaks when a search goes on with results that it doesn't have."""
+    with pytest.raises(Missing) as missing:
+        Search(STRATEGIES).look(Case(Program(), "ddp"))
+    assert missing.value.cases == [Case(Program(), "ddp")]
+
+
+def test_what_is_known_by_its_features_is_not_run():
+    """Breaks when known refusals hide what nobody knows."""
+    search = Search(STRATEGIES)
+    spare = Program.of(0, {"spare": True})
+    assert [case.strategy for case in search.cases_of(spare)] == ["zero2", "zero3"]
+    assert search.funnel == Counter({PROGRAMS: 1, "cases known by their features": 1})
+
+
+def test_a_failure_that_is_to_be_found_blind_is_not_known():
+    """Breaks when a failure is found again only because the search knows of it."""
+    case = Case(Program.of(0, {"accumulate": 2, "accumulating": "by hand"}), "zero2")
+    name = "zero12_manual_ga_keeps_last_microbatch"
+    assert known.before(case, ()) == known.Known(known.FAILURE, name)
+    assert known.before(case, (), without=name) is None
+
+
+def test_an_earlier_finding_explains_its_features_under_its_strategies():
+    """Breaks when findings that are kept are found again and again."""
+    explains = Explains("seen_before", (("clip", "norm"),), ("zero2",))
+    case = Case(Program.of(0, {"clip": "norm", "layers": 3}), "zero2")
+    assert known.before(case, [explains]) == known.Known(known.FINDING, "seen_before")
+    assert known.before(replace(case, strategy="zero3"), [explains]) is None
+
+
+def test_a_documented_refusal_is_no_finding():
+    """Breaks when an engine is blamed for what it says that it doesn't do."""
+    case = Case(Program.of(0, {"zero.prescale_gradients": True}), "zero2")
+    words = "AssertionError: pre-scale gradients is not yet supported with ZeRO-2 with reduce scatter enabled"
+    refused = known.after(case, of(case, Judgement(Outcome.RAISES, Signature.OTHER, words)))
+    assert refused and refused.kind == known.REFUSAL and refused.name.startswith("https://")
+    assert known.after(case, of(case, Judgement(Outcome.RAISES, Signature.OTHER, "AssertionError: no"))) is None
+
+
+def test_planted_faults_are_counted_and_not_shrunk():
+    """Breaks when a fault of our own making is listed as a finding."""
+    cases = [Case(Program.of(n, {"layers": 3}), "zero2", fault=Fault("zero", "first")) for n in (1, 2)]
+    search = Search(STRATEGIES)
+    search.take([of(cases[0]), of(cases[1], RIGHT)])
+    search.sort(cases)
+    assert search.planted == Counter({("zero", True): 1, ("zero", False): 1})
+    assert not search.left and not search.shrink()
+
+
+@pytest.mark.parametrize(
+    ("judgement", "words", "silent"),
+    [
+        (replace(WRONG, finding=Finding(factor=Factor("gradients", 0.75))), "scaled by 0.75", True),
+        (replace(WRONG, signature=Signature.UNMOVED), "never moved", True),
+        (WRONG, "differs", True),
+        (Judgement(Outcome.RAISES, Signature.OTHER, "IndexError: list index out of range"), "raises IndexError", False),
+        (Judgement(Outcome.HANGS, Signature.NO_PROGRESS), "hangs", False),
+    ],
+)
+def test_the_kind_of_a_difference(judgement, words, silent):
+    """Breaks when a silent failure is ranked behind one that everybody sees."""
+    result = of(Case(Program(), "ddp"), judgement)
+    assert kind.kind(result) == words
+    assert kind.silent(result) is silent
+
+
+def test_a_role_names_no_block():
+    """Breaks when one failure is listed once for each block in which it first shows."""
+    first = Difference(1, 0, "backward", "blocks.1.layer", 0.5)
+    assert (
+        kind.role(of(Case(Program(), "ddp"), replace(WRONG, finding=Finding(first=first)))) == "backward blocks.N.layer"
+    )
+
+
+def test_a_finding_is_kept_as_a_folder(tmp_path):
+    """Breaks when what was found can't be replayed."""
+    case = Case(Program.of(4, {"zero.overlap_comm": False, "clip": "norm"}), "zero2")
+    shrunk = shrinking.shrunk(case, judged_by({"zero.overlap_comm", "clip"}), STRATEGIES)
+    made = findings.write(tmp_path, shrunk, steady=3)
+    assert made.name == "zero_clip_overlap_comm_differs"
+    [kept] = findings.every(tmp_path)
+    assert kept == made
+    assert kept.explains == Explains(made.name, shrunk.case.program.chosen, STRATEGIES)
+
+
+def test_a_folder_that_is_no_finding_is_refused(tmp_path):
+    """Breaks when a typing error in a finding is passed over."""
+    case = Case(Program.of(4, {"clip": "norm"}), "zero2")
+    made = findings.write(tmp_path, shrinking.shrunk(case, judged_by({"clip"}), STRATEGIES), steady=1)
+    (tmp_path / made.name / findings.ABOUT).write_text('title = "x"\nstatus = "odd"\n')
+    with pytest.raises(UsageError, match="the status is one of new"):
+        findings.every(tmp_path)
+    (tmp_path / made.name / findings.SPEC).write_text(json.dumps({"strategy": "zero9"}))
+    with pytest.raises(UsageError):
+        findings.every(tmp_path)
