@@ -6,8 +6,7 @@ from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
 from faultline.base.packages import TODAY
-from faultline.cells.cell import listed
-from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Names, Python, Stack, at_most_one
+from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Python, Stack, at_most_one
 
 
 def run(
@@ -48,7 +47,7 @@ def explore(
     minutes: Annotated[float, Parameter(help="For how long programs are drawn (default: 10).")] = 10.0,
     specs: Annotated[int, Parameter(help="How many programs are drawn, in place of --minutes.")] = 0,
     seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
-    strategy: Names = "",
+    strategy: Annotated[str, Parameter(metavar="NAMES", help="Strategies, such as ddp,zero*,fsdp2.")] = "",
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest exploration.")] = False,
 ) -> int:
@@ -62,6 +61,7 @@ def explore(
     """
     if minutes <= 0 or specs < 0:
         raise UsageError("--minutes must be above 0, and --specs at least 1")
+    from faultline.cells.cell import listed
     from faultline.explore import command
 
     names = command.strategies(listed(strategy))

@@ -1,4 +1,4 @@
-"""What engines can be told that changes how they compute, and must not change what."""
+"""Settings of engines that change how they compute, and must not change what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Questions about releases: is-safe, bisect, reproduce, timeline.
 
-For others: `bisect`, `changes`, `is_safe`, `is_safe_view`, `reproduce`, `timeline`.
+For others: `bisect`, `changes`, `is_safe`, `is_safe_view`, `reproduce`, `search`,
+`timeline`.
 """
