@@ -113,7 +113,7 @@ def measure(cases: Sequence[Case], request: Request, runner: Runner, folder: Run
 
 def again(request: Request, runner: Runner, folder: RunFolder, search: Search) -> None:
     """Run what was found twice more, and count how often it does the same."""
-    cells = [each.shrunk.case.cell for each in search.found.values()]
+    cells = [each.shrunk.case.cell for each in search.clusters.values()]
     for number in range(2, TIMES + 1):
         once_more = RunFolder(folder.path / f"again-{number}")
         once_more.path.mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ def keep(folder: RunFolder, search: Search) -> list[Finding]:
     """Write each finding as a folder beside the results, and what was known of the other differences."""
     made = [
         findings.write(folder.path / "findings", each.shrunk, 1 + search.steady[each.shrunk.case.cell])
-        for each in search.found.values()
+        for each in search.clusters.values()
     ]
     known = [
         json.dumps({"spec": search.cases[cell].as_json(), "known": [why.kind, why.name]})

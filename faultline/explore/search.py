@@ -21,7 +21,7 @@ AT_A_TIME = 12  # cases that are shrunk side by side: what one shows may explain
 
 
 @dataclass(frozen=True)
-class Found:
+class Cluster:
     """A difference that nothing known explains, in its smallest form, and how many cases came down to it."""
 
     shrunk: Shrunk
@@ -42,7 +42,7 @@ class Search:
     results: dict[Cell, Result] = field(default_factory=dict)
     cases: dict[Cell, Case] = field(default_factory=dict)
     funnel: Counter[str] = field(default_factory=Counter)
-    found: dict[tuple[object, ...], Found] = field(default_factory=dict)
+    clusters: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
     known: dict[Cell, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -62,7 +62,7 @@ class Search:
         """What was found so far, where it explains other cases."""
         return [
             Explains(each.shrunk.case.words, each.shrunk.case.program.chosen, (each.shrunk.case.strategy,))
-            for each in self.found.values()
+            for each in self.clusters.values()
             if each.shrunk.minimal
         ]
 
@@ -112,7 +112,7 @@ class Search:
                 waiting += self.left[place:]
                 break
             if (earlier := self._explained(case)) is not None:
-                self.found[earlier] = replace(self.found[earlier], cases=self.found[earlier].cases + 1)
+                self.clusters[earlier] = replace(self.clusters[earlier], cases=self.clusters[earlier].cases + 1)
                 continue
             try:
                 self._add(shrinking.shrunk(case, self.look, self.strategies))
@@ -124,7 +124,7 @@ class Search:
 
     def _explained(self, case: Case) -> tuple[object, ...] | None:
         """The key of what was found that a case has all features of, if it does the same."""
-        for key, each in self.found.items():
+        for key, each in self.clusters.items():
             smallest = each.shrunk.case
             same = alike(self.results[case.cell])[:2] == alike(each.shrunk.result)[:2]
             if same and smallest.strategy == case.strategy and {*smallest.program.chosen} <= {*case.program.chosen}:
@@ -140,10 +140,10 @@ class Search:
             self.funnel["of them known once shrunk"] += 1
             return
         key = key_of(shrunk)
-        if key in self.found:
-            self.found[key] = replace(self.found[key], cases=self.found[key].cases + 1)
+        if key in self.clusters:
+            self.clusters[key] = replace(self.clusters[key], cases=self.clusters[key].cases + 1)
         else:
-            self.found[key] = Found(shrunk, key)
+            self.clusters[key] = Cluster(shrunk, key)
 
 
 def key_of(shrunk: Shrunk) -> tuple[object, ...]:

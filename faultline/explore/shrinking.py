@@ -48,14 +48,14 @@ def shrunk(case: Case, look: Look, strategies: Sequence[str]) -> Shrunk:
     names = tuple(name for name in VALUES if name in case.program.features)
     if not holds(names):
         return Shrunk(case, look(case), {}, minimal=False)
-    found = smallest(names, holds)
-    program = case.program.with_only(found.items)
+    least = smallest(names, holds)
+    program = case.program.with_only(least.items)
     while plainer := next((p for p in program.plainer() if alike(look(replace(case, program=p))) == wanted), None):
         program = plainer
     case = replace(case, program=program)
     others = [replace(case, strategy=name) for name in strategies]
     where = {other.strategy: result.did for other, result in zip(others, all_of(others, look), strict=True)}
-    return Shrunk(case, look(case), where, found.minimal)
+    return Shrunk(case, look(case), where, least.minimal)
 
 
 def all_of(cases: Sequence[Case], look: Look) -> list[Result]:

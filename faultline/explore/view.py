@@ -6,39 +6,38 @@ from faultline.base.text import count, one_line
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore import kind as kinds
 from faultline.explore.findings import Finding
-from faultline.explore.search import Found, Search
+from faultline.explore.search import Cluster, Search
 
 SHOWN = 300  # letters of a detail
 
 
 def show(search: Search, findings: Sequence[Finding]) -> None:
     """Print what was found and the funnel."""
-    pairs = zip(search.found.values(), findings, strict=True)
-    for found, finding in sorted(pairs, key=lambda pair: rank(pair[0])):
-        print("\n".join(lines(found, finding)))
+    pairs = zip(search.clusters.values(), findings, strict=True)
+    for cluster, finding in sorted(pairs, key=lambda pair: rank(pair[0])):
+        print("\n".join(lines(cluster, finding)))
     for name, number in search.funnel.items():
         print(f"{name}: {number}")
-    print(
-        f"findings: {len(findings)}, silent {sum(kinds.silent(each.shrunk.result) for each in search.found.values())}"
-    )
+    silent = sum(kinds.silent(each.shrunk.result) for each in search.clusters.values())
+    print(f"findings: {len(findings)}, of them silent: {silent}")
     caught = sum(number for (_, seen), number in search.planted.items() if seen)
     print(f"cases with a planted fault: {search.planted.total()}, seen {caught}")
     for kind, number in sorted((kind, number) for (kind, seen), number in search.planted.items() if not seen):
         print(f"  missed: {kind}, {number}")
 
 
-def lines(found: Found, finding: Finding) -> list[str]:
+def lines(cluster: Cluster, finding: Finding) -> list[str]:
     """One finding, in lines."""
-    shrunk = found.shrunk
+    shrunk = cluster.shrunk
     text = [f"{finding.seen.kind}: {shrunk.case.words}", f"  {one_line(finding.seen.detail)[:SHOWN]}"]
     if place := kinds.role(shrunk.result):
         text.append(f"  first differs: {place}")
     if elsewhere := [f"{name} {did}" for name, did in finding.seen.where.items() if name != shrunk.case.strategy]:
         text.append(f"  elsewhere: {', '.join(elsewhere)}")
-    return [*text, f"  {finding.name}: {count(found.cases, 'case')}, the same in {count(finding.seen.steady, 'run')}"]
+    return [*text, f"  {finding.name}: {count(cluster.cases, 'case')}, the same in {count(finding.seen.steady, 'run')}"]
 
 
-def rank(found: Found) -> tuple[bool, bool, int, int]:
+def rank(cluster: Cluster) -> tuple[bool, bool, int, int]:
     """Silent before hanging before raising; few features first, then what many cases show."""
-    result, features = found.shrunk.result, found.shrunk.case.program.chosen
-    return not kinds.silent(result), result.outcome == Outcome.RAISES, len(features), -found.cases
+    result, features = cluster.shrunk.result, cluster.shrunk.case.program.chosen
+    return not kinds.silent(result), result.outcome == Outcome.RAISES, len(features), -cluster.cases

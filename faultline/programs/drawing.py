@@ -88,6 +88,13 @@ def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
 
 def sensible(program: Program) -> Program:
     """The program without features that say nothing together with others, or that no process trains."""
+    before, program = program, _without(program)
+    while before != program:
+        before, program = program, _without(program)
+    return program
+
+
+def _without(program: Program) -> Program:
     values = program.features
     plain: set[str] = set()
 

@@ -57,7 +57,28 @@ class Reach:
         return [cell for cell in cells if cell in affected or cell in sample]
 
     def ordered(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Cells that execute most of what changed first, but one of each failure and family before the next of one."""
+        """First the few cells that together execute all that changed, those ahead that execute the rarest of it; then
+        those that execute most of it, but one of each failure and family before the next of one."""
+        first = self._covering(cells)
+        others = {*cells} - {*first}
+        return [*first, *self._in_turns([cell for cell in cells if cell in others])]
+
+    def _covering(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Each next one executes what the fewest cells do of what none before it has."""
+        had: set[Unit] = set()
+        often = Counter(unit for cell in cells for unit in self.executes.get(cell, ()))
+        covering: list[Cell] = []
+        by_rarest = sorted(
+            (cell for cell in cells if self.executes.get(cell)),
+            key=lambda cell: (min(often[unit] for unit in self.executes[cell]), -len(self.executes[cell])),
+        )
+        for cell in by_rarest:
+            if not self.executes[cell] <= had:
+                had |= self.executes[cell]
+                covering.append(cell)
+        return covering
+
+    def _in_turns(self, cells: Sequence[Cell]) -> list[Cell]:
         turns: Counter[tuple[str, str]] = Counter()
         turn: dict[Cell, int] = {}
         for cell in sorted(cells, key=lambda each: -self.touched.get(each, 0)):

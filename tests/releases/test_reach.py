@@ -183,6 +183,16 @@ def test_the_order_loses_no_cell_and_affected_ones_come_first(touched):
     assert first == kinds, "one of each failure and family comes before the next of one"
 
 
+@given(st.dictionaries(st.sampled_from(CELLS), st.frozensets(st.sampled_from(UNITS), min_size=1), min_size=1))
+def test_the_first_cells_execute_all_that_changed(executes):
+    """Breaks when what only few cells execute is reached late, and with it what a release breaks there."""
+    covers = Reach(frozenset(UNITS), executes, {cell: len(names) for cell, names in executes.items()})
+    ordered = covers.ordered(CELLS)
+    assert sorted(each.id for each in ordered) == sorted(each.id for each in CELLS)
+    first = [executes.get(cell, frozenset()) for cell in ordered[: len(UNITS)]]
+    assert frozenset().union(*first) == frozenset().union(*executes.values())
+
+
 @given(TOUCHED)
 def test_the_affected_cells_and_a_sample_of_the_others_run(touched):
     """Breaks when --affected leaves out an affected cell, or all of the others."""

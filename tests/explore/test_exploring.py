@@ -85,8 +85,8 @@ def test_a_search_asks_for_what_it_needs_and_ends():
     """Breaks when shrinking waits for a result that nobody runs."""
     case = Case(Program.of(1, {"layers": 3, "width": 7, "clip": "norm", "function": True}), "zero2")
     search, rounds = searched([case], judged_by({"clip", "function"}))
-    [found] = search.found.values()
-    assert {*found.shrunk.case.program.features} == {"clip", "function"}
+    [cluster] = search.clusters.values()
+    assert {*cluster.shrunk.case.program.features} == {"clip", "function"}
     assert 1 < rounds < 20
 
 
@@ -97,8 +97,8 @@ def test_what_was_found_explains_what_has_all_of_it():
         for number, more in enumerate(({}, {"layers": 3}, {"width": 7}, {"block": "norm"}))
     ]
     search, _ = searched(cases, judged_by({"clip"}))
-    [found] = search.found.values()
-    assert found.cases == len(cases)
+    [cluster] = search.clusters.values()
+    assert cluster.cases == len(cases)
     later = Case(Program.of(9, {"clip": "norm", "layers": 3}), "zero2")
     assert later not in [*search.cases_of(later.program)]
     assert Case(later.program, "ddp") in [*search.cases_of(later.program)]
