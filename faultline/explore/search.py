@@ -77,7 +77,7 @@ class Search:
         self.results |= {result.cell: result for result in results}
 
     def saw_again(self, result: Result) -> None:
-        """One more result of a case that was found: does it do the same?"""
+        """One more result of a finding: does it do the same?"""
         self.steady[result.cell] += alike(result) == alike(self.results[result.cell])
 
     def sort(self, cases: Sequence[Case]) -> None:
