@@ -31,13 +31,13 @@ class Case:
         return Cell(digest, variant, self.strategy, precision=self.precision, world_size=self.world_size)
 
     @property
-    def own(self) -> Program:
+    def pruned(self) -> Program:
         """The program without settings of other engines."""
         return self.program.under(strategies.family_name(self.strategy), self.strategy)
 
     @property
     def words(self) -> str:
-        return f"{self.own.words} under {self.strategy}"
+        return f"{self.pruned.words} under {self.strategy}"
 
     def as_json(self) -> dict[str, Any]:
         """What spec.json holds: the strategy, and what of the rest is not plain."""

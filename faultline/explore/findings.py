@@ -1,4 +1,4 @@
-"""Findings that are kept: a folder each, with the spec, what was seen, and what a person made of it."""
+"""The folders of findings: the spec of each, what was seen, and what a person made of it."""
 
 import json
 import re

@@ -105,7 +105,7 @@ class Search:
     def shrink(self) -> list[Case]:
         """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""
         needed: dict[Cell, Case] = {}
-        self.left.sort(key=lambda case: len(case.own.chosen))
+        self.left.sort(key=lambda case: len(case.pruned.chosen))
         waiting: list[Case] = []
         for place, case in enumerate(self.left):
             if len(waiting) == AT_A_TIME:

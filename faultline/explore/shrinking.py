@@ -40,7 +40,7 @@ def shrunk(case: Case, look: Look, strategies: Sequence[str]) -> Shrunk:
     It only looks at results: given the same, it comes to the same. `look` raises Missing for one that isn't there yet.
     """
     wanted = alike(look(case))
-    case = replace(case, program=case.own)
+    case = replace(case, program=case.pruned)
 
     def holds(names: Sequence[str]) -> bool:
         return alike(look(replace(case, program=case.program.with_only(names)))) == wanted

@@ -118,5 +118,5 @@ def _without(program: Program) -> Program:
         plain |= {name for name in values if name in SETTINGS and SETTINGS[name].family != "zero"}
         plain |= {"accumulating", "cleared"}
     model = sensible_model(program.with_only(name for name in values if name not in plain).spec)
-    kept = {name: value for name, value in values.items() if name not in plain and name not in specs.VALUES}
-    return Program.of(program.seed, {**kept, **model.features})
+    remaining = {name: value for name, value in values.items() if name not in plain and name not in specs.VALUES}
+    return Program.of(program.seed, {**remaining, **model.features})

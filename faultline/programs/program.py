@@ -57,8 +57,8 @@ class Program:
 
     def with_only(self, names: Iterable[str]) -> "Program":
         """The program with these of its features."""
-        kept = {*names}
-        return dataclasses.replace(self, chosen=tuple(each for each in self.chosen if each[0] in kept))
+        remaining = {*names}
+        return dataclasses.replace(self, chosen=tuple(each for each in self.chosen if each[0] in remaining))
 
     def with_value(self, name: str, value: Any) -> "Program":
         return Program.of(self.seed, {**self.features, name: value})
