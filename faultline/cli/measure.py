@@ -48,6 +48,7 @@ def explore(
     specs: Annotated[int, Parameter(help="How many programs are drawn, in place of --minutes.")] = 0,
     seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
     strategy: Annotated[str, Parameter(metavar="NAMES", help="Strategies, such as ddp,zero*,fsdp2.")] = "",
+    stack: Annotated[Stack, Parameter(help="A name from stacks/, a date, or requirements.")] = TODAY,
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest exploration.")] = False,
 ) -> int:
@@ -65,7 +66,7 @@ def explore(
     from faultline.explore import command
 
     names = command.strategies(listed(strategy))
-    return command.run(command.Request(minutes, specs, seed, names, crew.workers or 0, resume, crew.engine()))
+    return command.run(command.Request(minutes, specs, seed, names, crew.workers or 0, resume, crew.engine(), stack))
 
 
 def list_(

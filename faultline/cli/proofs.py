@@ -75,6 +75,23 @@ def scaling(
     return cluster.run(cells)
 
 
+def findings(
+    names: Annotated[list[str] | None, Parameter(help="Names of findings (default: all).")] = None,
+    /,
+    *,
+    write: Annotated[bool, Parameter(help="Write what they do now into their seen.json.")] = False,
+    workers: Workers = CORES,
+) -> int:
+    """Replay what explorations have found, and say what changed.
+
+    Examples:
+      faultline maintain findings --write
+    """
+    from faultline.explore import replay
+
+    return replay.run(replay.Request(tuple(names or ()), workers, write))
+
+
 def trust(
     *,
     healthy: Annotated[int | None, Parameter(help="How many healthy specs (default: 500), or cells (1000).")] = None,

@@ -5,11 +5,12 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
-from faultline.base.packages import versions
+from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import matches
 from faultline.explore import findings, view
 from faultline.explore.case import Case
@@ -23,6 +24,8 @@ from faultline.runs import folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
 from faultline.runs.storage import RunFolder
+from faultline.stacks import environments
+from faultline.stacks.environments import Environment
 
 KIND = "explore"
 CHUNK = 120  # programs that run before what differs is shrunk
@@ -33,7 +36,10 @@ DIFFER = "differ"
 
 @dataclass(frozen=True)
 class Request:
-    """How long to look, or at how many programs; from which seed, and under which strategies (none: the usual ones)."""
+    """How long to look, or at how many programs; from which seed, and under which strategies (none: the usual ones).
+
+    With `without`, nothing that is known of that failure counts, and the search ends as it is met.
+    """
 
     minutes: float = 10.0
     specs: int = 0
@@ -42,6 +48,8 @@ class Request:
     workers: int = 0
     resume: bool = False
     engine: Engine = LOCAL
+    stack: str = TODAY
+    without: str = ""
 
 
 def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -58,27 +66,37 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
 
 def run(request: Request) -> int:
     """Look for what nobody has reported, and show it."""
-    folder, search = begin(request)
+    environment = environments.chosen(request.stack, "")
+    folder, search = begin(request, environment)
+    explored = look(request, environment, folder, search)
+    view.show(search, explored)
+    print(f"results: {folder.shown}")
+    return EXIT_AS_EXPECTED
+
+
+def look(request: Request, stack: Environment, folder: RunFolder, search: Search) -> list[Finding]:
+    """Draw, run and shrink until the time is over; gives the findings, also those of a search that is interrupted."""
     runner, ends = Runner(), time.monotonic() + 60 * request.minutes
+    measuring = partial(measure, request, stack, runner, folder, search)
     source = drawing.drawn(request.seed)
     try:
-        while True:
+        while not search.met:
             size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
             cases = [case for each in islice(source, size) for case in search.cases_of(*planted(each, request))]
             if not cases:
                 break
-            measure(cases, request, runner, folder, search)
+            measuring(cases)
             search.sort(cases)
-            while needed := search.shrink():
-                measure(needed, request, runner, folder, search)
+            while (needed := search.shrink()) and not search.met:
+                measuring(needed)
             if time.monotonic() > ends and not request.specs:
                 break
-        again(request, runner, folder, search)
+        again(request, stack, runner, folder, search)
         folder.describe(finished=True)
-    finally:
+    except KeyboardInterrupt:
         view.show(search, keep(folder, search))
-    print(f"results: {folder.shown}")
-    return EXIT_AS_EXPECTED
+        raise
+    return keep(folder, search)
 
 
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
@@ -87,38 +105,42 @@ def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
     return drawing.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
-def begin(request: Request) -> tuple[RunFolder, Search]:
+def begin(request: Request, stack: Environment) -> tuple[RunFolder, Search]:
     """A new folder, or the newest one with what it has."""
-    search = Search(request.strategies or sampling.under(), list(findings.explaining()))
+    earlier = [] if request.without else list(findings.explaining())
+    search = Search(request.strategies or sampling.under(), earlier, request.without)
     if request.resume:
         folder = storage.latest_run(kind=KIND)
-        folders.same_stack(folder, versions())
+        folders.same_stack(folder, stack.versions)
         search.take(folders.entries(folder))
     else:
         folder = storage.new_run(kind=KIND)
-        folder.describe(request={"seed": request.seed, "strategies": search.strategies, "minutes": request.minutes})
+        asked = {"seed": request.seed, "strategies": search.strategies, "minutes": request.minutes}
+        folder.describe(request=asked, stack=stack_name(stack.versions))
     return folder, search
 
 
-def measure(cases: Sequence[Case], request: Request, runner: Runner, folder: RunFolder, search: Search) -> None:
+def measure(
+    request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search, cases: Sequence[Case]
+) -> None:
     """Run the cases that have no result yet."""
     search.cases |= {case.cell: case for case in cases}
     cells = [runner.add(case) for case in cases if case.cell not in search.results]
     if cells:
-        plan = Plan(request.workers, run=runner)
+        plan = Plan(request.workers, stack, runner)
         folders.measure(
             cells, plan, folder, wrong=DIFFER, seen=lambda entry: search.take([entry]), engine=request.engine
         )
 
 
-def again(request: Request, runner: Runner, folder: RunFolder, search: Search) -> None:
+def again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
     """Run what was found twice more, and count how often it does the same."""
     cells = [each.shrunk.case.cell for each in search.clusters.values()]
     for number in range(2, TIMES + 1):
         once_more = RunFolder(folder.path / f"again-{number}")
         once_more.path.mkdir(exist_ok=True)
         once_more.describe(kind=KIND)
-        plan = Plan(request.workers, run=runner)
+        plan = Plan(request.workers, stack, runner)
         folders.measure(cells, plan, once_more, wrong=DIFFER, seen=search.saw_again, engine=request.engine)
 
 

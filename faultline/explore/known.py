@@ -64,6 +64,16 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
     return None
 
 
+def is_failure(case: Case, result: Result, name: str) -> bool:
+    """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
+    by_features = any(
+        rule.failure == name and matches(case.strategy, rule.strategies) and rule.holds(case.program.value)
+        for rule in TRAINING
+    )
+    match, either = of_check.recognised(result)
+    return by_features or name in {each.failure.name for each in (match, *either) if each}
+
+
 def families(names: Iterable[str]) -> tuple[str, ...]:
     """The families of strategies, each once."""
     return tuple(dict.fromkeys(map(strategies.family_name, names)))

@@ -33,7 +33,7 @@ class Cluster:
 class Search:
     """What is known so far: the cases, results by cell, and what became of each difference.
 
-    `without` is a failure of which nothing is known, where it is to be found blind.
+    `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
     """
 
     strategies: Sequence[str]
@@ -47,6 +47,7 @@ class Search:
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
     steady: Counter[Cell] = field(default_factory=Counter)
+    met: Case | None = None
 
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
@@ -139,6 +140,8 @@ class Search:
             self.known[shrunk.case.cell] = why
             self.funnel["of them known once shrunk"] += 1
             return
+        if self.without and known.is_failure(shrunk.case, shrunk.result, self.without):
+            self.met = self.met or shrunk.case
         key = key_of(shrunk)
         if key in self.clusters:
             self.clusters[key] = replace(self.clusters[key], cases=self.clusters[key].cases + 1)

@@ -1,0 +1,82 @@
+"""The findings that are kept, on the stack of today: what they do now, beside what was seen."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.base.packages import untagged, versions
+from faultline.base.text import count
+from faultline.cells.cell import Cell
+from faultline.explore import findings
+from faultline.explore.case import Case
+from faultline.explore.findings import Finding
+from faultline.explore.kind import kind
+from faultline.explore.running import Runner
+from faultline.runs import folders, storage
+from faultline.runs.driver import Plan
+from faultline.runs.results import Result
+
+KIND = "findings"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which findings to replay (none: all), on how many workers, and whether to write what they do now."""
+
+    names: tuple[str, ...] = ()
+    workers: int = 0
+    write: bool = False
+
+
+def run(request: Request) -> int:
+    """Replay findings and say what changed: exit code 1 if anything did, and isn't written."""
+    every = {each.name: each for each in findings.every()}
+    if unknown := [name for name in request.names if name not in every]:
+        raise UsageError(f"there is no finding {unknown[0]} in findings/")
+    chosen = [every[name] for name in request.names or every]
+    if not chosen:
+        print("there is no finding in findings/")
+        return EXIT_AS_EXPECTED
+    runner, results = Runner(), dict[Cell, Result]()
+    folder = storage.new_run(kind=KIND)
+    cells = [runner.add(case) for finding in chosen for case in places(finding)]
+    plan = Plan(request.workers, run=runner)
+    folders.measure(cells, plan, folder, seen=lambda entry: results.update({entry.cell: entry}))
+    changed = 0
+    for finding in chosen:
+        different = changes(finding, results)
+        changed += bool(different)
+        print(
+            "\n".join([f"{finding.name}: {finding.about.status}, {'changed' if different else 'as seen'}", *different])
+        )
+        if request.write:
+            now = seen_now(finding, results)
+            (findings.FINDINGS / finding.name / findings.SEEN).write_text(json.dumps(asdict(now), indent=1) + "\n")
+    print(f"{count(len(chosen), 'finding')} replayed, {changed} changed; results: {folder.shown}")
+    return EXIT_UNEXPECTED if changed and not request.write else EXIT_AS_EXPECTED
+
+
+def places(finding: Finding) -> Sequence[Case]:
+    """A finding's program under every strategy in which it was seen."""
+    return [replace(finding.case, strategy=name) for name in finding.seen.where]
+
+
+def changes(finding: Finding, results: Mapping[Cell, Result]) -> list[str]:
+    """What a finding's program does otherwise now, in lines."""
+    now = [(case.strategy, str(results[case.cell].did)) for case in places(finding)]
+    return [
+        f"  {strategy}: {finding.seen.where[strategy]} before, {did} now"
+        for strategy, did in now
+        if did != finding.seen.where[strategy]
+    ]
+
+
+def seen_now(finding: Finding, results: Mapping[Cell, Result]) -> findings.Seen:
+    """What a finding's program does now, as its seen.json has it."""
+    result = results[finding.case.cell]
+    where = {case.strategy: str(results[case.cell].did) for case in places(finding)}
+    stack = dict(untagged(versions()))
+    return findings.Seen(
+        kind(result), result.outcome, result.signature, result.detail, where, stack, finding.seen.steady
+    )
