@@ -1,4 +1,4 @@
 """From random programs to what no catalogue has: drawn, run, shrunk, compared and kept.
 
-For others: `command`, `replay`.
+For others: `command`, `replay`, `search`.
 """

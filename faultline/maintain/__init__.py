@@ -1,5 +1,5 @@
 """The verbs of those who keep the catalogue true.
 
 For others: `advisories`, `bench`, `bumps`, `command`, `machine`, `models`, `record`, `reliability`, `reports`,
-`scaling`, `score`, `screenshots`, `soak`, `trust`.
+`rediscover`, `scaling`, `score`, `screenshots`, `soak`, `trust`.
 """
