@@ -91,7 +91,7 @@ def test_an_interrupted_set_up_is_done_again(clone):
     (clone / "hang").touch()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen(SETUP, cwd=clone, env=OUTSIDE, start_new_session=True, **quiet)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (clone / "hanging").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(running.pid, signal.SIGINT)

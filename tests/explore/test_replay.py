@@ -1,0 +1,92 @@
+"""Findings are replayed, and failures that are known are looked for blind."""
+
+import pytest
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells.expected import Expectation
+from faultline.explore import findings, replay
+from faultline.explore.case import Case
+from faultline.explore.findings import About, Finding, Seen
+from faultline.explore.search import PROGRAMS, Search
+from faultline.maintain import rediscover
+from faultline.programs.program import Program
+from faultline.runs import results, storage
+from faultline.runs.nodes import Ended
+from faultline.runs.oracle import Judgement
+
+WHERE = {"ddp": "trains", "zero2": "diverges (differs)"}
+CASE = Case(Program.of(1, {"clip": "norm"}), "zero2")
+KEPT = Finding(
+    "one", CASE, Seen("differs", "diverges", "differs", "by 90 %", WHERE, {"torch": "2.13.0"}, 3), About("One")
+)
+
+
+@pytest.fixture
+def replayed(tmp_path, monkeypatch):
+    """Replays the finding where each strategy does what it is given."""
+
+    def go(did, **request):
+        def measure(cells, plan, folder, seen):
+            assert {cell.strategy for cell in cells} == {*WHERE}
+            for cell in cells:
+                seen(results.result(cell, did[cell.strategy], Ended([]), {}, Expectation(), "expected"))
+
+        monkeypatch.setattr(findings, "FINDINGS", tmp_path)
+        monkeypatch.setattr(findings, "every", lambda: [KEPT])
+        monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path / "results",))
+        monkeypatch.setattr(replay.folders, "measure", measure)
+        (tmp_path / KEPT.name).mkdir(exist_ok=True)
+        return replay.run(replay.Request(**request))
+
+    return go
+
+
+WRONG, RIGHT = Judgement(Outcome.DIVERGES, Signature.DIFFERS, "by 90 %"), Judgement(Outcome.TRAINS)
+
+
+def test_a_finding_that_does_the_same_is_as_seen(replayed, capsys):
+    """Breaks when a replay raises an alarm where nothing changed."""
+    assert replayed({"ddp": RIGHT, "zero2": WRONG}) == EXIT_AS_EXPECTED
+    assert "one: new, as seen" in capsys.readouterr().out
+
+
+def test_what_changed_is_said_and_written_if_asked(replayed, capsys, tmp_path):
+    """Breaks when a release that mends a finding goes unnoticed."""
+    assert replayed({"ddp": RIGHT, "zero2": RIGHT}) == EXIT_UNEXPECTED
+    assert "  zero2: diverges (differs) before, trains now" in capsys.readouterr().out
+    assert replayed({"ddp": RIGHT, "zero2": RIGHT}, write=True) == EXIT_AS_EXPECTED
+    assert '"zero2": "trains"' in (tmp_path / "one" / findings.SEEN).read_text()
+
+
+def test_a_finding_that_there_is_not_is_named(replayed):
+    """Breaks when a typing error replays nothing and passes."""
+    with pytest.raises(UsageError, match="no finding two"):
+        replayed({}, names=("two",))
+
+
+def test_findings_that_are_kept_can_be_read():
+    """Breaks when a folder of findings/ has no status, or a spec that no program is."""
+    for each in findings.every():
+        assert each.case.strategy in each.seen.where
+        assert each.about.status == "new" or each.about.links or each.about.failure
+        assert each.about.cause and each.about.searched, f"{each.name}: nobody looked into it"
+
+
+def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):
+    """Breaks when an interrupted look begins again with what it had."""
+    name = next(each.name for each in failures().values() if rediscover.by_a_loop(each))
+    search = Search(("zero2",), met=CASE)
+    search.funnel[PROGRAMS] = 120
+    asked = []
+    monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(storage.latest_run, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(rediscover.environments, "chosen", lambda stack, python: None)
+    monkeypatch.setattr(rediscover.command, "begin", lambda request, stack: asked.append(request) or (None, search))
+    monkeypatch.setattr(rediscover.command, "look", lambda *args: [])
+    for resume in (False, True):
+        assert rediscover.run(rediscover.Request((name,), resume=resume)) == EXIT_AS_EXPECTED
+        assert "1 of 1 failure met" in capsys.readouterr().out
+    [request] = asked
+    assert request.without == name
