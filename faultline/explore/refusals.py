@@ -48,6 +48,7 @@ REFUSALS: Sequence[Refusal] = (
     refusal("zero[23]*", "pre-scale gradients is not yet supported", f"{SOURCE}/runtime/zero/stage_1_and_2.py"),
     refusal("zero[23]*", "gradient_predivide_factor != 1.0 is not yet supported", f"{SOURCE}/runtime/engine.py"),
     refusal("fsdp*", "do not support `clip_grad_value_`", f"{ACCELERATE}/accelerator.py"),
+    refusal("zero*", "compute_grad_norm=false requires gradient_clipping=0", f"{SOURCE}/runtime/engine.py"),
     refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
 
@@ -56,6 +57,7 @@ TRAINING: Sequence[Rule] = (
     known("zero*", "zero_unfreeze_after_initialize", unfreeze=True),
     known("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),
     Rule(("fsdp2*",), {"loss": "weight penalty", "fsdp2.reshard_after_forward": True}, "penalty_outside_forward"),
+    known("fsdp*", "fsdp2_tied_embeddings_split_groups", tied="blocks", through="accelerate"),
     known("ddp-static-graph", "ddp_static_graph_no_sync", accumulate=(2, 3)),
 )
 """By features beside those of a model, for which `programs.truth` has what is known."""
