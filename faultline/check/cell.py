@@ -9,7 +9,7 @@ from faultline.base import traces
 from faultline.base.errors import LACKS, OTHER, TargetFailed
 from faultline.base.text import one_line
 from faultline.catalogue import Failure, Variant
-from faultline.catalogue.outcomes import Outcome
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells import expected as cells_expected
 from faultline.cells.cell import TOLERANCE, Cell
 from faultline.cells.expected import Expectation
@@ -81,6 +81,13 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         facts=facts,
     )
     return replace(entry, checked=checked)
+
+
+def without_reference(cell: Cell, failed: TargetFailed, outcome: Outcome, server: RankServer) -> Result:
+    """The result, with an outcome, of a cell whose target one process can't train."""
+    problem = oracle.Judgement(outcome, Signature.NO_REFERENCE, one_line(f"{failed} {failed.traceback}"))
+    expected = Expectation(Outcome.TRAINS)
+    return results.result(cell, problem, Ended([]), server.versions, expected, "expected")
 
 
 def _reports(ended: Ended) -> list[Report]:

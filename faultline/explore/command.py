@@ -75,7 +75,7 @@ def run(request: Request) -> int:
 
 
 def look(request: Request, stack: Environment, folder: RunFolder, search: Search) -> list[Finding]:
-    """Draw, run and shrink until the time is over; gives the findings, also those of a search that is interrupted."""
+    """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted."""
     runner, ends = Runner(), time.monotonic() + 60 * request.minutes
     measuring = partial(measure, request, stack, runner, folder, search)
     source = drawing.drawn(request.seed)
@@ -124,7 +124,6 @@ def measure(
     request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search, cases: Sequence[Case]
 ) -> None:
     """Run the cases that have no result yet."""
-    search.cases |= {case.cell: case for case in cases}
     cells = [runner.add(case) for case in cases if case.cell not in search.results]
     if cells:
         plan = Plan(request.workers, stack, runner)
@@ -150,9 +149,6 @@ def keep(folder: RunFolder, search: Search) -> list[Finding]:
         findings.write(folder.path / "findings", each.shrunk, 1 + search.steady[each.shrunk.case.cell])
         for each in search.clusters.values()
     ]
-    known = [
-        json.dumps({"spec": search.cases[cell].as_json(), "known": [why.kind, why.name]})
-        for cell, why in search.known.items()
-    ]
+    known = [json.dumps({"spec": case.as_json(), "known": [why.kind, why.name]}) for case, why in search.known.items()]
     (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in known))
     return made

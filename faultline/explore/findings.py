@@ -12,11 +12,13 @@ import msgspec
 from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
+from faultline.catalogue.outcomes import Did
 from faultline.explore import case as cases
 from faultline.explore.case import Case
 from faultline.explore.kind import kind
 from faultline.explore.known import Explains
 from faultline.explore.shrinking import Shrunk
+from faultline.runs.results import Result
 
 FINDINGS = ROOT / "findings"
 SPEC, SEEN, ABOUT = "spec.json", "seen.json", "finding.toml"
@@ -92,24 +94,25 @@ def read(folder: Path) -> Finding:
 
 def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
     """Write what a search came down to as the folder of a finding, which nobody has looked at."""
-    finding = Finding(
-        name(shrunk), shrunk.case, seen(shrunk, steady), About(f"{shrunk.case.words}: {kind(shrunk.result)}")
-    )
+    about = About(f"{shrunk.case.words}: {kind(shrunk.result)}")
+    finding = Finding(name(shrunk), shrunk.case, seen(shrunk.result, shrunk.where, steady), about)
     home = folder / finding.name
     home.mkdir(parents=True, exist_ok=True)
     (home / SPEC).write_text(json.dumps(finding.case.as_json(), indent=1) + "\n")
-    (home / SEEN).write_text(json.dumps(asdict(finding.seen), indent=1) + "\n")
-    (home / ABOUT).write_text(
-        f"title = {json.dumps(finding.about.title)}\nstatus = {json.dumps(finding.about.status)}\n"
-    )
+    write_seen(home, finding.seen)
+    (home / ABOUT).write_text(f"title = {json.dumps(about.title)}\nstatus = {json.dumps(about.status)}\n")
     return finding
 
 
-def seen(shrunk: Shrunk, steady: int) -> Seen:
-    """What a search saw of its smallest case."""
-    result = shrunk.result
-    where = {strategy: str(did) for strategy, did in shrunk.where.items()}
-    return Seen(kind(result), result.outcome, result.signature, result.detail, where, dict(result.stack), steady)
+def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
+    """What was seen of a case, and of its program by strategy."""
+    words = {strategy: str(did) for strategy, did in where.items()}
+    return Seen(kind(result), result.outcome, result.signature, result.detail, words, dict(result.stack), steady)
+
+
+def write_seen(folder: Path, what: Seen) -> None:
+    """Write what was seen into the folder of a finding."""
+    (folder / SEEN).write_text(json.dumps(asdict(what), indent=1) + "\n")
 
 
 def name(shrunk: Shrunk) -> str:

@@ -1,13 +1,14 @@
 """What a difference is called: how it shows, and where in the model first."""
 
 import re
+from collections.abc import Mapping
 
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.observations.wording import normalised
 from faultline.runs.results import Result
 
 SHOWN = 60  # letters of an error by which it is known again while its sizes and names change
-KINDS = {
+KINDS: Mapping[str, str] = {
     Signature.UNMOVED: "never moved",
     Signature.RANKS_DIFFER: "ranks differ",
     Signature.BUFFERS_APART: "buffers differ",
@@ -30,7 +31,7 @@ def kind(result: Result) -> str:
         return str(result.outcome)
     if factor := result.finding.factor:
         return f"scaled by {factor.times:.3g}"
-    return KINDS.get(Signature(result.signature), "differs") if result.signature in [*Signature] else "differs"
+    return KINDS.get(result.signature, "differs")
 
 
 def silent(result: Result) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from faultline import strategies
 from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from faultline.check import findings as of_check
@@ -46,8 +45,8 @@ def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known 
     if of_model := truth.known(case.program.spec, case.strategy):
         return Known(FEATURE, of_model[0].why)
     for rule in TRAINING:
-        if rule.failure != without and matches(case.strategy, rule.strategies) and rule.holds(case.program.value):
-            return Known(FAILURE if rule.failure else REFUSAL, rule.failure or rule.link)
+        if rule.failure != without and rule.holds(case.program, case.strategy):
+            return Known(FAILURE, rule.failure)
     return next((Known(FINDING, each.name) for each in earlier if each.holds(case)), None)
 
 
@@ -66,14 +65,6 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
 
 def is_failure(case: Case, result: Result, name: str) -> bool:
     """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
-    by_features = any(
-        rule.failure == name and matches(case.strategy, rule.strategies) and rule.holds(case.program.value)
-        for rule in TRAINING
-    )
+    by_features = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in TRAINING)
     match, either = of_check.recognised(result)
     return by_features or name in {each.failure.name for each in (match, *either) if each}
-
-
-def families(names: Iterable[str]) -> tuple[str, ...]:
-    """The families of strategies, each once."""
-    return tuple(dict.fromkeys(map(strategies.family_name, names)))

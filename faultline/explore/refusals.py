@@ -1,8 +1,12 @@
 """What engines are documented to refuse, by its text, and what is known of features of a training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from faultline.base.text import matches
+from faultline.programs import truth
+from faultline.programs.program import Program
 
 
 @dataclass(frozen=True)
@@ -16,20 +20,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Rule:
-    """Features of a program that are known to do something else than train: a `failure` of the catalogue shows it, or
-    it is documented at `link`."""
+    """Features of a program that are known to do something else than train: a `failure` of the catalogue shows it."""
 
     strategies: tuple[str, ...]
     where: Mapping[str, Any]
-    failure: str = ""
-    link: str = ""
+    failure: str
 
-    def holds(self, value: Callable[[str], Any]) -> bool:
-        """Whether a program, by its values, has all of the features."""
-        return all(
-            value(name) in wanted if isinstance(wanted, tuple) else value(name) == wanted
-            for name, wanted in self.where.items()
-        )
+    def holds(self, program: Program, strategy: str) -> bool:
+        """Whether a program has all of the features, under one of the strategies."""
+        return matches(strategy, self.strategies) and truth.has(self.where, program.value)
 
 
 def refusal(strategies: str, words: str, link: str) -> Refusal:
@@ -40,7 +39,6 @@ def known(strategies: str, failure: str, **where: Any) -> Rule:
     return Rule(tuple(strategies.split()), where, failure)
 
 
-DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 ACCELERATE = "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate"
 SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
 

@@ -1,17 +1,14 @@
 """The findings that are kept, on the stack of today: what they do now, beside what was seen."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
-from faultline.base.packages import untagged, versions
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.explore import findings
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
-from faultline.explore.kind import kind
 from faultline.explore.running import Runner
 from faultline.runs import folders, storage
 from faultline.runs.driver import Plan
@@ -51,8 +48,9 @@ def run(request: Request) -> int:
             "\n".join([f"{finding.name}: {finding.about.status}, {'changed' if different else 'as seen'}", *different])
         )
         if request.write:
-            now = seen_now(finding, results)
-            (findings.FINDINGS / finding.name / findings.SEEN).write_text(json.dumps(asdict(now), indent=1) + "\n")
+            where = {case.strategy: results[case.cell].did for case in places(finding)}
+            now = findings.seen(results[finding.case.cell], where, finding.seen.steady)
+            findings.write_seen(findings.FINDINGS / finding.name, now)
     print(f"{count(len(chosen), 'finding')} replayed, {changed} changed; results: {folder.shown}")
     return EXIT_UNEXPECTED if changed and not request.write else EXIT_AS_EXPECTED
 
@@ -70,13 +68,3 @@ def changes(finding: Finding, results: Mapping[Cell, Result]) -> list[str]:
         for strategy, did in now
         if did != finding.seen.where[strategy]
     ]
-
-
-def seen_now(finding: Finding, results: Mapping[Cell, Result]) -> findings.Seen:
-    """What a finding's program does now, as its seen.json has it."""
-    result = results[finding.case.cell]
-    where = {case.strategy: str(results[case.cell].did) for case in places(finding)}
-    stack = dict(untagged(versions()))
-    return findings.Seen(
-        kind(result), result.outcome, result.signature, result.detail, where, stack, finding.seen.steady
-    )

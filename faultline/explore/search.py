@@ -15,6 +15,7 @@ from faultline.programs import truth
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 from faultline.runs.results import Result
+from faultline.strategies import family_name
 
 PROGRAMS = "programs drawn"
 AT_A_TIME = 12  # cases that are shrunk side by side: what one shows may explain others
@@ -25,13 +26,18 @@ class Cluster:
     """A difference that nothing known explains, in its smallest form, and how many cases came down to it."""
 
     shrunk: Shrunk
-    key: tuple[object, ...]
     cases: int = 1
+
+    @property
+    def explains(self) -> Explains:
+        """The cases that it explains."""
+        case = self.shrunk.case
+        return Explains(case.words, case.program.chosen, (case.strategy,))
 
 
 @dataclass
 class Search:
-    """What is known so far: the cases, results by cell, and what became of each difference.
+    """What is known so far: results by cell, and what became of each difference.
 
     `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
     """
@@ -40,10 +46,9 @@ class Search:
     earlier: list[Explains] = field(default_factory=list)
     without: str = ""
     results: dict[Cell, Result] = field(default_factory=dict)
-    cases: dict[Cell, Case] = field(default_factory=dict)
     funnel: Counter[str] = field(default_factory=Counter)
     clusters: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
-    known: dict[Cell, Known] = field(default_factory=dict)
+    known: dict[Case, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
     steady: Counter[Cell] = field(default_factory=Counter)
@@ -52,20 +57,13 @@ class Search:
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
         """The cases of a program of which nothing is known before they run."""
         self.funnel[PROGRAMS] += 1
+        earlier = [*self.earlier, *(each.explains for each in self.clusters.values() if each.shrunk.minimal)]
         for name in self.strategies:
             case = Case(program, name, fault=fault)
-            if known.before(case, [*self.earlier, *self._explaining()], self.without):
+            if known.before(case, earlier, self.without):
                 self.funnel["cases known by their features"] += 1
             elif not fault or truth.injectable(program.spec, fault, name):
                 yield case
-
-    def _explaining(self) -> list[Explains]:
-        """What was found so far, where it explains other cases."""
-        return [
-            Explains(each.shrunk.case.words, each.shrunk.case.program.chosen, (each.shrunk.case.strategy,))
-            for each in self.clusters.values()
-            if each.shrunk.minimal
-        ]
 
     def look(self, case: Case) -> Result:
         """A case's result; raises Missing where there is none yet."""
@@ -98,7 +96,7 @@ class Search:
             elif result.outcome != Outcome.TRAINS:
                 self.funnel["cases that differ"] += 1
                 if why := known.after(case, result, self.without):
-                    self.known[case.cell] = why
+                    self.known[case] = why
                     self.funnel["of them known by what they do"] += 1
                 else:
                     self.left.append(case)
@@ -113,7 +111,7 @@ class Search:
                 waiting += self.left[place:]
                 break
             if (earlier := self._explained(case)) is not None:
-                self.clusters[earlier] = replace(self.clusters[earlier], cases=self.clusters[earlier].cases + 1)
+                self._count(earlier)
                 continue
             try:
                 self._add(shrinking.shrunk(case, self.look, self.strategies))
@@ -125,31 +123,34 @@ class Search:
 
     def _explained(self, case: Case) -> tuple[object, ...] | None:
         """The key of what was found that a case has all features of, if it does the same."""
-        for key, each in self.clusters.items():
-            smallest = each.shrunk.case
-            same = alike(self.results[case.cell])[:2] == alike(each.shrunk.result)[:2]
-            if same and smallest.strategy == case.strategy and {*smallest.program.chosen} <= {*case.program.chosen}:
-                return key
-        return None
+        did = self.results[case.cell].did
+        return next(
+            (key for key, each in self.clusters.items() if each.shrunk.result.did == did and each.explains.holds(case)),
+            None,
+        )
 
     def _add(self, shrunk: Shrunk) -> None:
         why = known.before(shrunk.case, self.earlier, self.without) or known.after(
             shrunk.case, shrunk.result, self.without
         )
         if why:
-            self.known[shrunk.case.cell] = why
+            self.known[shrunk.case] = why
             self.funnel["of them known once shrunk"] += 1
             return
         if self.without and known.is_failure(shrunk.case, shrunk.result, self.without):
             self.met = self.met or shrunk.case
         key = key_of(shrunk)
         if key in self.clusters:
-            self.clusters[key] = replace(self.clusters[key], cases=self.clusters[key].cases + 1)
+            self._count(key)
         else:
-            self.clusters[key] = Cluster(shrunk, key)
+            self.clusters[key] = Cluster(shrunk)
+
+    def _count(self, key: tuple[object, ...]) -> None:
+        """One more case comes down to what was found."""
+        self.clusters[key] = replace(self.clusters[key], cases=self.clusters[key].cases + 1)
 
 
 def key_of(shrunk: Shrunk) -> tuple[object, ...]:
     """By which two differences are one: features, family, kind, and where in the model it shows."""
     names = tuple(name for name, _ in shrunk.case.program.chosen)
-    return (names, *known.families([shrunk.case.strategy]), kind(shrunk.result), role(shrunk.result))
+    return (names, family_name(shrunk.case.strategy), kind(shrunk.result), role(shrunk.result))

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, TargetFailed
 from faultline.base.packages import versions
-from faultline.base.text import one_line
-from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
-from faultline.cells.expected import Expectation
 from faultline.check import cell as checking
 from faultline.check.target import parse
 from faultline.maintain import trust_judgement as judging
@@ -19,10 +17,8 @@ from faultline.maintain import trust_matrix
 from faultline.maintain.trust_figures import Proof, measured, show
 from faultline.programs import files, sampling, truth
 from faultline.programs.sampling import Case
-from faultline.runs import folders, results, storage
+from faultline.runs import folders, storage
 from faultline.runs.driver import Plan
-from faultline.runs.nodes import Ended
-from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -141,9 +137,7 @@ def runs(cases: dict[str, Case], folder: Path) -> Callable[[RankServer, Referenc
         try:
             entry = checking.run(parse(f"{file}:build", ""), server, references, cell, inject)
         except TargetFailed as failed:
-            problem = Judgement(Outcome.INVALID, Signature.NO_REFERENCE, one_line(f"{failed} {failed.traceback}"))
-            expected = Expectation(Outcome.TRAINS)
-            entry = results.result(cell, problem, Ended([]), server.versions, expected, "")
+            entry = checking.without_reference(cell, failed, Outcome.INVALID, server)
         right = judging.judged(case, entry) in (judging.RIGHT, judging.REFUSED)
         return replace(entry, verdict="expected" if right else "unexpected failure")
 

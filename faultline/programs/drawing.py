@@ -102,9 +102,7 @@ def _without(program: Program) -> Program:
     def has(name: str) -> Any:
         return name in values and name not in plain
 
-    if (
-        values.get("dtype") == "bfloat16"
-    ):  # an engine steps copies in fp32, and so is nearer to the truth than one process
+    if values.get("dtype") == "bfloat16":  # an engine steps copies in fp32, and one process doesn't
         plain.add("dtype")
     if has("adapter"):
         plain |= {"method", "hook", "frozen", "no_grad", "sparse", "dtype", "shape", "unfreeze", "tied", "checkpoint"}

@@ -40,7 +40,7 @@ class Rows:
 class Loop:
     """What a program's loop has from one call to the next: its teacher, and the halves of the loss."""
 
-    program: Program
+    training: Training
     halves: Sequence[torch.Tensor] = ()
     teacher: nn.Module | None = None
 
@@ -55,7 +55,7 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     made = parse(text)
     with torch.random.fork_rng(devices=[]):
         model, loss, batch = build.program(made.spec.to_json())
-    training, loop = made.training, Loop(made)
+    training, loop = made.training, Loop(made.training)
     if training.teacher:
         loop.teacher = copy.deepcopy(model).requires_grad_(False)
     model = target.ready(model, ADAPTER if training.adapter == "lora" else {})
@@ -100,7 +100,7 @@ def _loss(
     model: Any,
     rows: Rows,
 ) -> torch.Tensor:
-    training, batch = loop.program.training, to(rows.batch, setup.device)
+    training, batch = loop.training, to(rows.batch, setup.device)
     observer.share = rows.rank
     if loop.teacher is not None:
         with torch.no_grad():
@@ -114,7 +114,7 @@ def _loss(
 
 def _looped(loop: Loop, wrapped: Wrapped) -> Wrapped:
     """The engine with what the program's loop does in place of a backward pass and a step."""
-    training = loop.program.training
+    training = loop.training
     deepspeed = hasattr(wrapped.model, "zero_optimization_stage")
     if deepspeed and training.clip == "value":
         raise Impossible("DeepSpeed clips by the norm alone")

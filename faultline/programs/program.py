@@ -1,7 +1,6 @@
 """A program: a model's spec, how it trains and what its engine is set to, as one small JSON object."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from faultline.base.text import matches
 from faultline.programs import spec as specs
 from faultline.programs import training as trainings
 from faultline.programs.settings import SETTINGS
-from faultline.programs.spec import Spec
+from faultline.programs.spec import Spec, digest
 from faultline.programs.training import Training
 
 VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -86,7 +85,7 @@ class Program:
     @property
     def digest(self) -> str:
         """Short, and another one for any other program."""
-        return hashlib.blake2b(self.to_json().encode(), digest_size=8).hexdigest()
+        return digest(self.to_json(), size=8)
 
     def to_json(self) -> str:
         return json.dumps({"seed": self.seed, **self.features})

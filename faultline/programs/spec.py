@@ -149,9 +149,9 @@ class Spec:
                 yield dataclasses.replace(self, **{name: plainer})
 
 
-def digest(text: str) -> str:
-    """A text's, as ten hexadecimal digits."""
-    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+def digest(text: str, size: int = 5) -> str:
+    """A text's, as twice as many hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
 
 
 VALUES: Mapping[str, tuple[Any, ...]] = {

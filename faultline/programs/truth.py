@@ -1,7 +1,7 @@
 """What every engine is known to do with a spec: trains, or refuses a feature in words of its own."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,14 @@ class Rule:
 
     def holds(self, spec: Spec, strategy: str) -> bool:
         """Whether a spec has all of the features, under one of the strategies."""
-        wanted = ((getattr(spec, name), values) for name, values in self.where.items())
-        return matches(strategy, self.strategies) and all(
-            value in values if isinstance(values, tuple) else value == values for value, values in wanted
-        )
+        return matches(strategy, self.strategies) and has(self.where, lambda name: getattr(spec, name))
+
+
+def has(where: Mapping[str, Any], value: Callable[[str], Any]) -> bool:
+    """Whether the values of features are the wanted ones, or among them where there are several."""
+    return all(
+        value(name) in wanted if isinstance(wanted, tuple) else value(name) == wanted for name, wanted in where.items()
+    )
 
 
 def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISES, **where: Any) -> Rule:

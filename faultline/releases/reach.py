@@ -59,9 +59,8 @@ class Reach:
     def ordered(self, cells: Sequence[Cell]) -> list[Cell]:
         """First the few cells that together execute all that changed, those ahead that execute the rarest of it; then
         those that execute most of it, but one of each failure and family before the next of one."""
-        first = self._covering(cells)
-        others = {*cells} - {*first}
-        return [*first, *self._in_turns([cell for cell in cells if cell in others])]
+        first = dict.fromkeys(self._covering(cells))
+        return [*first, *self._in_turns([cell for cell in cells if cell not in first])]
 
     def _covering(self, cells: Sequence[Cell]) -> list[Cell]:
         """Each next one executes what the fewest cells do of what none before it has."""

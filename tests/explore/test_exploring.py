@@ -71,12 +71,10 @@ def test_shrinking_says_where_else_it_shows():
 def searched(cases, look):
     """A search to its end, and how often it asked for results."""
     search, rounds = Search(STRATEGIES), 0
-    search.cases |= {case.cell: case for case in cases}
     search.take(map(look, cases))
     search.sort(cases)
     while needed := search.shrink():
         rounds += 1
-        search.cases |= {case.cell: case for case in needed}
         search.take(map(look, needed))
     return search, rounds
 
