@@ -32,7 +32,8 @@ def places() -> dict[Path, str]:
     known = {ROOT / "repros" / name / "README.md": f"failures/{name}.md" for name in failures()}
     known |= {file: f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))}
     known |= {
-        ROOT / name / "README.md": f"docs/about-{name}.md" for name in ("stacks", "fixtures", "observations", "bench")
+        ROOT / name / "README.md": f"docs/about-{name}.md"
+        for name in ("stacks", "fixtures", "findings", "observations", "bench")
     }
     return known | {
         ROOT / "examples" / "pytest_project" / "README.md": "docs/about-pytest-project.md",
