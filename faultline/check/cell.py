@@ -54,16 +54,16 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
                 " compared: the model draws random numbers (functional dropout?); switch that off"
             )
         job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model, inject=inject)
-        # A model that checkpoints by itself does so where nothing was asked for, in one process too.
-        as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
 
-        def judge(ended: Ended, half: int = 0) -> oracle.Judgement:
+        def judge(cell: Cell, ended: Ended, half: int = 0) -> oracle.Judgement:
+            # A model that checkpoints by itself does so where nothing was asked for, in one process too.
+            as_is = replace(cell, checkpointing=facts.checkpointing) if cell.checkpointing == "off" else cell
             return oracle.judge(as_is, CHECKED, ended, order=facts.order, half=half, asked=cell.checkpointing)
 
         if cell.life != "straight":
-            return life.in_two_halves(server, job, lambda _, ended, half: judge(ended, half))
+            return life.in_two_halves(server, job, judge)
         ended = server.run(job)
-        return ended, judge(ended)
+        return ended, judge(cell, ended)
 
     ended, judged = runner.surviving(server, go)
     expected = Expectation(Outcome.TRAINS)

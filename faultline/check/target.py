@@ -22,13 +22,14 @@ from faultline.ranks import job
 class Target:
     """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
 
-    `path` has the folders in which it looks for modules beside its own.
+    `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop.
     """
 
     file: Path
     function: str
     lora: Mapping[str, object]
     path: tuple[str, ...] = ()
+    trainer: str = ""
 
     @property
     def digest(self) -> str:
@@ -36,7 +37,8 @@ class Target:
         return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
     def for_ranks(self, world_size: int) -> job.Target:
-        return job.Target(str(self.file), self.function, dict(self.lora), str(Path.cwd()), world_size, self.path)
+        lora, here = dict(self.lora), str(Path.cwd())
+        return job.Target(str(self.file), self.function, lora, here, world_size, self.path, self.trainer)
 
 
 def written(build: Callable[[], object]) -> str:

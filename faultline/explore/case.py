@@ -6,7 +6,7 @@ from typing import Any
 
 from faultline import strategies
 from faultline.base.errors import UsageError
-from faultline.cells.cell import PRECISIONS, WORLD_SIZES, Cell
+from faultline.cells.cell import Cell
 from faultline.programs import program as programs
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
@@ -20,15 +20,21 @@ class Case:
 
     program: Program
     strategy: str
-    precision: str = "fp32"
-    world_size: int = 2
     fault: Fault | None = None
 
     @property
     def cell(self) -> Cell:
         """The cell that it is: its failure is the program's digest."""
-        digest, variant = self.program.digest, f"{VARIANT}-{self.fault.digest}" if self.fault else VARIANT
-        return Cell(digest, variant, self.strategy, precision=self.precision, world_size=self.world_size)
+        training, variant = self.program.training, f"{VARIANT}-{self.fault.digest}" if self.fault else VARIANT
+        digest, precision, world, life = self.program.digest, training.precision, training.world_size, training.life
+        return Cell(digest, variant, self.strategy, precision=precision, world_size=world, life=life)
+
+    @property
+    def possible(self) -> bool:
+        """Whether its strategy has so many ranks, and such a life."""
+        cell = self.cell
+        enough = strategies.least_ranks(self.strategy) <= cell.world_size and cell.saved_by <= strategies.ROWS
+        return enough and (cell.life != "resized" or bool(strategies.constant(self.strategy, "RESIZES", False)))
 
     @property
     def pruned(self) -> Program:
@@ -40,18 +46,17 @@ class Case:
         return f"{self.pruned.words} under {self.strategy}"
 
     def as_json(self) -> dict[str, Any]:
-        """What spec.json holds: the strategy, and what of the rest is not plain."""
-        where = {"strategy": self.strategy, "precision": self.precision, "world_size": self.world_size}
-        return {**where, **json.loads(self.program.to_json())}
+        """What spec.json holds: the strategy and the program."""
+        return {"strategy": self.strategy, **json.loads(self.program.to_json())}
 
 
 def parse(text: str) -> Case:
     """Read a case back; raises UsageError for anything else."""
     try:
         values = json.loads(text)
-        strategy, precision, world = (values.pop(name) for name in ("strategy", "precision", "world_size"))
+        strategy = values.pop("strategy")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"not a spec of explore: {text[:200]!r}") from None
-    if strategy not in strategies.names() or precision not in PRECISIONS or world not in WORLD_SIZES:
-        raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid strategy, precision or world_size")
-    return Case(programs.parse(json.dumps(values)), strategy, precision, world)
+    if strategy not in strategies.names():
+        raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid strategy")
+    return Case(programs.parse(json.dumps(values)), strategy)

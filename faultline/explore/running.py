@@ -1,6 +1,6 @@
 """How the cell of a case runs: as the check of somebody's own model does."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from faultline.base.errors import TargetFailed
@@ -10,6 +10,7 @@ from faultline.check import cell as checking
 from faultline.check.target import parse
 from faultline.explore.case import Case
 from faultline.programs import files
+from faultline.programs.settings import TRAINER
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -34,7 +35,9 @@ class Runner:
         case = self.cases[cell]
         file = files.write(folder, case.program, case.fault)
         inject = f"{file}:FAULT" if case.fault else ""
+        trainer = TRAINER if case.program.training.through == TRAINER else ""
+        target = replace(parse(f"{file}:build", ""), trainer=trainer)
         try:
-            return checking.run(parse(f"{file}:build", ""), server, references, cell, inject)
+            return checking.run(target, server, references, cell, inject)
         except TargetFailed as failed:
             return checking.without_reference(cell, failed, Outcome.IMPOSSIBLE, server)

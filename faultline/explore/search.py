@@ -60,6 +60,8 @@ class Search:
         earlier = [*self.earlier, *(each.explains for each in self.clusters.values() if each.shrunk.minimal)]
         for name in self.strategies:
             case = Case(program, name, fault=fault)
+            if not case.possible:
+                continue
             if known.before(case, earlier, self.without):
                 self.funnel["cases known by their features"] += 1
             elif not fault or truth.injectable(program.spec, fault, name):

@@ -1,17 +1,18 @@
 """Programs by chance: pairs of features that none had yet, then as many as a swarm gives."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from faultline.programs import fault as faults
 from faultline.programs import spec as specs
+from faultline.programs import truth
 from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
-from faultline.programs.settings import SETTINGS
+from faultline.programs.settings import SETTINGS, TRAINER
 
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
@@ -54,8 +55,8 @@ def pairs() -> list[tuple[tuple[str, Any], tuple[str, Any]]]:
 
 
 def _together(one: str, other: str) -> bool:
-    settings = [SETTINGS[name].family for name in (one, other) if name in SETTINGS]
-    return len({*settings}) < 2
+    families = {SETTINGS[name].family for name in (one, other) if name in SETTINGS}
+    return len(families) < 2 or families == {"zero", TRAINER}
 
 
 def next_of(left: list[tuple[tuple[str, Any], tuple[str, Any]]], had: set[Pair]) -> tuple[tuple[str, Any], ...] | None:
@@ -69,6 +70,7 @@ def next_of(left: list[tuple[tuple[str, Any], tuple[str, Any]]], had: set[Pair])
 
 def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
     """A program with some features, and others of a random part of all: those of the rest stay plain."""
+    wanted = dict([*(NEEDS[name] for name in wanted if name in NEEDS), *wanted.items()])
     swarm = choose.sample([*VALUES], len(VALUES) // 3)
     count = choose.randint(FEWEST, MOST)
     names = [name for name in swarm if name not in wanted][: max(0, count - len(wanted))]
@@ -87,6 +89,48 @@ def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
             return program, fault
 
 
+ENGINES = {key for key, setting in SETTINGS.items() if setting.family not in ("zero", TRAINER)}
+"""Settings that only a loop with torch's bare engine has."""
+OF_A_TRAINER = {key for key, setting in SETTINGS.items() if setting.family == TRAINER}
+
+NEEDS: Mapping[str, tuple[str, Any]] = {
+    "accumulating": ("accumulate", 2),
+    "unfreeze": ("frozen", "block"),
+    **dict.fromkeys(OF_A_TRAINER, ("through", TRAINER)),
+}
+"""What a feature says nothing without."""
+
+SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
+    ({"dtype": "bfloat16"}, {"dtype"}),  # an engine steps copies in fp32, and one process doesn't
+    (
+        {"adapter": "lora"},
+        {"method", "hook", "frozen", "no_grad", "sparse", "dtype", "shape", "unfreeze", "tied", "checkpoint"},
+    ),
+    ({"adapter": "lora", "loss": "weight penalty"}, {"loss"}),
+    ({"frozen": "nothing"}, {"unfreeze"}),
+    ({"accumulate": 1}, {"accumulating"}),
+    ({"teacher": ("copy", "prepared")}, {"state"}),
+    ({"teacher": "prepared", "through": ("engine", TRAINER)}, {"teacher"}),
+    ({"between": ("evaluation", "inference", "saving", "reloading")}, {"state"}),
+    ({"recompute": ("last block", "every block")}, {"checkpoint", "state", "twice"}),
+    # Types of their own are cast, or stay, by rules of each engine's own.
+    ({"precision": "bf16"}, {"dtype", "sparse", "shape", "twice", "function", "state"}),
+    ({"world_size": (1, 4)}, {"rows", "branch", "silent"}),
+    # Each step has a smaller learning rate already, and the second half begins with what is frozen at first.
+    ({"life": ("resumed", "resized")}, {"schedule", "unfreeze"}),
+    ({"life": ("resumed", "resized"), "through": "accelerate"}, {"through"}),
+    ({"life": "resized"}, {"branch", "rows", "state", "silent", "world_size"}),
+    ({"through": ("engine", "accelerate")}, OF_A_TRAINER),
+    ({"through": ("accelerate", TRAINER)}, {"accumulating", "cleared", *ENGINES}),
+    # What a trainer does in a way of its own, and what is by rank.
+    ({"through": TRAINER}, {"optimizer", "schedule", "backward", "silent", "teacher", "unfreeze"}),
+    ({"through": TRAINER}, {"rows", "checkpoint", "branch", "state"}),
+    ({"through": TRAINER, "clip": "value"}, {"clip"}),
+    ({"through": TRAINER, "between": ("inference", "reloading")}, {"between"}),
+)
+"""Features, and those that say nothing together with them, or that no engine is to train beside them."""
+
+
 def sensible(program: Program) -> Program:
     """The program without features that say nothing together with others, or that no process trains."""
     before, program = program, _without(program)
@@ -96,26 +140,9 @@ def sensible(program: Program) -> Program:
 
 
 def _without(program: Program) -> Program:
-    values = program.features
-    plain: set[str] = set()
-
-    def has(name: str) -> Any:
-        return name in values and name not in plain
-
-    if values.get("dtype") == "bfloat16":  # an engine steps copies in fp32, and one process doesn't
-        plain.add("dtype")
-    if has("adapter"):
-        plain |= {"method", "hook", "frozen", "no_grad", "sparse", "dtype", "shape", "unfreeze", "tied", "checkpoint"}
-        plain |= {"loss"} if values.get("loss") == "weight penalty" else set()
-    if not has("frozen"):
-        plain.add("unfreeze")
-    if not has("accumulate"):
-        plain.add("accumulating")
-    if has("teacher") or has("between"):
-        plain |= {"state"}
-    if has("through"):
-        plain |= {name for name in values if name in SETTINGS and SETTINGS[name].family != "zero"}
-        plain |= {"accumulating", "cleared"}
-    model = sensible_model(program.with_only(name for name in values if name not in plain).spec)
-    remaining = {name: value for name, value in values.items() if name not in plain and name not in specs.VALUES}
+    for where, without in SENSELESS:
+        if truth.has(where, program.value):
+            program = program.with_only(name for name, _ in program.chosen if name not in without)
+    model = sensible_model(program.spec)
+    remaining = {name: value for name, value in program.chosen if name not in specs.VALUES}
     return Program.of(program.seed, {**remaining, **model.features})

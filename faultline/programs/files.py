@@ -32,7 +32,7 @@ def write(folder: Path, spec: Spec | Program, fault: Fault | None = None) -> Pat
     worker writes it anew finds all of it.
     """
     file = folder / f"{spec.digest}{f'-{fault.kind}' if fault else ''}.py"
-    module = "build" if isinstance(spec, Spec) else "loop"
+    module = "build" if isinstance(spec, Spec) else "ways"
     text = TEXT.format(words=spec.words, module=module, spec=spec.to_json())
     if fault:
         text += FAULT.format(words=fault.words, fault=fault.to_json())

@@ -10,7 +10,7 @@ from faultline.base.errors import UsageError
 from faultline.base.text import matches
 from faultline.programs import spec as specs
 from faultline.programs import training as trainings
-from faultline.programs.settings import SETTINGS
+from faultline.programs.settings import SETTINGS, TRAINER
 from faultline.programs.spec import Spec, digest
 from faultline.programs.training import Training
 
@@ -65,7 +65,8 @@ class Program:
     def under(self, family: str, strategy: str) -> "Program":
         """The program without settings that a strategy doesn't take."""
         settings = (SETTINGS[name] for name, _ in self.chosen if name in SETTINGS)
-        foreign = {each.key for each in settings if each.family != family or not matches(strategy, (each.strategies,))}
+        families = (family, TRAINER)
+        foreign = {e.key for e in settings if e.family not in families or not matches(strategy, (e.strategies,))}
         return self.with_only(name for name, _ in self.chosen if name not in foreign)
 
     def plainer(self) -> Iterator[Self]:

@@ -9,8 +9,9 @@ from typing import Any
 class Setting:
     """A documented setting of an engine: its `values`, the engine's default first, and where a config has it.
 
-    `family` is that of the strategies that take it, and only those that `strategies` match, if there are any. `path`
-    are the sections of DeepSpeed's JSON in front of the name; torch's engines take it as an argument.
+    `family` is that of the strategies that take it, and only those that `strategies` match, or TRAINER. `path` are the
+    sections of DeepSpeed's JSON in front of the name, or the dictionary among TrainingArguments that has it; torch's
+    engines take it as an argument.
     """
 
     family: str
@@ -24,6 +25,13 @@ class Setting:
         return f"{self.family}.{self.name}"
 
 
+TRAINER = "trainer"
+
+
+def _trainer(name: str, *values: Any, path: tuple[str, ...] = ()) -> Setting:
+    return Setting(TRAINER, name, values, path)
+
+
 def _zero(name: str, *values: Any, strategies: str = "*") -> Setting:
     return Setting("zero", name, values, ("zero_optimization",), strategies)
 
@@ -32,6 +40,7 @@ def _zero(name: str, *values: Any, strategies: str = "*") -> Setting:
 # FSDP1: https://docs.pytorch.org/docs/stable/fsdp.html
 # fully_shard: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 # DeepSpeed: https://www.deepspeed.ai/docs/config-json/
+# TrainingArguments: https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments
 _EVERY = (
     Setting("ddp", "bucket_cap_mb", (None, 0.0001, 0.001)),
     Setting("ddp", "gradient_as_bucket_view", (False, True)),
@@ -66,6 +75,18 @@ _EVERY = (
     Setting("zero", "gradient_predivide_factor", (1.0, 2.0)),
     Setting("zero", "communication_data_type", (None, "fp32")),
     Setting("zero", "grad_accum_dtype", (None, "fp32"), ("data_types",)),
+    _trainer("average_tokens_across_devices", True, False),
+    _trainer("auto_find_batch_size", False, True),
+    _trainer("eval_on_start", False, True),
+    _trainer("full_determinism", False, True),
+    _trainer("skip_memory_metrics", True, False),
+    _trainer("include_num_input_tokens_seen", "no", "all"),
+    _trainer("logging_nan_inf_filter", True, False),
+    _trainer("restore_callback_states_from_checkpoint", False, True),
+    _trainer("dispatch_batches", None, True, path=("accelerator_config",)),
+    _trainer("even_batches", True, False, path=("accelerator_config",)),
+    _trainer("use_seedable_sampler", True, False, path=("accelerator_config",)),
+    _trainer("sync_each_batch", None, True, path=("accelerator_config", "gradient_accumulation_kwargs")),
 )
 
 SETTINGS: Mapping[str, Setting] = {each.key: each for each in _EVERY}

@@ -16,24 +16,34 @@ class Training:
       for each and `step` once
     - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, or two groups with rates of their own
     - `cleared`: what a step leaves of gradients, nothing or zeros; `backward`: of the whole loss, or of its halves
-    - `between`: what runs between two steps: a forward pass in eval mode, or a checkpoint that is saved
+    - `schedule`: each step has the learning rate of the one before, or half of it
+    - `between`: what runs between two steps: a forward pass in eval mode, also without autograd's bookkeeping, a
+      checkpoint that is saved, or one that is also loaded
+    - `recompute`: which blocks are checkpointed from outside of the model
     - `unfreeze`: what is frozen trains from the second step on; `silent`: the loss of a rank is zero in the first step
-    - `teacher`: a frozen copy of the model takes part in the loss; `adapter`: what is trained in place of the model
+    - `teacher`: a frozen copy of the model takes part in the loss, which accelerate may have prepared; `adapter`: what
+      is trained in place of the model
     - `through`: what the loop is written with
+    - `precision`, `world_size`, `life`: those of the cell
     """
 
     accumulate: int = one_of(1, 2, 3)
     accumulating: str = one_of("engine", "by hand")
     clip: str = one_of("none", "norm", "value")
-    optimizer: str = one_of("sgd", "adamw", "groups", "no momentum")
+    optimizer: str = one_of("sgd", "adamw", "groups", "no momentum", "adafactor")
+    schedule: str = one_of("constant", "halving")
     cleared: str = one_of("nothing", "zeros")
     backward: str = one_of("whole", "halves")
-    between: str = one_of("nothing", "evaluation", "saving")
+    between: str = one_of("nothing", "evaluation", "inference", "saving", "reloading")
+    recompute: str = one_of("nothing", "last block", "every block")
     unfreeze: bool = one_of(False, True)
     silent: bool = one_of(False, True)
-    teacher: bool = one_of(False, True)
+    teacher: str = one_of("none", "copy", "prepared")
     adapter: str = one_of("none", "lora")
-    through: str = one_of("engine", "accelerate")
+    through: str = one_of("engine", "accelerate", "trainer")
+    precision: str = one_of("fp32", "bf16")
+    world_size: int = one_of(2, 4, 1)
+    life: str = one_of("straight", "resumed", "resized")
 
 
 VALUES: Mapping[str, tuple[Any, ...]] = {each.name: each.metadata["values"] for each in dataclasses.fields(Training)}

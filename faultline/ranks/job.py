@@ -27,6 +27,7 @@ class Target:
     cwd: str
     world_size: int
     path: Sequence[str] = ()
+    trainer: str = ""
 
 
 def importable(file: Path, path: Sequence[str]) -> tuple[str, list[str]]:

@@ -60,7 +60,8 @@ def _run(job: Job, report: Report) -> None:
     setup = _set_up(cell, job, report)
     if job.target:
         os.chdir(job.target.cwd)  # a batch may be read from a file, later than the model is built
-        run = Run(target.Module(job.target), records.Variant(cell.variant), cell, setup, report)
+        variant = records.Variant(cell.variant, job.target.trainer)
+        run = Run(target.Module(job.target), variant, cell, setup, report)
     else:
         module = loading.load_module(REPROS / cell.failure)
         checkpoint = job.checkpoint if hasattr(module, "save") else ""
@@ -131,7 +132,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
             "world_size": torch.distributed.get_world_size(),
         }
     scheduled = cell.life != "straight"
-    return Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {}, scheduled=scheduled)
+    setup = Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {})
+    return replace(setup, scheduled=scheduled, strategy=cell.strategy)
 
 
 def train_scenario(run: Run) -> None:

@@ -61,7 +61,7 @@ class Setup:
     more arguments of torch's engines. `micro_batches` are what the engine itself accumulates for a step; it divides
     their losses by their number. `reference` says that this is the run that the others are held against: what goes
     wrong in one process too, it is built without. If it is `scheduled`, each step has a smaller learning rate (see
-    `shared.schedule`).
+    `shared.schedule`). `strategy` is the cell's.
     """
 
     rank: int
@@ -74,6 +74,7 @@ class Setup:
     micro_batches: int = 1
     reference: bool = False
     scheduled: bool = False
+    strategy: str = ""
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -14,9 +14,8 @@ from faultline.programs import drawing, training, truth
 from faultline.programs import fault as faults
 from faultline.programs.program import Program
 from faultline.programs.sampling import seeded
-from faultline.programs.settings import SETTINGS
+from faultline.programs.settings import SETTINGS, TRAINER
 
-NEEDS = {"accumulating": {"accumulate": 2}, "unfreeze": {"frozen": "block"}}
 USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
 REFUSED = ("zero.prescale_gradients", "zero.gradient_predivide_factor")
 # By findings that are kept, or failures of the catalogue.
@@ -25,6 +24,7 @@ WRONG = {
     ("zero.stage3_module_granularity_threshold", 100),
     ("unfreeze", True),
     ("backward", "halves"),
+    ("optimizer", "adafactor"),
 }
 
 
@@ -36,7 +36,7 @@ def run(case, server, references):
 def under(name):
     """A strategy that takes a setting, or trains a feature."""
     setting = SETTINGS.get(name)
-    if not setting:
+    if not setting or setting.family == TRAINER:
         return "ddp" if name in ("backward", "unfreeze") else "fsdp2"
     return next(
         each
@@ -56,7 +56,9 @@ def under(name):
 )
 def test_every_feature_is_really_there(name, value, shared_server, references):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
-    case = Case(Program.of(3, {**NEEDS.get(name, {}), name: value}), under(name))
+    needed = dict([drawing.NEEDS[name]] if name in drawing.NEEDS else [])
+    needed |= {"through": "accelerate"} if value == "prepared" else {}
+    case = Case(Program.of(3, {**needed, name: value}), under(name))
     result = run(case, shared_server, references)
     if name in REFUSED:
         refused = known.after(case, result)

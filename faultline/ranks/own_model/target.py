@@ -32,9 +32,11 @@ LARGEST = 20_000_000  # parameters: what is checked here is trained several time
 
 @dataclass(frozen=True)
 class Built:
-    """What a function returns that makes a whole scenario, for a rank or for one process in place of so many ranks."""
+    """What a function returns that makes a whole scenario, for a rank or for one process in place of so many ranks; or
+    a trainer, of its arguments."""
 
     scenario: Callable[[Setup, int], Scenario]
+    trainer: Callable[[dict[str, object], Setup, int], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,7 @@ class Module:
     target: Target
 
     def scenario(self, variant: str, setup: Setup) -> Scenario:
-        file, function = Path(self.target.file), self.target.function
-        with alone():
-            built = call(file, function, self.target.path) if function else tiny(file)
+        built = self._built()
         if isinstance(built, Built):
             return built.scenario(setup, self.target.world_size)
         model, loss, batch = parts(built)
@@ -68,6 +68,15 @@ class Module:
             micro_batches=shares or 1,
             shares=shares,
         )
+
+    def trainer(self, variant: Any, arguments: dict[str, object], setup: Setup) -> Any:
+        """The trainer of a target that makes one."""
+        return self._built().trainer(arguments, setup, self.target.world_size)
+
+    def _built(self) -> Any:
+        file, function = Path(self.target.file), self.target.function
+        with alone():
+            return call(file, function, self.target.path) if function else tiny(file)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,73 @@
+"""A program in transformers' Trainer: its model with its loss in one, and its rows as a dataset."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, SequentialSampler
+
+from faultline.base.errors import Impossible
+from faultline.cells.cell import HALF
+from faultline.programs import build, loop, steps
+from faultline.programs.program import parse
+from faultline.programs.settings import TRAINER
+from faultline.ranks.own_model import target
+from faultline.strategies import Setup
+from faultline.trainers import changed_config
+
+STEPS = 2 * HALF  # of the longest life
+EVALUATED = 2  # of the batches
+
+
+class WithLoss(nn.Module):
+    """A model that gives its loss, as trainers want it."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, build.Batch], torch.Tensor]) -> None:
+        super().__init__()
+        self.inside, self._loss = model, loss
+
+    def forward(self, x: torch.Tensor, tokens: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self._loss(self.inside, {"x": x, "tokens": tokens, "y": y}), "logits": y}
+
+
+class Rows(Dataset[build.Batch]):
+    """The rows of all steps: of a micro-batch those of each rank in turn, as the ranks of a trainer take them."""
+
+    def __init__(self, batches: list[build.Batch]) -> None:
+        self._rows = [dict(zip(each, row, strict=True)) for each in batches for row in zip(*each.values(), strict=True)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> build.Batch:
+        return self._rows[number]
+
+
+def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: int) -> Any:
+    """The Trainer of a program as JSON, for a rank, or for one process in place of `world_size` ranks."""
+    from transformers import Trainer, TrainingArguments
+
+    made = parse(text)
+    training = made.training
+    model, loss, batch = loop.built(made)
+    loop.recomputed(model, training.recompute)
+    model = target.ready(WithLoss(model, loss), loop.ADAPTER if training.adapter == "lora" else {})
+    numbers = range(STEPS * training.accumulate)
+    rows = [batch(number, rank, world_size) for number in numbers for rank in range(world_size)]
+    arguments |= {"gradient_accumulation_steps": training.accumulate, "remove_unused_columns": False}
+    if training.clip == "norm":
+        arguments["max_grad_norm"] = steps.LIMIT["norm"]
+    if training.between == "evaluation":
+        arguments |= {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}
+    if training.between == "saving" and not setup.reference:
+        arguments |= {"save_strategy": "steps", "save_steps": 1}
+    config = {**loop.config(made), "gradient_accumulation_steps": training.accumulate}
+    made_of_it = changed_config(arguments | loop.nested(made, TRAINER), config, setup)
+    try:
+        given = TrainingArguments(**made_of_it)
+    except TypeError as error:
+        raise Impossible(f"this release of transformers has no such argument: {error}") from error
+    result = Trainer(model=model, args=given, train_dataset=Rows(rows), eval_dataset=Rows(rows[:EVALUATED]))
+    result._get_train_sampler = lambda dataset=None: SequentialSampler(result.train_dataset)
+    return result
