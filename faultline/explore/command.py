@@ -28,7 +28,7 @@ from faultline.stacks import environments
 from faultline.stacks.environments import Environment
 
 KIND = "explore"
-CHUNK = 120  # programs that run before what differs is shrunk
+CHUNK = 80  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
 DIFFER = "differ"
@@ -80,17 +80,17 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
     measuring = partial(measure, request, stack, runner, folder, search)
     source = drawing.drawn(request.seed)
     try:
+        needed: list[Case] = []
         while not search.met:
+            over = time.monotonic() > ends and not request.specs
             size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
-            cases = [case for each in islice(source, size) for case in search.cases_of(*planted(each, request))]
-            if not cases:
+            programs = [] if over else islice(source, size)
+            fresh = [case for each in programs for case in search.cases_of(*planted(each, request))]
+            if not needed and not fresh:
                 break
-            measuring(cases)
-            search.sort(cases)
-            while (needed := search.shrink()) and not search.met:
-                measuring(needed)
-            if time.monotonic() > ends and not request.specs:
-                break
+            measuring([*dict.fromkeys([*needed, *fresh])])  # side by side: what is shrunk has few cases at a time
+            search.sort(fresh)
+            needed = search.shrink()
         again(request, stack, runner, folder, search)
         folder.describe(finished=True)
     except KeyboardInterrupt:
