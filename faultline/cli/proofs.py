@@ -80,16 +80,32 @@ def findings(
     /,
     *,
     write: Annotated[bool, Parameter(help="Write what they do now into their seen.json.")] = False,
+    files: Annotated[bool, Parameter(help="Write the file and the issue of each, and run the file.")] = False,
     workers: Workers = CORES,
 ) -> int:
     """Replay what explorations have found, and say what changed.
 
     Examples:
       faultline maintain findings --write
+      faultline maintain findings fsdp2_adafactor_raises --files
     """
-    from faultline.explore import replay
+    from faultline.explore import publishing, replay
+
+    if files:
+        return publishing.files(tuple(names or ()))
 
     return replay.run(replay.Request(tuple(names or ()), workers, write))
+
+
+def adopt(finding: Annotated[str, Parameter(help="The name of a finding.")], /) -> int:
+    """Write a failure's folder from a finding.
+
+    Examples:
+      faultline maintain adopt fsdp2_adafactor_raises
+    """
+    from faultline.explore import publishing
+
+    return publishing.adopt(finding)
 
 
 def rediscover(

@@ -46,7 +46,7 @@ class About:
     """What a person knows of a finding.
 
     `cause` is where it happens in upstream's source, `links` are reports of it, and `searched` is what was searched for
-    them. A known failure is that of the catalogue which is named.
+    them. `failure` is that of the catalogue which it is, or which it has become.
     """
 
     title: str
@@ -77,6 +77,14 @@ class Finding:
 def every(folder: Path = FINDINGS) -> list[Finding]:
     """All findings that are kept, by name."""
     return [read(file.parent) for file in sorted(folder.glob(f"*/{SPEC}"))]
+
+
+def named(names: Sequence[str]) -> list[Finding]:
+    """Findings by name, all if none is given; raises UsageError for a name that there isn't."""
+    known = {finding.name: finding for finding in every()}
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"there is no finding {unknown[0]} in findings/")
+    return [known[name] for name in names or known]
 
 
 def read(folder: Path) -> Finding:
@@ -116,8 +124,11 @@ def write_seen(folder: Path, what: Seen) -> None:
 
 
 def name(shrunk: Shrunk) -> str:
-    """A folder's name: the family of the strategy, the features, and how it shows."""
-    features = [feature.rpartition(".")[2] for feature in shrunk.case.program.features]
+    """A folder's name: the family of the strategy, the features with values that are words, and how it shows."""
+    features = [
+        f"{feature.rpartition('.')[2]} {value if isinstance(value, str) else ''}"
+        for feature, value in shrunk.case.program.chosen
+    ]
     parts = [strategies.family_name(shrunk.case.strategy), *features, kind(shrunk.result)]
     return re.sub(r"[^a-z0-9]+", "_", "_".join(parts).lower()).strip("_")
 

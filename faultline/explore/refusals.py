@@ -56,6 +56,11 @@ TRAINING: Sequence[Rule] = (
     known("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),
     Rule(("fsdp2*",), {"loss": "weight penalty", "fsdp2.reshard_after_forward": True}, "penalty_outside_forward"),
     known("fsdp*", "fsdp2_tied_embeddings_split_groups", tied="blocks", through="accelerate"),
+    known("zero3*", "zero3_accumulation_outside_forward", method="model", accumulate=(2, 3)),
+    known("zero* fsdp1*", "weight_decay_without_gradient", optimizer="adamw", spare=True),
+    known("zero* fsdp1*", "weight_decay_without_gradient", optimizer="adamw", no_grad="part"),
+    known("zero* fsdp1*", "weight_decay_without_gradient", optimizer=("sgd", "groups"), spare_runs="at first"),
+    known("zero3*", "zero3_gradient_of_an_earlier_step", spare_runs="at first"),
     known("ddp-static-graph", "ddp_static_graph_no_sync", accumulate=(2, 3)),
 )
 """By features beside those of a model, for which `programs.truth` has what is known."""

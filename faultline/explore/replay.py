@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.explore import findings
@@ -28,11 +28,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Replay findings and say what changed: exit code 1 if anything did, and isn't written."""
-    every = {each.name: each for each in findings.every()}
-    if unknown := [name for name in request.names if name not in every]:
-        raise UsageError(f"there is no finding {unknown[0]} in findings/")
-    chosen = [every[name] for name in request.names or every]
-    if not chosen:
+    if not (chosen := findings.named(request.names)):
         print("there is no finding in findings/")
         return EXIT_AS_EXPECTED
     runner, results = Runner(), dict[Cell, Result]()

@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from faultline.base.errors import NotExportable
 from faultline.base.packages import STACK, pinned
@@ -44,6 +45,12 @@ class ExportedCell:
     signature: str
     pins: Mapping[str, str]
     saves: bool
+    home: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its failure: in `repros`, unless it has another home."""
+        return self.home or REPROS / self.cell.failure
 
     @property
     def stack(self) -> dict[str, str]:
@@ -201,6 +208,8 @@ def _alone(where: ExportedCell) -> str:
 
 def _records(failure: Failure) -> str:
     """The first records of a failure, as many as fit on a line, and the number of the others."""
+    if not failure.records:
+        return "No report was found."
     first, *others = failure.records
     line = f"Records: {first}"
     while others and len(f"{line}, {others[0]} and 99 more") <= WIDTH:

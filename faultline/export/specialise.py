@@ -13,7 +13,6 @@ import libcst as cst
 
 from faultline import strategies
 from faultline.base.errors import NotConstant, NotExportable
-from faultline.base.paths import REPROS
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
 from faultline.export.cell import COMPARED, ExportedCell
@@ -51,7 +50,7 @@ def specialised(place: ExportedCell) -> tuple[Sources, str, Built]:
     compared = kind in COMPARED
     # What goes wrong at once needs no other rows at later steps, though a trainer may need two micro-batches of them.
     rows = 10**6 if compared else ROWS * 2 if variant.trainer else ROWS
-    sources = Sources(REPROS / cell.failure, rows)
+    sources = Sources(place.folder, rows)
     for module, name, simpler in SIMPLER if not compared else () if variant.trainer else COMPARABLE:
         definitions = sources[module].definitions
         definitions[name] = definitions[simpler].with_changes(name=cst.Name(name))

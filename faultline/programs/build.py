@@ -13,7 +13,7 @@ from faultline.programs.spec import Spec, parse
 TOKENS, VOCABULARY, INPUTS, ROWS = 3, 16, 5, 4
 SIGN = INPUTS // 2  # the number of a row that stays where it is when the row is flipped
 Batch = dict[str, torch.Tensor]
-Program = tuple[nn.Module, Callable[[Any, Batch], torch.Tensor], Callable[[int, int, int], Batch]]
+Program = tuple["Model", Callable[[Any, Batch], torch.Tensor], Callable[[int, int, int], Batch]]
 
 
 class Model(nn.Module):
@@ -32,6 +32,7 @@ class Model(nn.Module):
             self.left, self.right = nn.Linear(width, width), nn.Linear(width, width)
         if spec.no_grad == "tower":
             self.tower = nn.Linear(INPUTS, width).requires_grad_(False)
+        self.spare_runs = False  # until a loop has it run
         if spec.spare:
             self.spare = nn.Linear(width, width)
         if spec.buffer != "none":
@@ -82,6 +83,8 @@ class Model(nn.Module):
             hidden = self.unusual(hidden)
         if spec.branch != "none":
             hidden = hidden + (self.left if self._goes_left(x) else self.right)(hidden)
+        if self.spare_runs:
+            hidden = hidden + self.spare(hidden)
         if spec.no_grad == "tower":
             with torch.no_grad():
                 features = torch.tanh(self.tower(x))

@@ -96,6 +96,7 @@ OF_A_TRAINER = {key for key, setting in SETTINGS.items() if setting.family == TR
 NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
+    "spare_runs": ("spare", True),
     **dict.fromkeys(OF_A_TRAINER, ("through", TRAINER)),
 }
 """What a feature says nothing without."""
@@ -109,6 +110,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"adapter": "lora", "loss": "weight penalty"}, {"loss"}),
     ({"frozen": "nothing"}, {"unfreeze"}),
     ({"accumulate": 1}, {"accumulating"}),
+    ({"spare": False}, {"spare_runs"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
     ({"teacher": "prepared", "through": ("engine", TRAINER)}, {"teacher"}),
     ({"between": ("evaluation", "inference", "saving", "reloading")}, {"state"}),
@@ -123,7 +125,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": ("engine", "accelerate")}, OF_A_TRAINER),
     ({"through": ("accelerate", TRAINER)}, {"accumulating", "cleared", *ENGINES}),
     # What a trainer does in a way of its own, and what is by rank.
-    ({"through": TRAINER}, {"optimizer", "schedule", "backward", "silent", "teacher", "unfreeze"}),
+    ({"through": TRAINER}, {"optimizer", "schedule", "backward", "silent", "teacher", "unfreeze", "spare_runs"}),
     ({"through": TRAINER}, {"rows", "checkpoint", "branch", "state"}),
     ({"through": TRAINER, "clip": "value"}, {"clip"}),
     ({"through": TRAINER, "between": ("inference", "reloading")}, {"between"}),

@@ -39,18 +39,18 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     """What a rank trains of a program as JSON, or one process in place of `world_size` ranks."""
     made = parse(text)
     training, loop = made.training, Loop(made.training)
-    model, loss, batch = built(made)
+    inside, loss, batch = built(made)
     if training.teacher != "none":
-        loop.teacher = copy.deepcopy(model).requires_grad_(False)
-    recomputed(model, training.recompute)
-    model = target.ready(model, ADAPTER if training.adapter == "lora" else {})
+        loop.teacher = copy.deepcopy(inside).requires_grad_(False)
+    recomputed(inside, training.recompute)
+    model = target.ready(inside, ADAPTER if training.adapter == "lora" else {})
     observer = Observer(model)
     shares = world_size if setup.reference else 0
     by_hand = training.accumulating == "by hand" and training.accumulate > 1 and not shares
     prepared = training.teacher == "prepared" and not shares
     return Scenario(
         model,
-        partial(_loss, loop, loss, observer, setup),
+        partial(_loss, loop, inside, loss, observer, setup),
         partial(_rows, batch, training.accumulate, world_size if shares else 0),
         checkpoint=target.checkpoint,
         observer=observer,
@@ -108,6 +108,7 @@ def _rows(
 
 def _loss(
     loop: Loop,
+    inside: build.Model,
     loss: Callable[[Any, build.Batch], torch.Tensor],
     observer: Observer,
     setup: Setup,
@@ -116,6 +117,7 @@ def _loss(
 ) -> torch.Tensor:
     training, batch = loop.training, steps.cast(to(rows.batch, setup.device), setup)
     observer.share = rows.rank
+    inside.spare_runs = {"never": False, "at first": rows.step == 0, "later": rows.step > 0}[training.spare_runs]
     if loop.teacher is not None:
         with torch.no_grad():
             batch = {**batch, "y": batch["y"] + loop.teacher.to(setup.device)(batch["x"], batch["tokens"])}

@@ -182,7 +182,7 @@ def test_a_finding_is_kept_as_a_folder(tmp_path):
     case = Case(Program.of(4, {"zero.overlap_comm": False, "clip": "norm"}), "zero2")
     shrunk = shrinking.shrunk(case, judged_by({"zero.overlap_comm", "clip"}), STRATEGIES)
     made = findings.write(tmp_path, shrunk, steady=3)
-    assert made.name == "zero_clip_overlap_comm_differs"
+    assert made.name == "zero_clip_norm_overlap_comm_differs"
     [kept] = findings.every(tmp_path)
     assert kept == made
     assert kept.explains == Explains(made.name, shrunk.case.program.chosen, STRATEGIES)

@@ -1,0 +1,50 @@
+"""What others get of a finding: one file and an issue for upstream, or a failure's folder."""
+
+from collections.abc import Sequence
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, UsageError
+from faultline.base.paths import REPROS, ROOT
+from faultline.base.text import count
+from faultline.explore import findings, reproduction, skeleton
+from faultline.explore.findings import Finding
+from faultline.export import prove
+
+
+def files(names: Sequence[str]) -> int:
+    """Write the file of each finding and run it in an empty folder; one that doesn't reproduce is not kept."""
+    wrong = 0
+    chosen = findings.named(names)
+    for finding in chosen:
+        try:
+            text = reproduction.source(finding)
+        except (UsageError, NotExportable) as error:
+            print(f"{finding.name}: no file: {error}", flush=True)
+            continue
+        code, output = prove.run(text)
+        wrong += bool(code)
+        print(f"{finding.name}: {'not reproduced' if code else 'reproduced'}, {count(len(text.splitlines()), 'line')}")
+        keep(finding, text, output, reproduced=not code)
+    print(f"{count(len(chosen), 'finding')}, {wrong} with a file that doesn't reproduce")
+    return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:
+    """Put the file and the issue beside the finding, or take away those that are there."""
+    home = findings.FINDINGS / finding.name
+    if reproduced:
+        (home / reproduction.FILE).write_text(text, encoding="utf-8")
+        (home / reproduction.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
+    else:
+        for name in (reproduction.FILE, reproduction.ISSUE):
+            (home / name).unlink(missing_ok=True)
+
+
+def adopt(name: str) -> int:
+    """Write the folder of a failure, of the same name, from a finding."""
+    [finding] = findings.named([name])
+    folder = REPROS / finding.name
+    if folder.exists():
+        raise UsageError(f"{folder.relative_to(ROOT)} exists")
+    skeleton.write(finding, folder)
+    print(f"{folder.relative_to(ROOT)}: read it, run it, record it: docs/add-a-failure.md, from step 4")
+    return EXIT_AS_EXPECTED

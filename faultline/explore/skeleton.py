@@ -1,0 +1,141 @@
+"""From a finding to a failure's folder: its model and its loop written out, with what is known of it beside them."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from faultline import strategies
+from faultline.base.errors import UsageError
+from faultline.base.text import listing
+from faultline.catalogue.outcomes import Outcome
+from faultline.explore.findings import Finding
+from faultline.programs import loop
+from faultline.programs.program import Program
+from faultline.programs.settings import SETTINGS
+
+SHOWN = 60  # characters of an error by which it is known again
+UPSTREAM = {"deepspeed": "deepspeedai/DeepSpeed", "torch": "pytorch/pytorch"}
+ANY = ("*",)
+WRITTEN: Mapping[str, tuple[Any, ...]] = {
+    "layers": ANY,
+    "width": ANY,
+    "block": ("norm", "attention", "experts"),
+    "container": ("sequence",),
+    "tied": ANY,
+    "calls": ANY,
+    "spare": ANY,
+    "frozen": ANY,
+    "no_grad": ("part",),
+    "method": ("model",),
+    "sparse": ANY,
+    "loss": ("auxiliary", "two passes", "weight penalty"),
+    "accumulate": ANY,
+    "accumulating": ANY,
+    "optimizer": ANY,
+    "spare_runs": ANY,
+    "unfreeze": ANY,
+    "silent": ANY,
+    "adapter": ANY,
+    "through": ("accelerate",),
+    "precision": ANY,
+    "world_size": ANY,
+    # With round_robin_gradients only what is read of gradients is wrong, and a file compares weights.
+    **{key: ANY for key, each in SETTINGS.items() if each.family == "zero" and each.name != "round_robin_gradients"},
+}
+"""The features, and their values, that a failure's file can be written of."""
+OPTIMIZERS = {
+    "adamw": "return torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)",
+    "no momentum": "return torch.optim.SGD(model.parameters(), lr=0.05)",
+    "adafactor": "return torch.optim.Adafactor(model.parameters(), lr=0.01)",
+    "groups": (
+        'biases = [p for name, p in model.named_parameters() if name.endswith("bias")]\n'
+        'others = [p for name, p in model.named_parameters() if not name.endswith("bias")]\n'
+        'groups = [{"params": others}, {"params": biases, "lr": 0.025}]\n'
+        'return torch.optim.SGD([group for group in groups if group["params"]], lr=0.05, momentum=0.9)'
+    ),
+    "sgd": "return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)",
+}
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,  # it is Python
+)
+TEMPLATES.filters["tojson"] = json.dumps
+MEASURED = "<!-- measured: begin -->\n<!-- measured: end -->\n"
+
+
+def missing(program: Program) -> list[str]:
+    """The features of a program that no failure's file is written of yet."""
+    return [
+        name
+        for name, value in program.chosen
+        if name not in WRITTEN or (WRITTEN[name] != ANY and value not in WRITTEN[name])
+    ]
+
+
+def write(finding: Finding, folder: Path) -> None:
+    """Write a failure's folder of a finding; raises UsageError for one with features that can't be written out."""
+    if lacks := missing(finding.case.program):
+        raise UsageError(f"{finding.name}: no failure's file is written of {listing(lacks)} yet")
+    folder.mkdir(parents=True)
+    title = finding.about.title
+    (folder / "failure.py").write_text(failure(finding))
+    if finding.about.links:
+        (folder / "history.toml").write_text(f"records = {json.dumps(list(finding.about.links))}\n")
+    (folder / "recognise.toml").write_text(f"[project.broken]\nlook_for = {json.dumps(finding.case.program.words)}\n")
+    (folder / "expected.toml").write_text("")
+    searched = "; ".join(f"`{each}`" for each in finding.about.searched) or "nothing yet"
+    (folder / "README.md").write_text(
+        f"# {folder.name}\n\n{title}.\n\n"
+        f"**Record.** None: `faultline explore` met it. What was searched for: {searched}.\n\n"
+        f"**Cause.** {finding.about.cause or 'Not read yet.'}\n\n"
+        f"**What is run.** {finding.case.program.words}.\n\n{MEASURED}"
+    )
+
+
+def failure(finding: Finding) -> str:
+    """The source of failure.py."""
+    case, seen = finding.case, finding.seen
+    training, package = case.program.training, strategies.package(case.strategy)
+    did = seen.where.get(case.strategy)
+    raises = seen.outcome == Outcome.RAISES
+    kind = training.optimizer if training.optimizer != "sgd" or training.unfreeze else ""
+    body = "\n".join(f"        {line}" for line in OPTIMIZERS[kind].splitlines()) if kind else ""
+    text = TEMPLATES.get_template("failure.py.j2").render(
+        title=finding.about.title,
+        sentence=finding.about.title.replace('"', "'"),
+        since=f"{package} {seen.stack.get(package, '')} (where it was seen)",
+        upstream=UPSTREAM.get(package, ""),
+        signature=signature(finding) if raises else "",
+        pattern=pattern(seen.detail) if raises else "",
+        strategies=[name for name, other in seen.where.items() if other == did or other == Outcome.TRAINS],
+        helping=next((name for name, other in seen.where.items() if other == Outcome.TRAINS), ""),
+        spec=case.program.spec,
+        training=training,
+        optimizer=body,
+        config=loop.config(case.program),
+    )
+    return text.replace("import TRIED_HERE, Failure, Variant, helps", _needed(text), 1)
+
+
+def _needed(text: str) -> str:
+    names = ("TRIED_HERE", "Failure", "Variant", "helps")
+    return f"import {', '.join(name for name in names if text.count(name) > 1)}"
+
+
+def signature(finding: Finding) -> str:
+    """A name for a finding's error, from its kind."""
+    return re.sub(r"[^a-z0-9]+", "-", finding.seen.kind.lower()).strip("-")
+
+
+def pattern(detail: str) -> str:
+    """A pattern for an error, as source: how its message begins, with any numbers."""
+    message = detail.partition(": ")[2] or detail
+    parts = re.split(r"\d+", message[:SHOWN].rstrip())
+    return "r" + json.dumps(r"\d+".join(re.escape(part).replace(r"\ ", " ") for part in parts)).replace("\\\\", "\\")

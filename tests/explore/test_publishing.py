@@ -1,0 +1,99 @@
+"""Findings as others get them: a failure's folder, a file that runs by itself, an issue."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.catalogue import loading
+from faultline.explore import findings, publishing, reproduction, skeleton
+from faultline.explore.case import Case
+from faultline.explore.findings import About, Finding, Seen
+from faultline.programs import drawing
+from faultline.programs.program import VALUES, Program
+
+RAISED = "RuntimeError: size 3 of (a) must match 17"
+FEATURES = [
+    (name, value)
+    for name, written in skeleton.WRITTEN.items()
+    for value in (VALUES[name][1:] if written == skeleton.ANY else written)
+]
+
+
+def finding(chosen, outcome="diverges", kind="differs"):
+    case = Case(drawing.sensible(Program.of(3, chosen)), "zero2")
+    where = {"ddp": "trains", "zero2": f"{outcome} (other)"}
+    seen = Seen(kind, outcome, "other", RAISED, where, {"deepspeed": "0.19.8"}, 3)
+    return Finding("zero_thing_differs", case, seen, About('A "thing" differs'))
+
+
+@pytest.mark.parametrize(("name", "value"), FEATURES)
+def test_every_feature_can_be_written_out(name, value, tmp_path):
+    """Breaks when a failure's folder doesn't load, or its model doesn't train in one process."""
+    needed = dict([drawing.NEEDS[name]] if name in drawing.NEEDS else [])
+    skeleton.write(finding({**needed, name: value}), tmp_path / "thing")
+    assert loading.load(tmp_path / "thing").variant("broken")
+    module = loading.load_module(tmp_path / "thing")
+    setup = SimpleNamespace(reference=True, world_size=1, rank=0)
+    built = module.scenario("broken", setup)
+    assert built.micro_batches == (value if name == "accumulate" else 2 if name == "accumulating" else 1)
+    loss = built.loss(built.model, built.batch(0, 0, 1))
+    loss.backward()
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in built.model.parameters())
+
+
+def test_what_no_file_has_yet_is_refused(tmp_path):
+    """Breaks when a finding is written out as another training."""
+    with pytest.raises(UsageError, match="backward"):
+        skeleton.write(finding({"backward": "halves"}), tmp_path / "thing")
+    with pytest.raises(UsageError, match="container"):
+        skeleton.write(finding({"container": "nested"}), tmp_path / "thing")
+
+
+def test_an_error_is_known_again_by_its_words(tmp_path):
+    """Breaks when the file of a finding that raises can't see that it did."""
+    skeleton.write(finding({"tied": "head"}, "raises", "raises RuntimeError"), tmp_path / "thing")
+    failure = loading.load(tmp_path / "thing")
+    assert failure.signature(RAISED.replace("17", "9000")) == "raises-runtimeerror"
+    assert failure.signature("RuntimeError: another one") == "other"
+
+
+def test_a_finding_becomes_a_folder_once(tmp_path, monkeypatch, capsys):
+    """Breaks when a failure's folder is overwritten, or a name that isn't there gives one."""
+    monkeypatch.setattr(publishing, "REPROS", tmp_path)
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+    monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"})])
+    assert publishing.adopt("zero_thing_differs") == EXIT_AS_EXPECTED
+    assert "step 4" in capsys.readouterr().out
+    assert {file.name for file in (tmp_path / "zero_thing_differs").iterdir()} == {
+        *("README.md", "expected.toml", "failure.py", "recognise.toml")
+    }
+    with pytest.raises(UsageError, match="exists"):
+        publishing.adopt("zero_thing_differs")
+    with pytest.raises(UsageError, match="no finding other"):
+        publishing.adopt("other")
+
+
+def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys):
+    """Breaks when somebody is sent a file that shows nothing."""
+    (tmp_path / "zero_thing_differs").mkdir()
+    monkeypatch.setattr(findings, "FINDINGS", tmp_path)
+    monkeypatch.setattr(findings, "every", lambda: [finding({"tied": "head"})])
+    for code, there in ((0, ["issue.md", "repro.py"]), (1, [])):
+        monkeypatch.setattr(publishing.prove, "run", lambda text, code=code: (code, "loss 0.3\n\x1b[1mdone"))
+        assert publishing.files(()) == code
+        assert sorted(file.name for file in (tmp_path / "zero_thing_differs").iterdir()) == there
+        if not code:
+            issue = (tmp_path / "zero_thing_differs" / "issue.md").read_text()
+            assert "\x1b" not in issue
+            assert "repro.py" in issue
+    assert "not reproduced" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_file_of_a_finding_reproduces_it_in_an_empty_folder():
+    """Breaks when what is sent upstream doesn't show what was seen."""
+    kept = next(each for each in findings.every() if each.about.failure == "zero3_accumulation_outside_forward")
+    code, output = publishing.prove.run(reproduction.source(kept))
+    assert code == 0, output[-2000:]
+    assert "REPRODUCED: no error" in output
