@@ -93,7 +93,7 @@ def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys)
 @pytest.mark.slow
 def test_the_file_of_a_finding_reproduces_it_in_an_empty_folder():
     """Breaks when what is sent upstream doesn't show what was seen."""
-    kept = next(each for each in findings.every() if each.about.failure == "zero3_accumulation_outside_forward")
-    code, output = publishing.prove.run(reproduction.source(kept))
+    made = next(each for each in findings.every() if each.about.failure == "zero3_accumulation_outside_forward")
+    code, output = publishing.prove.run(reproduction.source(made))
     assert code == 0, output[-2000:]
     assert "REPRODUCED: no error" in output
