@@ -42,8 +42,9 @@ def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known 
 
     Nothing that is known of the failure `without` counts.
     """
-    if of_model := truth.known(case.program.spec, case.strategy):
-        return Known(FEATURE, of_model[0].why)
+    for of_model in truth.known(case.program.spec, case.strategy):
+        if not (without and of_model.failure == without):
+            return Known(FEATURE, of_model.why)
     for rule in TRAINING:
         if rule.failure != without and rule.holds(case.program, case.strategy):
             return Known(FAILURE, rule.failure)
@@ -65,6 +66,7 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
 
 def is_failure(case: Case, result: Result, name: str) -> bool:
     """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
-    by_features = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in TRAINING)
+    of_model = any(rule.failure == name for rule in truth.known(case.program.spec, case.strategy))
+    of_training = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in TRAINING)
     match, either = of_check.recognised(result)
-    return by_features or name in {each.failure.name for each in (match, *either) if each}
+    return of_model or of_training or name in {each.failure.name for each in (match, *either) if each}

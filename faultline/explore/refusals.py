@@ -52,6 +52,10 @@ REFUSALS: Sequence[Refusal] = (
 
 TRAINING: Sequence[Rule] = (
     known("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
+    known("ddp* fsdp1*", "ddp_forward_bypasses_wrapper", around=True),
+    known("zero3*", "zero3_accumulation_outside_forward", around=True, accumulate=(2, 3)),
+    known("fsdp*", "ranks_build_different_weights", begins="by rank"),
+    known("zero*", "zero_weights_loaded_after_initialize", begins="loaded"),
     known("zero*", "zero_unfreeze_after_initialize", unfreeze=True),
     known("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),
     Rule(("fsdp2*",), {"loss": "weight penalty", "fsdp2.reshard_after_forward": True}, "penalty_outside_forward"),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
+from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, unknown
 from faultline.base.markdown import headed, row
 from faultline.base.packages import TODAY
@@ -15,12 +16,15 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.explore import command
 from faultline.explore.search import PROGRAMS
+from faultline.observations import measured
+from faultline.programs import sampling
 from faultline.runs import storage
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
 
 KIND = "rediscover"
 ROWS = "met.jsonl"
+WRONG = ("raises", "diverges", "misplaced", "hangs", "crashes")
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,8 @@ def by_a_loop(failure: Failure) -> bool:
 def looked_for(failure: Failure, request: Request) -> Looked:
     """One exploration, on the stack that has the failure, of somebody who knows nothing of it."""
     stack = (failure.reported.stack if failure.reported else "") or TODAY
-    asked = command.Request(
-        request.minutes, seed=request.seed, workers=request.workers, stack=stack, without=failure.name
-    )
+    under = strategies(failure)
+    asked = command.Request(request.minutes, 0, request.seed, under, request.workers, stack=stack, without=failure.name)
     environment = environments.chosen(stack, "")
     folder, search = command.begin(asked, environment)
     started = time.monotonic()
@@ -89,6 +92,16 @@ def looked_for(failure: Failure, request: Request) -> Looked:
     minutes = (time.monotonic() - started) / 60
     spec = json.dumps(search.met.as_json()) if search.met else ""
     return Looked(failure.name, stack, round(minutes, 1), search.funnel[PROGRAMS], spec)
+
+
+def strategies(failure: Failure) -> tuple[str, ...]:
+    """The usual strategies, with one that has the failure where none of these does."""
+    shows = {
+        cell.strategy for cell, (outcome, _) in measured.outcomes(failure).items() if cell.broken and outcome in WRONG
+    }
+    first = next((name for name in every_strategy.names() if name in shows and every_strategy.distributed(name)), None)
+    usual = sampling.under()
+    return usual if not first or shows & {*usual} else (*usual, first)
 
 
 def read(folder: RunFolder) -> list[Looked]:

@@ -80,7 +80,7 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
 
 def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
     """A program with a fault in it, which nothing in the program hides."""
-    hides = {"adapter", "silent", "optimizer", "clip", "backward"}
+    hides = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins"}
     program = sensible(program.with_only(name for name, _ in program.chosen if name not in hides))
     while True:
         fault = seeded(choose.choice([*faults.KINDS]), program.spec, choose)
@@ -126,6 +126,10 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": ("accelerate", TRAINER)}, {"accumulating", "cleared", *ENGINES}),
     # What a trainer does in a way of its own, and what is by rank.
     ({"through": TRAINER}, {"optimizer", "schedule", "backward", "silent", "teacher", "unfreeze", "spare_runs"}),
+    ({"through": TRAINER}, {"around", "begins"}),
+    ({"begins": "by rank"}, {"teacher", "adapter"}),
+    ({"begins": "loaded"}, {"life", "adapter", "dtype", "shape", "state"}),
+    ({"around": True}, {"method"}),
     ({"through": TRAINER}, {"rows", "checkpoint", "branch", "state"}),
     ({"through": TRAINER, "clip": "value"}, {"clip"}),
     ({"through": TRAINER, "between": ("inference", "reloading")}, {"between"}),

@@ -22,6 +22,7 @@ from faultline.strategies import Config, Setup
 from tiny_models.second import prepared_as_by_trl
 
 RANKS = 2  # by whose rows those of a step are drawn
+OTHER_WEIGHTS = 1000  # further on is the seed of those that another rank builds
 SILENT = 1  # the rank whose loss is zero
 ADAPTER = {"r": 2, "lora_alpha": 4, "target_modules": "all-linear"}
 
@@ -39,7 +40,7 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     """What a rank trains of a program as JSON, or one process in place of `world_size` ranks."""
     made = parse(text)
     training, loop = made.training, Loop(made.training)
-    inside, loss, batch = built(made)
+    inside, loss, batch = built(made, setup.rank if training.begins == "by rank" and not setup.reference else 0)
     if training.teacher != "none":
         loop.teacher = copy.deepcopy(inside).requires_grad_(False)
     recomputed(inside, training.recompute)
@@ -67,10 +68,16 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     )
 
 
-def built(made: Program) -> build.Program:
-    """A program's model, loss and rows; where ranks become fewer, each has its part of the same rows."""
+def built(made: Program, other: int = 0) -> build.Program:
+    """A program's model, loss and rows; where ranks become fewer, each has its part of the same rows.
+
+    With any `other` number, the weights are drawn anew.
+    """
     with torch.random.fork_rng(devices=[]):
         model, loss, batch = build.program(made.spec.to_json())
+        if other:
+            seed = made.seed + OTHER_WEIGHTS * other
+            model, _, _ = build.program(dataclasses.replace(made.spec, seed=seed).to_json())
     return (model, loss, partial(_part, batch)) if made.training.life == "resized" else (model, loss, batch)
 
 
@@ -121,7 +128,7 @@ def _loss(
     if loop.teacher is not None:
         with torch.no_grad():
             batch = {**batch, "y": batch["y"] + loop.teacher.to(setup.device)(batch["x"], batch["tokens"])}
-    whole = loss(model, batch)
+    whole = loss(getattr(model, "module", model) if training.around else model, batch)
     if training.silent and (rows.rank, rows.step) == (SILENT, 0):
         whole = whole * 0.0
     loop.halves = [share * whole for share in steps.HALVES] if training.backward == "halves" else []

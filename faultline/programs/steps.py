@@ -96,9 +96,11 @@ def cast(batch: build.Batch, setup: Setup) -> build.Batch:
 
 
 def between(loop: Loop, batch: Callable[[int, int, int], build.Batch], setup: Setup, model: Any, step: int) -> None:
-    """What runs in front of a step that isn't the first."""
+    """What runs in front of a step; before the first one, weights may be loaded."""
     training = loop.training
     if not step:
+        if training.begins == "loaded":
+            _load(model)
         return
     if training.unfreeze and step == CHANGED_IN:
         for parameter in model.parameters():
@@ -117,6 +119,17 @@ def between(loop: Loop, batch: Callable[[int, int, int], build.Batch], setup: Se
         _save(model, setup)
     if training.between == "reloading" and distributed.is_initialized() and loop.wrapped:
         _reload(loop.wrapped, setup)
+
+
+def _load(model: Any) -> None:
+    """Other weights into the model inside of the wrapper, as a loop loads a checkpoint there."""
+    if hasattr(model, "_fsdp_wrapped_module") or any(
+        hasattr(p, "ds_id") or hasattr(p, "placements") for p in model.parameters()
+    ):
+        raise Impossible("a shard takes no whole weights")
+    inside = getattr(model, "module", model)
+    floating = {name: 1.5 * each for name, each in inside.state_dict().items() if each.is_floating_point()}
+    inside.load_state_dict(floating, strict=False)
 
 
 def _save(model: Any, setup: Setup) -> None:

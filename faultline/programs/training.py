@@ -24,6 +24,8 @@ class Training:
     - `unfreeze`: what is frozen trains from the second step on; `silent`: the loss of a rank is zero in the first step
     - `teacher`: a frozen copy of the model takes part in the loss, which accelerate may have prepared; `adapter`: what
       is trained in place of the model
+    - `around`: the loss calls the model inside of the engine's wrapper; `begins`: ranks build the same weights, each
+      builds others, or all load others once the engine has theirs
     - `through`: what the loop is written with
     - `precision`, `world_size`, `life`: those of the cell
     """
@@ -42,6 +44,8 @@ class Training:
     silent: bool = one_of(False, True)
     teacher: str = one_of("none", "copy", "prepared")
     adapter: str = one_of("none", "lora")
+    around: bool = one_of(False, True)
+    begins: str = one_of("alike", "by rank", "loaded")
     through: str = one_of("engine", "accelerate", "trainer")
     precision: str = one_of("fp32", "bf16")
     world_size: int = one_of(2, 4, 1)

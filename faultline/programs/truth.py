@@ -19,13 +19,17 @@ BROADCASTING = ("ddp",)
 
 @dataclass(frozen=True)
 class Rule:
-    """Features that together make an engine do something else than train, and the words by which that is known."""
+    """Features that together make an engine do something else than train, and the words by which that is known.
+
+    `failure` is that of the catalogue, if it has one of the kind.
+    """
 
     where: Mapping[str, Any]
     strategies: tuple[str, ...]
     outcome: Outcome
     words: str
     why: str
+    failure: str = ""
 
     def holds(self, spec: Spec, strategy: str) -> bool:
         """Whether a spec has all of the features, under one of the strategies."""
@@ -39,8 +43,10 @@ def has(where: Mapping[str, Any], value: Callable[[str], Any]) -> bool:
     )
 
 
-def rule(strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISES, **where: Any) -> Rule:
-    return Rule(where, tuple(strategies.split()), outcome, words, why)
+def rule(
+    strategies: str, words: str, why: str, outcome: Outcome = Outcome.RAISES, failure: str = "", **where: Any
+) -> Rule:
+    return Rule(where, tuple(strategies.split()), outcome, words, why, failure)
 
 
 SHARD = (
@@ -63,26 +69,90 @@ ENGINE = "forward", "block"
 VIEW = r"cannot be 0 to view Float as Byte|must be 1 to view Float as Byte|doesn't support scalar parameters"
 
 RULES: Sequence[Rule] = (
-    rule("ddp", "Expected to have finished reduction", "DDP waits for a gradient of every parameter", spare=True),
+    rule(
+        "ddp",
+        "Expected to have finished reduction",
+        "DDP waits for a gradient of every parameter",
+        spare=True,
+        failure="ddp_unused_vision_tower",
+    ),
     rule("fsdp1*", SHARD, "FSDP1 wraps one of the places of a module", shared=True, bare_blocks=True),
-    rule("zero3", "invalid gradient at index", "outside of a forward pass, a weight is empty", loss="weight penalty"),
-    rule("fsdp*", SHARD, "a block's parameters are gathered by its forward pass", method="block"),
+    rule(
+        "zero3",
+        "invalid gradient at index",
+        "outside of a forward pass, a weight is empty",
+        loss="weight penalty",
+        failure="penalty_outside_forward",
+    ),
+    rule(
+        "fsdp*",
+        SHARD,
+        "a block's parameters are gathered by its forward pass",
+        method="block",
+        failure="fsdp2_method_or_child_outside_root_forward",
+    ),
     rule("ddp", "has no attribute 'score'", "DDP has none of its model's methods", method="model"),
-    rule("fsdp*", SHARD, "the root's parameters are gathered by its forward pass", method="model"),
+    rule(
+        "fsdp*",
+        SHARD,
+        "the root's parameters are gathered by its forward pass",
+        method="model",
+        failure="fsdp2_method_or_child_outside_root_forward",
+    ),
     rule(
         "fsdp*", r"head\.bias", "FSDP makes other parameters, without their hooks", Outcome.DIVERGES, hook="parameter"
     ),
-    rule("ddp", "Expected to have finished reduction", "DDP waits for all parameters", branch=BRANCHES),
+    rule(
+        "ddp",
+        "Expected to have finished reduction",
+        "DDP waits for all parameters",
+        branch=BRANCHES,
+        failure="ddp_unused_vision_tower",
+    ),
     rule("zero3", "Detected a disagreement", "the ranks gather other parameters", branch=BRANCHES, method=ENGINE),
     rule("zero3", "left|right", "only a forward pass compares them", Outcome.DIVERGES, branch=BRANCHES, method="model"),
     rule("zero2 fsdp2", "left|right", "ranks reduce others together", Outcome.DIVERGES, branch=BRANCHES, no_grad=WITH),
     rule("fsdp*", "left|right", "the ranks gather other units", Outcome.DIVERGES, branch=BRANCHES, linear_units=True),
-    rule("fsdp2", SHARD, "outside of its forward pass, a unit is sharded", loss="weight penalty", linear_units=True),
-    rule("ddp", "Expected to have finished reduction", "DDP waits for a gradient of all", no_grad="part"),
-    rule("ddp", "mark a variable ready only once", "each recomputation reduces", checkpoint="reentrant", reused=True),
-    rule("zero2", "already been reduced", "each recomputation reduces", checkpoint="reentrant", reused=True),
+    rule(
+        "fsdp2",
+        SHARD,
+        "outside of its forward pass, a unit is sharded",
+        loss="weight penalty",
+        linear_units=True,
+        failure="penalty_outside_forward",
+    ),
+    rule(
+        "ddp",
+        "Expected to have finished reduction",
+        "DDP waits for a gradient of all",
+        no_grad="part",
+        failure="ddp_unused_vision_tower",
+    ),
+    rule(
+        "ddp",
+        "mark a variable ready only once",
+        "each recomputation reduces",
+        checkpoint="reentrant",
+        reused=True,
+        failure="ddp_peft_reentrant_ready_twice",
+    ),
+    rule(
+        "zero2",
+        "already been reduced",
+        "each recomputation reduces",
+        checkpoint="reentrant",
+        reused=True,
+        failure="zero_double_reduction",
+    ),
     rule("zero3", r"len\(set\(p\.ds_id", "each recomputation reduces", checkpoint="reentrant", reused=True),
-    rule("zero* fsdp*", APART, "no buffer is broadcast", Outcome.DIVERGES, state=("average", "batchnorm")),
+    rule(
+        "zero* fsdp*",
+        APART,
+        "no buffer is broadcast",
+        Outcome.DIVERGES,
+        state=("average", "batchnorm"),
+        failure="buffers_never_synchronised",
+    ),
     rule(
         "ddp",
         APART,
@@ -91,10 +161,33 @@ RULES: Sequence[Rule] = (
         state=("average", "batchnorm"),
         no_grad="target",
         loss=ONE_PASS,
+        failure="buffers_never_synchronised",
     ),
-    rule("zero2", "list index out of range", "the first backward pass counts as the step's", twice=True, method=ENGINE),
-    rule("zero3", SHARD, "weights are partitioned before the second backward pass", twice=True, no_grad=NO_TARGET),
-    rule("zero3", SHARD, "weights are partitioned before it", twice=True, no_grad="target", method="model"),
+    rule(
+        "zero2",
+        "list index out of range",
+        "the first backward pass counts as the step's",
+        twice=True,
+        method=ENGINE,
+        failure="double_backward_through_shards",
+    ),
+    rule(
+        "zero3",
+        SHARD,
+        "weights are partitioned before the second backward pass",
+        twice=True,
+        no_grad=NO_TARGET,
+        failure="double_backward_through_shards",
+    ),
+    rule(
+        "zero3",
+        SHARD,
+        "weights are partitioned before it",
+        twice=True,
+        no_grad="target",
+        method="model",
+        failure="double_backward_through_shards",
+    ),
     rule(
         "zero3",
         "differs by",
@@ -103,10 +196,32 @@ RULES: Sequence[Rule] = (
         twice=True,
         no_grad="target",
         method=ENGINE,
+        failure="double_backward_through_shards",
     ),
-    rule("fsdp1*", f"{SHARD}|_will_engine_execute_node", "sharded before the second", twice=True, loss=ONE_PASS),
-    rule("fsdp2", f"{SHARD}|_will_engine_execute_node", "sharded before the second backward pass", twice=True),
-    rule("fsdp2", "differs by", LOST, Outcome.DIVERGES, checkpoint="reentrant", unit_again=True),
+    rule(
+        "fsdp1*",
+        f"{SHARD}|_will_engine_execute_node",
+        "sharded before the second",
+        twice=True,
+        loss=ONE_PASS,
+        failure="double_backward_through_shards",
+    ),
+    rule(
+        "fsdp2",
+        f"{SHARD}|_will_engine_execute_node",
+        "sharded before the second backward pass",
+        twice=True,
+        failure="double_backward_through_shards",
+    ),
+    rule(
+        "fsdp2",
+        "differs by",
+        LOST,
+        Outcome.DIVERGES,
+        checkpoint="reentrant",
+        unit_again=True,
+        failure="zero_double_reduction",
+    ),
     rule("fsdp1*", SHARD, "the root's are sharded by then", checkpoint="reentrant", root_again=True),
     rule("zero3", SHARD, "no module gathers what is in a list", shape="storage", method="model"),
     rule("zero2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
@@ -115,8 +230,22 @@ RULES: Sequence[Rule] = (
     rule("fsdp2", "with arguments from the 'SparseCPU' backend", "no sparse gradients", sparse=True, no_grad=WITH),
     rule("zero*", DTYPES, "one type in a bucket", dtype=("float64", "mixed", "complex")),
     rule("fsdp1*", DTYPES, "one type in a flat parameter", dtype=("complex", "integer")),
-    rule("fsdp*", DTYPES, "one type in a group", dtype="float64", linear_units=False),
-    rule("fsdp2", "uniform", "one type in a group", dtype="complex", alone_in_unit=False),
+    rule(
+        "fsdp*",
+        DTYPES,
+        "one type in a group",
+        dtype="float64",
+        linear_units=False,
+        failure="fsdp2_mixed_original_dtype",
+    ),
+    rule(
+        "fsdp2",
+        "uniform",
+        "one type in a group",
+        dtype="complex",
+        alone_in_unit=False,
+        failure="fsdp2_mixed_original_dtype",
+    ),
     rule("zero* fsdp*", VIEW, "a tensor without a dimension can't be sharded", shape="scalar"),
     rule("zero3", "'NOT_AVAILABLE'|expected a non-empty list", "an empty parameter has no status", shape="empty"),
     rule("fsdp1*", "unsharded_start_idx", "nothing to share out", shape="empty", alone_in_unit=True),
