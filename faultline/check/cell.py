@@ -79,6 +79,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         apart=apart(ended),
         shows=tuple(shows(ended)),
         facts=facts,
+        sketch=next((report.sketch for report in _reports(ended)), None),
     )
     return replace(entry, checked=checked)
 

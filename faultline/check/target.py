@@ -22,7 +22,8 @@ from faultline.ranks import job
 class Target:
     """What is checked: a function of a Python file, or a config (`function` is empty), with an adapter or without.
 
-    `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop.
+    `path` has the folders in which it looks for modules beside its own. `trainer` is empty for a plain loop, and
+    `sketched` is as in `job.Target`.
     """
 
     file: Path
@@ -30,6 +31,7 @@ class Target:
     lora: Mapping[str, object]
     path: tuple[str, ...] = ()
     trainer: str = ""
+    sketched: bool = False
 
     @property
     def digest(self) -> str:
@@ -38,7 +40,8 @@ class Target:
 
     def for_ranks(self, world_size: int) -> job.Target:
         lora, here = dict(self.lora), str(Path.cwd())
-        return job.Target(str(self.file), self.function, lora, here, world_size, self.path, self.trainer)
+        how = self.path, self.trainer, self.sketched
+        return job.Target(str(self.file), self.function, lora, here, world_size, *how)
 
 
 def written(build: Callable[[], object]) -> str:

@@ -85,7 +85,7 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
             over = time.monotonic() > ends and not request.specs
             size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
             programs = [] if over else islice(source, size)
-            fresh = [case for each in programs for case in search.cases_of(*planted(each, request))]
+            fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*planted(each, request)))]
             if not needed and not fresh:
                 break
             measuring([*dict.fromkeys([*needed, *fresh])])  # side by side: what is shrunk has few cases at a time
@@ -149,6 +149,8 @@ def keep(folder: RunFolder, search: Search) -> list[Finding]:
         findings.write(folder.path / "findings", each.shrunk, 1 + search.steady[each.shrunk.case.cell])
         for each in search.clusters.values()
     ]
+    broken = [json.dumps({"relation": words, "apart": where}) for words, where in search.broken.items()]
+    (folder.path / "broken.jsonl").write_text("".join(f"{line}\n" for line in broken))
     known = [json.dumps({"spec": case.as_json(), "known": [why.kind, why.name]}) for case, why in search.known.items()]
     (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in known))
     return made

@@ -36,7 +36,7 @@ class Runner:
         file = files.write(folder, case.program, case.fault)
         inject = f"{file}:FAULT" if case.fault else ""
         trainer = TRAINER if case.program.training.through == TRAINER else ""
-        target = replace(parse(f"{file}:build", ""), trainer=trainer)
+        target = replace(parse(f"{file}:build", ""), trainer=trainer, sketched=True)
         try:
             return checking.run(target, server, references, cell, inject)
         except TargetFailed as failed:

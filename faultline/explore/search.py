@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
-from faultline.explore import known, shrinking
+from faultline.explore import known, relations, shrinking
 from faultline.explore.case import Case
 from faultline.explore.kind import alike, kind, role
 from faultline.explore.known import Explains, Known
+from faultline.explore.relations import Pair
 from faultline.explore.shrinking import Missing, Shrunk
 from faultline.programs import truth
 from faultline.programs.fault import Fault
@@ -18,7 +19,7 @@ from faultline.runs.results import Result
 from faultline.strategies import family_name
 
 PROGRAMS = "programs drawn"
-AT_A_TIME = 12  # cases that are shrunk side by side: what one shows may explain others
+AT_A_TIME = 30  # cases that are shrunk side by side: what one shows may explain others
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Search:
     """What is known so far: results by cell, and what became of each difference.
 
     `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
+    `related` counts by relation whether it held, and `broken` has those that didn't, with what is apart.
     """
 
     strategies: Sequence[str]
@@ -51,6 +53,9 @@ class Search:
     known: dict[Case, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
     planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    pairs: list[Pair] = field(default_factory=list)
+    related: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    broken: dict[str, str] = field(default_factory=dict)
     steady: Counter[Cell] = field(default_factory=Counter)
     met: Case | None = None
 
@@ -64,8 +69,15 @@ class Search:
                 continue
             if known.before(case, earlier, self.without):
                 self.funnel["cases known by their features"] += 1
-            elif not fault or truth.injectable(program.spec, fault, name):
+            elif fault:
+                if truth.injectable(program.spec, fault, name):
+                    yield case
+            else:
                 yield case
+                pair = relations.chosen(case)
+                if pair and not known.before(pair.twin, earlier, self.without):
+                    self.pairs.append(pair)
+                    yield pair.twin
 
     def look(self, case: Case) -> Result:
         """A case's result; raises Missing where there is none yet."""
@@ -95,13 +107,38 @@ class Search:
             elif result.outcome == Outcome.INVALID:
                 self.funnel["cases without evidence"] += 1
                 self.left.append(case)
-            elif result.outcome != Outcome.TRAINS:
+            elif result.outcome == Outcome.TRAINS:
+                if result.checked.sketch and result.checked.sketch.logged:
+                    wrong = relations.wrong_norm(result.checked.sketch, case.cell.precision)
+                    self._held("logged norms", f"logged norms: {case.words}", wrong)
+            else:
                 self.funnel["cases that differ"] += 1
                 if why := known.after(case, result, self.without):
                     self.known[case] = why
                     self.funnel["of them known by what they do"] += 1
                 else:
                     self.left.append(case)
+
+        self._relate()
+
+    def _relate(self) -> None:
+        """Hold the pairs against each other of which both trained."""
+        waiting = []
+        for pair in self.pairs:
+            one, other = (self.results.get(case.cell) for case in (pair.case, pair.twin))
+            if not one or not other:
+                waiting.append(pair)
+            elif one.checked.sketch and other.checked.sketch and {one.outcome, other.outcome} == {Outcome.TRAINS}:
+                where = relations.broken(
+                    one.checked.sketch, other.checked.sketch, pair.relation, pair.case.cell.precision
+                )
+                self._held(pair.relation.name, pair.words, where)
+        self.pairs = waiting
+
+    def _held(self, name: str, words: str, where: str) -> None:
+        self.related[name, not where] += 1
+        if where:
+            self.broken[words] = where
 
     def shrink(self) -> list[Case]:
         """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""

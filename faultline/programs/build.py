@@ -34,7 +34,8 @@ class Model(nn.Module):
             self.tower = nn.Linear(INPUTS, width).requires_grad_(False)
         self.spare_runs = False  # until a loop has it run
         if spec.spare:
-            self.spare = nn.Linear(width, width)
+            with torch.random.fork_rng(devices=[]):  # the other weights are those of a model without it
+                self.spare = nn.Linear(width, width)
         if spec.buffer != "none":
             self.register_buffer("offset", torch.linspace(0, 1, width), persistent=spec.buffer == "constant")
         if spec.state in ("count", "average"):

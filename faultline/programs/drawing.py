@@ -109,6 +109,8 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ),
     ({"adapter": "lora", "loss": "weight penalty"}, {"loss"}),
     ({"frozen": "nothing"}, {"unfreeze"}),
+    ({"joined": (2, 3)}, {"state", "branch"}),
+    ({"world_size": (1, 4)}, {"swapped"}),
     ({"accumulate": 1}, {"accumulating"}),
     ({"spare": False}, {"spare_runs"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
@@ -130,7 +132,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"begins": "by rank"}, {"teacher", "adapter"}),
     ({"begins": "loaded"}, {"life", "adapter", "dtype", "shape", "state"}),
     ({"around": True}, {"method"}),
-    ({"through": TRAINER}, {"rows", "checkpoint", "branch", "state"}),
+    ({"through": TRAINER}, {"rows", "checkpoint", "branch", "state", "joined", "swapped", "scaled"}),
     ({"through": TRAINER, "clip": "value"}, {"clip"}),
     ({"through": TRAINER, "between": ("inference", "reloading")}, {"between"}),
 )

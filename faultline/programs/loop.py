@@ -22,6 +22,7 @@ from faultline.strategies import Config, Setup
 from tiny_models.second import prepared_as_by_trl
 
 RANKS = 2  # by whose rows those of a step are drawn
+Rank = Callable[[int, int, int], build.Batch]
 OTHER_WEIGHTS = 1000  # further on is the seed of those that another rank builds
 SILENT = 1  # the rank whose loss is zero
 ADAPTER = {"r": 2, "lora_alpha": 4, "target_modules": "all-linear"}
@@ -46,6 +47,7 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     recomputed(inside, training.recompute)
     model = target.ready(inside, ADAPTER if training.adapter == "lora" else {})
     observer = Observer(model)
+    observer.logged = loop.logged
     shares = world_size if setup.reference else 0
     by_hand = training.accumulating == "by hand" and training.accumulate > 1 and not shares
     prepared = training.teacher == "prepared" and not shares
@@ -69,7 +71,7 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
 
 
 def built(made: Program, other: int = 0) -> build.Program:
-    """A program's model, loss and rows; where ranks become fewer, each has its part of the same rows.
+    """A program's model, loss and rows, which are the same however many ranks share them.
 
     With any `other` number, the weights are drawn anew.
     """
@@ -78,13 +80,30 @@ def built(made: Program, other: int = 0) -> build.Program:
         if other:
             seed = made.seed + OTHER_WEIGHTS * other
             model, _, _ = build.program(dataclasses.replace(made.spec, seed=seed).to_json())
-    return (model, loss, partial(_part, batch)) if made.training.life == "resized" else (model, loss, batch)
+    training = made.training
+    if training.life == "resized" or training.world_size != RANKS:
+        batch = partial(_part, batch)
+    if training.swapped:
+        batch = partial(_swapped, batch)
+    return (model, loss, partial(_joined, batch, training.joined) if training.joined > 1 else batch)
 
 
-def _part(batch: Callable[[int, int, int], build.Batch], number: int, rank: int, world: int) -> build.Batch:
-    whole = [batch(number, each, RANKS) for each in range(RANKS)]
-    rows = {name: torch.cat([each[name] for each in whole]) for name in whole[0]}
+def _part(batch: Rank, number: int, rank: int, world: int) -> build.Batch:
+    """A rank's part of the rows that two ranks have."""
+    rows = _together([batch(number, each, RANKS) for each in range(RANKS)])
     return {name: tensor.chunk(world)[rank] for name, tensor in rows.items()}
+
+
+def _swapped(batch: Rank, number: int, rank: int, world: int) -> build.Batch:
+    return batch(number, world - 1 - rank, world)
+
+
+def _joined(batch: Rank, count: int, number: int, rank: int, world: int) -> build.Batch:
+    return _together([batch(number * count + each, rank, world) for each in range(count)])
+
+
+def _together(batches: list[build.Batch]) -> build.Batch:
+    return {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
 
 
 def recomputed(model: build.Model, which: str) -> None:
@@ -131,6 +150,8 @@ def _loss(
     whole = loss(getattr(model, "module", model) if training.around else model, batch)
     if training.silent and (rows.rank, rows.step) == (SILENT, 0):
         whole = whole * 0.0
+    if training.scaled:
+        whole = 2.0 * whole
     loop.halves = [share * whole for share in steps.HALVES] if training.backward == "halves" else []
     return whole
 

@@ -24,12 +24,16 @@ WITHOUT_GRADIENTS = {"evaluation": torch.no_grad, "inference": torch.inference_m
 
 @dataclasses.dataclass
 class Loop:
-    """What a program's loop has from one call to the next: its engine, its teacher, and the halves of the loss."""
+    """What a program's loop has from one call to the next: its engine, its teacher, and the halves of the loss.
+
+    `logged` are the norms of gradients that the engine gives, as a loop logs them.
+    """
 
     training: Training
     wrapped: Wrapped | None = None
     halves: Sequence[torch.Tensor] = ()
     teacher: Any = None
+    logged: list[float] = dataclasses.field(default_factory=list)
 
 
 def looped(loop: Loop, wrapped: Wrapped) -> Wrapped:
@@ -48,9 +52,12 @@ def looped(loop: Loop, wrapped: Wrapped) -> Wrapped:
         return wrapped.backward(loop.halves[1] * scale)
 
     def step() -> None:
-        if training.clip != "none" and not deepspeed:
-            _clip(wrapped, training.clip)
+        norm = _clip(wrapped, training.clip) if training.clip != "none" and not deepspeed else None
         wrapped.step()
+        if deepspeed and training.clip == "norm":
+            norm = wrapped.model.get_global_grad_norm()
+        if norm is not None:
+            loop.logged.append(float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm))
 
     if training.cleared == "zeros" and wrapped.optimizer:
         wrapped.optimizer.zero_grad = partial(wrapped.optimizer.zero_grad, set_to_none=False)
@@ -60,19 +67,18 @@ def looped(loop: Loop, wrapped: Wrapped) -> Wrapped:
     return loop.wrapped
 
 
-def _clip(wrapped: Wrapped, how: str) -> None:
-    """Clip as the documentation of the engine says."""
+def _clip(wrapped: Wrapped, how: str) -> Any:
+    """Clip as the documentation of the engine says; gives the norm that was clipped by."""
     parameters, limit = wrapped.model.parameters(), LIMIT[how]
     if wrapped.accelerator and how == "norm":
-        wrapped.accelerator.clip_grad_norm_(parameters, limit)
-    elif wrapped.accelerator:
-        wrapped.accelerator.clip_grad_value_(parameters, limit)
-    elif how == "value":
-        nn.utils.clip_grad_value_(parameters, limit)
-    elif hasattr(wrapped.model, "clip_grad_norm_"):  # FSDP1
-        wrapped.model.clip_grad_norm_(limit)
-    else:
-        nn.utils.clip_grad_norm_(parameters, limit)
+        return wrapped.accelerator.clip_grad_norm_(parameters, limit)
+    if wrapped.accelerator:
+        return wrapped.accelerator.clip_grad_value_(parameters, limit)
+    if how == "value":
+        return nn.utils.clip_grad_value_(parameters, limit)
+    if hasattr(wrapped.model, "clip_grad_norm_"):  # FSDP1
+        return wrapped.model.clip_grad_norm_(limit)
+    return nn.utils.clip_grad_norm_(parameters, limit)
 
 
 def optimizer(kind: str, model: Any) -> torch.optim.Optimizer:

@@ -12,6 +12,8 @@ from faultline.programs.spec import one_of
 class Training:
     """What a loop does beside a forward pass, a backward pass and a step; the first value of each is plain.
 
+    - `joined`: how many micro-batches are put together into one; `swapped`: ranks have each other's rows; `scaled`: the
+      loss is twice as large
     - `accumulate`: how many micro-batches a step has; `accumulating`: by the engine, or by a loop that calls `backward`
       for each and `step` once
     - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, or two groups with rates of their own
@@ -30,6 +32,9 @@ class Training:
     - `precision`, `world_size`, `life`: those of the cell
     """
 
+    joined: int = one_of(1, 2, 3)
+    swapped: bool = one_of(False, True)
+    scaled: bool = one_of(False, True)
     accumulate: int = one_of(1, 2, 3)
     accumulating: str = one_of("engine", "by hand")
     clip: str = one_of("none", "norm", "value")

@@ -19,6 +19,7 @@ class Target:
 
     `lora` are keywords of LoraConfig, empty without; `cwd` is the folder that its ranks work in. Among `world_size`
     ranks the rows of a batch are shared, in the reference too. `path` has folders in which it looks for modules.
+    `trainer` names what trains it, if it isn't a plain loop. With `sketched`, ranks report a sketch of what it did.
     """
 
     file: str
@@ -28,6 +29,7 @@ class Target:
     world_size: int
     path: Sequence[str] = ()
     trainer: str = ""
+    sketched: bool = False
 
 
 def importable(file: Path, path: Sequence[str]) -> tuple[str, list[str]]:

@@ -25,6 +25,7 @@ from faultline.ranks import (
     observer,
     repeatable,
     saved,
+    sketch,
     state,
     trainers,
 )
@@ -86,6 +87,8 @@ def _run(job: Job, report: Report) -> None:
             report.compared = tuple(
                 kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
+            if job.target and job.target.sketched:
+                report.sketch = sketch.of(run.trace, run.logged)
             report.digests = tuple(compare.digest(weights) for weights in run.trace.weights)
             report.entered = tuple(
                 {name: compare.digest({name: tensor}) for name, tensor in entered.items()}
@@ -200,6 +203,7 @@ def train_scenario(run: Run) -> None:
     finally:
         watch.close()
         report.evidence |= watch.evidence()
+        run.logged.extend(getattr(built.observer, "logged", ()))
         if built.observer:
             normalising = tuple(report.evidence.get("batch_statistics", ()))
             report.facts = replace(built.observer.facts(), batch_statistics=normalising)

@@ -19,13 +19,15 @@ class Observer:
     """Sees every call of a model's modules from a step's forward pass, recomputation aside.
 
     `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
-    has the first tensor of each call in the step, named ``share module#call`` in the order of the calls.
+    has the first tensor of each call in the step, named ``share module#call`` in the order of the calls. `logged` are
+    the norms of gradients that an engine gave.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.share = 0
         self.not_fed: list[str] = []
         self.cast: list[str] = []
+        self.logged: list[float] = []
         self.outputs: dict[str, torch.Tensor] = {}
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}

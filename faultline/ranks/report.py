@@ -163,6 +163,24 @@ class Deviation(NamedTuple):
     error: Number
 
 
+Measure = tuple[float, float]
+"""The norm of a tensor, and its product with signs that are drawn by its name."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What a run did, in a few numbers that can be held against another run's, by parameter.
+
+    Of the gradients of the first step, and of how far the weights came; `norms` are those of all gradients of each step
+    together, and `logged` what the engine says that they are, where it says so.
+    """
+
+    gradients: Mapping[str, Measure] = field(default_factory=dict)
+    weights: Mapping[str, Measure] = field(default_factory=dict)
+    norms: tuple[float, ...] = ()
+    logged: tuple[float, ...] = ()
+
+
 @dataclass
 class Report:
     """One rank's report, filled while it runs; `evidence` has whatever shows that its cell was what its name says.
@@ -185,6 +203,7 @@ class Report:
     digests: tuple[str, ...] = ()
     entered: tuple[Mapping[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
+    sketch: Sketch | None = None
     executed: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
 

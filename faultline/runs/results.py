@@ -17,7 +17,7 @@ from faultline.catalogue.outcomes import SILENT, Did, Outcome, named
 from faultline.cells.cell import AXES, Cell
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Finding, Number
-from faultline.ranks.report import KINDS, Deviation, Facts, RankError, Report
+from faultline.ranks.report import KINDS, Deviation, Facts, RankError, Report, Sketch
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 from faultline.strategies import Evidence
@@ -56,7 +56,7 @@ class Checked:
 
     `raised_in` is the module whose forward pass ended in the cell's error, `at` the lines of the model's files that
     the error came through, `apart` weights that were tied, `shows` names of `findings.COMPARED`, and `facts` what was
-    seen in one process, on the rows of as many ranks.
+    seen in one process, on the rows of as many ranks. `sketch` is rank 0's, where one was asked for.
     """
 
     raised_in: str | None = None
@@ -64,9 +64,11 @@ class Checked:
     apart: tuple[tuple[str, ...], ...] = ()
     shows: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
+    sketch: Sketch | None = None
 
     def as_json(self) -> Mapping[str, object]:
-        return {**dataclasses.asdict(self), "facts": self.facts.as_json()}
+        values = {**dataclasses.asdict(self), "facts": self.facts.as_json()}
+        return values if self.sketch else {name: value for name, value in values.items() if name != "sketch"}
 
 
 @dataclass(frozen=True, kw_only=True)

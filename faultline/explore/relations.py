@@ -1,0 +1,122 @@
+"""Programs that are to train alike, or by a known factor apart: what needs no process to hold them against."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from faultline.cells.cell import FLOOR, TOLERANCE
+from faultline.explore.case import Case
+from faultline.programs import drawing, truth
+from faultline.programs.program import Program
+from faultline.programs.settings import SETTINGS
+from faultline.ranks.report import Measure, Sketch
+
+SHARE = 0.15  # of the cases
+SUMS = ("sgd", "no momentum")
+"""Optimizers whose first step is the gradient."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A program that has `where` trains as one that has `instead` in its place, its gradients so many `times`.
+
+    `strategy` is that of the other one, if it isn't the same. `weights` says whether these are alike too.
+    """
+
+    name: str
+    where: Mapping[str, Any]
+    instead: Mapping[str, Any] = field(default_factory=dict)
+    times: float = 1.0
+    strategy: str = ""
+    weights: bool = True
+
+    def twin(self, case: Case) -> Case | None:
+        """The case that a case is to be held against; None where the relation says nothing of it."""
+        program = case.program
+        if not truth.has(self.where, program.value) or case.strategy == self.strategy:
+            return None
+        changed = dict(self.instead)
+        if self.name == "micro-batches":
+            changed["joined"] = program.value("accumulate")
+        if self.name == "settings":
+            changed = {name: SETTINGS[name].values[0] for name in case.pruned.features if name in SETTINGS}
+        other = drawing.sensible(Program.of(program.seed, {**program.features, **changed}))
+        wanted = {**program.features, **changed}
+        made = replace(case, program=other, strategy=self.strategy or case.strategy)
+        whole = all(other.value(name) == value for name, value in wanted.items())
+        return made if whole and made.possible and made != case else None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A case, and the one that a relation holds it against."""
+
+    relation: Relation
+    case: Case
+    twin: Case
+
+    @property
+    def words(self) -> str:
+        return f"{self.relation.name}: {self.case.words}, beside {self.twin.words}"
+
+
+NO_STATE = {"state": "none"}
+PLAIN = {"accumulating": "engine", "backward": "whole", **NO_STATE}
+RELATIONS: Sequence[Relation] = (
+    Relation("micro-batches", {"accumulate": (2, 3), "joined": 1, "branch": "none", **PLAIN}, {"accumulate": 1}),
+    Relation("ranks swapped", {"branch": "none", "silent": False, "world_size": 2, **NO_STATE}, {"swapped": True}),
+    Relation("world sizes", {"world_size": (1, 4), **NO_STATE}, {"world_size": 2}),
+    Relation("recomputation", {"recompute": ("last block", "every block")}, {"recompute": "nothing"}),
+    Relation("settings", {}),
+    Relation("loss scaled", {"clip": "none", "optimizer": SUMS}, {"scaled": True}, times=2.0, weights=False),
+    Relation("reloading", {"between": ("saving", "reloading")}, {"between": "nothing"}),
+    Relation("evaluation", {"between": ("evaluation", "inference")}, {"between": "nothing"}),
+    Relation("a part that nothing uses", {"spare": True, "spare_runs": "never", "optimizer": SUMS}, {"spare": False}),
+    Relation("engines", {}, strategy="ddp"),
+)
+
+
+def of(case: Case) -> list[Pair]:
+    """The relations that hold a case against another one, with that."""
+    twins = [(relation, relation.twin(case)) for relation in RELATIONS]
+    return [Pair(relation, case, twin) for relation, twin in twins if twin]
+
+
+def chosen(case: Case) -> Pair | None:
+    """For one case of several, by chance, a relation that says something of it."""
+    choose = random.Random(f"relation/{case.cell.id}")
+    pairs = of(case) if choose.random() < SHARE else []
+    return choose.choice(pairs) if pairs else None
+
+
+def broken(one: Sketch, other: Sketch, relation: Relation, precision: str = "fp32") -> str:
+    """In which parameter two runs are apart that are to be alike; empty if they are in none."""
+    sides = [("gradient", one.gradients, other.gradients, relation.times)]
+    if relation.weights:
+        sides.append(("weight", one.weights, other.weights, 1.0))
+    for kind, here, there, times in sides:
+        names = [name for name in here if name in there]
+        largest = max((here[name][0] for name in names), default=0.0)
+        for name in names:
+            if not alike(here[name], there[name], times, largest, precision):
+                return f"{kind} of {name}"
+    return ""
+
+
+def alike(one: Measure, other: Measure, times: float, largest: float, precision: str) -> bool:
+    """Whether two tensors have the same norm and direction, one of them so many times the other.
+
+    What is small beside the largest of its run is held against a part of that, as rounding is.
+    """
+    size = max(abs(times) * one[0], other[0], FLOOR[precision] * largest * abs(times))
+    return all(abs(times * a - b) <= TOLERANCE[precision] * size * 2 for a, b in zip(one, other, strict=True))
+
+
+def wrong_norm(sketch: Sketch, precision: str = "fp32") -> str:
+    """The first step in which an engine logs another norm of all gradients than they have; empty if there is none."""
+    for step, (norm, logged) in enumerate(zip(sketch.norms, sketch.logged, strict=False), 1):
+        if not math.isclose(norm, logged, rel_tol=TOLERANCE[precision]):
+            return f"step {step}: the engine says that the norm is {logged:.4g}, and it is {norm:.4g}"
+    return ""

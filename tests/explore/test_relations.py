@@ -1,0 +1,113 @@
+"""Relations between programs: each holds where all is well, sees a fault that breaks it, and lets rounding pass."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.catalogue.outcomes import Outcome
+from faultline.explore import relations
+from faultline.explore.case import Case
+from faultline.explore.running import Runner
+from faultline.programs import drawing
+from faultline.programs.fault import Fault
+from faultline.programs.program import Program
+from faultline.ranks.report import Sketch
+
+# For each relation a case that it says something of.
+CASES = {
+    "micro-batches": Case(Program.of(3, {"accumulate": 3}), "zero2"),
+    "ranks swapped": Case(Program.of(3, {"layers": 3}), "fsdp2"),
+    "world sizes": Case(Program.of(3, {"world_size": 4}), "zero3"),
+    "recomputation": Case(Program.of(3, {"recompute": "every block"}), "fsdp1-full"),
+    "settings": Case(Program.of(3, {"zero.overlap_comm": True, "zero.contiguous_gradients": False}), "zero2"),
+    "loss scaled": Case(Program.of(3, {"tied": "head"}), "zero3"),
+    "reloading": Case(Program.of(3, {"between": "reloading", "optimizer": "adamw"}), "zero3"),
+    "evaluation": Case(Program.of(3, {"between": "evaluation"}), "zero3"),
+    "a part that nothing uses": Case(Program.of(3, {"spare": True}), "zero2"),
+    "engines": Case(Program.of(3, {"calls": 2}), "fsdp2"),
+}
+
+
+def named(name):
+    return next(each for each in relations.RELATIONS if each.name == name)
+
+
+def run(case, server, references):
+    runner = Runner()
+    result = runner(server, references, runner.add(case))
+    assert result.outcome == (Outcome.DIVERGES if case.fault else Outcome.TRAINS), result.detail
+    return result.checked.sketch
+
+
+def test_every_relation_has_a_case():
+    """Breaks when a relation is added that no test has seen broken."""
+    assert {*CASES} == {each.name for each in relations.RELATIONS}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_relation_names_the_case_to_hold_against(name):
+    """Breaks when a relation holds a case against itself, or against one that was changed on the way."""
+    case, relation = CASES[name], named(name)
+    twin = relation.twin(case)
+    assert twin
+    assert twin != case
+    assert drawing.sensible(twin.program) == twin.program
+    assert relations.Pair(relation, case, twin) in relations.of(case)
+
+
+def test_a_relation_says_nothing_of_others():
+    """Breaks when programs are held against each other that are to train in different ways."""
+    plain = Case(Program.of(3, {}), "ddp")
+    assert {pair.relation.name for pair in relations.of(plain)} == {"ranks swapped", "loss scaled"}
+    by_rank = Case(Program.of(3, {"branch": "rank", "optimizer": "adamw"}), "ddp")
+    assert not relations.of(by_rank)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_relation_holds_and_sees_a_fault(name, shared_server, references):
+    """Breaks when a healthy pair is called apart, or a gradient that is twice as large is not seen."""
+    case, relation = CASES[name], named(name)
+    twin = relation.twin(case)
+    one, other = (run(each, shared_server, references) for each in (case, twin))
+    assert not relations.broken(one, other, relation)
+    assert one.gradients
+    assert one.weights
+    fault = Fault("factor", "first", times=3.0)
+    faulty = run(Case(case.program, case.strategy, fault), shared_server, references)
+    assert relations.broken(faulty, other, relation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
+def test_an_engine_logs_the_norm_that_its_gradients_have(strategy, shared_server, references):
+    """Breaks when an engine clips by a norm of its own shard alone, or the norm isn't seen at all."""
+    sketch = run(Case(Program.of(3, {"clip": "norm"}), strategy), shared_server, references)
+    assert len(sketch.logged) == len(sketch.norms) == 3
+    assert not relations.wrong_norm(sketch)
+
+
+@given(st.floats(0.1, 1e3), st.floats(-0.9, 0.9), st.sampled_from([1.0, 2.0]))
+def test_rounding_is_no_difference_and_a_lost_rank_is_one(norm, share, times):
+    """Breaks when relations blame rounding, or let a difference of a few percent pass."""
+    one = (norm, share * norm)
+    off = tuple(times * each * (1 + 1e-5) for each in one)
+    assert relations.alike(one, off, times, norm, "fp32")
+    assert not relations.alike(one, (times * norm * 1.03, off[1]), times, norm, "fp32")
+    assert not relations.alike(one, (off[0], off[1] + 0.03 * times * norm), times, norm, "fp32")
+
+
+def test_small_gradients_are_held_against_the_largest():
+    """Breaks when what rounding leaves of nothing is called a difference."""
+    one = Sketch({"large": (10.0, 3.0), "none": (1e-6, 1e-7)})
+    other = Sketch({"large": (10.0, 3.0), "none": (3e-6, -2e-7)})
+    assert not relations.broken(one, other, relations.Relation("any", {}))
+    third = Sketch({"large": (10.0, 3.0), "none": (0.1, 0.0)})
+    assert relations.broken(one, third, relations.Relation("any", {})) == "gradient of none"
+
+
+def test_a_norm_of_one_shard_is_seen():
+    """Breaks when an engine's norm is believed."""
+    assert "step 2" in relations.wrong_norm(Sketch(norms=(3.0, 4.0), logged=(3.0001, 2.8)))
+    assert not relations.wrong_norm(Sketch(norms=(3.0, 4.0), logged=(3.0001, 4.0)))
+    assert not relations.wrong_norm(Sketch(norms=(3.0,)))
