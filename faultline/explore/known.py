@@ -9,7 +9,7 @@ from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from faultline.check import findings as of_check
 from faultline.explore.case import Case
-from faultline.explore.refusals import REFUSALS, TRAINING
+from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
 from faultline.observations.matching import CERTAIN
 from faultline.programs import truth
 from faultline.runs.results import Result
@@ -67,6 +67,7 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
 def is_failure(case: Case, result: Result, name: str) -> bool:
     """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
     of_model = any(rule.failure == name for rule in truth.known(case.program.spec, case.strategy))
-    of_training = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in TRAINING)
+    every = (*TRAINING, *ONCE)
+    of_training = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in every)
     match, either = of_check.recognised(result)
     return of_model or of_training or name in {each.failure.name for each in (match, *either) if each}
