@@ -28,7 +28,7 @@ from faultline.stacks import environments
 from faultline.stacks.environments import Environment
 
 KIND = "explore"
-CHUNK = 80  # programs that run before what differs is shrunk
+CHUNK = 50  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
 DIFFER = "differ"
@@ -84,7 +84,8 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
         while not search.met:
             over = time.monotonic() > ends and not request.specs
             size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
-            programs = [] if over else islice(source, size)
+            first = request.without and needed  # what may be met ends the search
+            programs = [] if over or first else islice(source, size)
             fresh = [*dict.fromkeys(case for each in programs for case in search.cases_of(*planted(each, request)))]
             if not needed and not fresh:
                 break
@@ -134,7 +135,7 @@ def measure(
 
 def again(request: Request, stack: Environment, runner: Runner, folder: RunFolder, search: Search) -> None:
     """Run what was found twice more, and count how often it does the same."""
-    cells = [each.shrunk.case.cell for each in search.clusters.values()]
+    cells = [runner.add(each.shrunk.case) for each in search.clusters.values()]
     for number in range(2, TIMES + 1):
         once_more = RunFolder(folder.path / f"again-{number}")
         once_more.path.mkdir(exist_ok=True)
