@@ -80,6 +80,7 @@ def findings(
     /,
     *,
     write: Annotated[bool, Parameter(help="Write what they do now into their seen.json.")] = False,
+    add: Annotated[str, Parameter(help="Add the numbers of an exploration, by its folder.")] = "",
     files: Annotated[bool, Parameter(help="Write the file and the issue of each, and run the file.")] = False,
     workers: Workers = CORES,
 ) -> int:
@@ -88,9 +89,12 @@ def findings(
     Examples:
       faultline maintain findings --write
       faultline maintain findings fsdp2_adafactor_raises --files
+      faultline maintain findings --add results/explore-2026-11-27T08-20-13
     """
     from faultline.explore import publishing, replay
 
+    if add:
+        return publishing.count_in(add)
     if files:
         return publishing.files(tuple(names or ()))
 

@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 
@@ -32,6 +32,7 @@ CHUNK = 50  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
 DIFFER = "differ"
+NUMBERS = "numbers.json"  # in the folder of an exploration
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,11 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
     except KeyboardInterrupt:
         view.show(search, keep(folder, search))
         raise
-    return keep(folder, search)
+    explored = keep(folder, search)
+    minutes = (time.monotonic() - ends) / 60 + request.minutes
+    numbers = search.numbers(request.seed, minutes, stack_name(stack.versions))
+    (folder.path / NUMBERS).write_text(json.dumps(asdict(numbers)))
+    return explored
 
 
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:

@@ -1,12 +1,17 @@
 """What others get of a finding: one file and an issue for upstream, or a failure's folder."""
 
 from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, UsageError
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import count
-from faultline.explore import findings, reproduction, skeleton
+from faultline.explore import findings, overview, reproduction, skeleton
+from faultline.explore.command import NUMBERS
 from faultline.explore.findings import Finding
+from faultline.explore.search import Numbers
 from faultline.export import prove
 
 
@@ -26,6 +31,18 @@ def files(names: Sequence[str]) -> int:
         keep(finding, text, output, reproduced=not code)
     print(f"{count(len(chosen), 'finding')}, {wrong} with a file that doesn't reproduce")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def count_in(run: str) -> int:
+    """Add what an exploration came to, and write the page of the findings anew."""
+    file = Path(run) / NUMBERS
+    try:
+        numbers = msgspec.json.decode(file.read_bytes(), type=Numbers)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        raise UsageError(f"{run} is not the folder of an exploration that ended: it has no {NUMBERS}") from None
+    overview.add(numbers)
+    print(overview.write())
+    return EXIT_AS_EXPECTED
 
 
 def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:

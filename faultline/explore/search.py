@@ -8,7 +8,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.explore import known, relations, shrinking
 from faultline.explore.case import Case
-from faultline.explore.kind import alike, kind, role
+from faultline.explore.kind import alike, kind, role, silent
 from faultline.explore.known import Explains, Known
 from faultline.explore.relations import Pair
 from faultline.explore.shrinking import Missing, Shrunk
@@ -34,6 +34,26 @@ class Cluster:
         """The cases that it explains."""
         case = self.shrunk.case
         return Explains(case.words, case.program.chosen, (case.strategy,))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What an exploration came to: programs, cases that ran, that differ, and that are known by what they do or once
+    they are small; findings; planted faults and relations, and how many were seen, or held."""
+
+    seed: int
+    minutes: float
+    programs: int
+    cases: int
+    differ: int
+    known: int
+    findings: int
+    silent: int
+    planted: int
+    planted_seen: int
+    related: int
+    held: int
+    stack: str
 
 
 @dataclass
@@ -159,6 +179,24 @@ class Search:
                 waiting.append(case)
         self.left = waiting
         return list(needed.values())
+
+    def numbers(self, seed: int, minutes: float, stack: str) -> Numbers:
+        """What it came to so far."""
+        return Numbers(
+            seed,
+            round(minutes, 1),
+            programs=self.funnel[PROGRAMS],
+            cases=self.funnel["cases run"],
+            differ=self.funnel["cases that differ"],
+            known=self.funnel["of them known by what they do"] + self.funnel["of them known once shrunk"],
+            findings=len(self.clusters),
+            silent=sum(silent(each.shrunk.result) for each in self.clusters.values()),
+            planted=self.planted.total(),
+            planted_seen=sum(number for (_, seen), number in self.planted.items() if seen),
+            related=self.related.total(),
+            held=sum(number for (_, alike), number in self.related.items() if alike),
+            stack=stack,
+        )
 
     def _explained(self, case: Case) -> tuple[object, ...] | None:
         """The key of what was found that a case has all features of, if it does the same."""

@@ -8,6 +8,7 @@ from faultline.base.markdown import headed, put, row
 from faultline.base.paths import ROOT
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
+from faultline.explore import overview as of_findings
 from faultline.observations import verdicts
 
 README, CATALOGUE, MATRIX = ROOT / "README.md", ROOT / "docs" / "catalogue.md", ROOT / "docs" / "matrix.md"
@@ -20,7 +21,7 @@ VERDICTS = ("verified", "refuted", "conditional", "untested")
 def rewrite() -> str:
     """Rewrite the tables and the figures, and report for each file whether it changed."""
     written = put(CATALOGUE, table, FAILURES), put(README, counts, COUNTS), put(MATRIX, families, STRATEGIES)
-    return "\n".join(written)
+    return "\n".join((*written, of_findings.write()))
 
 
 def counts() -> str:

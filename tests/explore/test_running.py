@@ -37,7 +37,7 @@ def under(name):
     """A strategy that takes a setting, or trains a feature."""
     setting = SETTINGS.get(name)
     if not setting or setting.family == TRAINER:
-        return "ddp" if name in ("backward", "unfreeze") else "fsdp2"
+        return {"backward": "ddp", "unfreeze": "ddp", "begins": "ddp", "around": "zero2"}.get(name, "fsdp2")
     return next(
         each
         for each in USUAL

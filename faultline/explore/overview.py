@@ -1,0 +1,94 @@
+"""The page of the findings: all that are kept, the gravest first, and what the explorations came to."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from faultline import strategies
+from faultline.base.markdown import headed, put, row
+from faultline.base.text import count
+from faultline.catalogue.outcomes import Outcome
+from faultline.explore import findings, reproduction
+from faultline.explore.findings import Finding
+from faultline.explore.search import Numbers
+from faultline.programs.settings import SETTINGS
+
+PAGE = findings.FINDINGS / "README.md"
+EXPLORATIONS = findings.FINDINGS / "explorations.jsonl"
+RAISING = (Outcome.HANGS, Outcome.CRASHES, Outcome.RAISES)
+
+
+def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
+    """New ones first; then what is silent, hangs, and raises; default settings, trainers, and few features."""
+    outcome, features = finding.seen.outcome, finding.case.program.features
+    loud = 1 + RAISING.index(Outcome(outcome)) if outcome in RAISING else 0
+    rare = sum(name in SETTINGS for name in features)
+    in_trainer = finding.case.program.training.through == "trainer"
+    return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
+
+
+def page(kept: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
+    """The measured part of findings/README.md."""
+    every, numbers = sorted(kept, key=grave), [*explorations]
+    new = sum(each.about.status == "new" for each in every)
+    parts = [
+        f"{count(len(every), 'finding')}, {new} of them new.",
+        "\n".join(headed(("finding", "program", "under", "what it does", "seen with", "files"), map(line, every))),
+        "\n".join(funnel(numbers)),
+    ]
+    return "\n\n".join(parts)
+
+
+def line(finding: Finding) -> str:
+    """One finding as a row."""
+    about, seen = finding.about, finding.seen
+    home, names = findings.FINDINGS / finding.name, (reproduction.FILE, reproduction.ISSUE)
+    files = [f"[{name}]({finding.name}/{name})" for name in names if (home / name).exists()]
+    became = f", [{about.failure}](../repros/{about.failure}/README.md)" if about.failure else ""
+    package = strategies.package(finding.case.strategy)
+    return row(
+        f"**{about.title}** ({about.status}{became})",
+        finding.case.program.words,
+        f"`{finding.case.strategy}`",
+        seen.kind,
+        f"{package} {seen.stack.get(package, '')}",
+        ", ".join(files) or "none",
+    )
+
+
+def funnel(explorations: list[Numbers]) -> list[str]:
+    """What each exploration drew, ran and came down to."""
+    names = ("seed", "minutes", "programs", "cases run", "differ", "known by what they do", "findings (silent)")
+    rows = [
+        row(
+            str(each.seed),
+            f"{each.minutes:g}",
+            str(each.programs),
+            str(each.cases),
+            str(each.differ),
+            str(each.known),
+            f"{each.findings} ({each.silent})",
+            f"{each.planted_seen} of {each.planted}",
+            f"{each.held} of {each.related}",
+        )
+        for each in explorations
+    ]
+    return headed((*names, "planted faults seen", "relations held"), rows)
+
+
+def write() -> str:
+    """Write the page anew; gives the line that says so."""
+    return put(PAGE, lambda: page(findings.every(), read()))
+
+
+def read(file: Path = EXPLORATIONS) -> list[Numbers]:
+    """The explorations that were added."""
+    return [msgspec.json.decode(each, type=Numbers) for each in file.read_text().splitlines()] if file.exists() else []
+
+
+def add(numbers: Numbers, file: Path = EXPLORATIONS) -> None:
+    """Add an exploration."""
+    with open(file, "a", encoding="utf-8") as stream:
+        stream.write(json.dumps(msgspec.to_builtins(numbers)) + "\n")

@@ -1,0 +1,65 @@
+"""The page of the findings: what is on it, and in which order."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.explore import findings, overview, publishing
+from faultline.explore.case import Case
+from faultline.explore.findings import About, Finding, Seen
+from faultline.explore.search import Numbers
+from faultline.programs.program import Program
+
+OUTCOMES = ("diverges", "hangs", "crashes", "raises")
+NUMBERS = Numbers(7, 12.5, 100, 400, 20, 12, 3, 1, 18, 18, 40, 39, "torch 2.13.0")
+
+
+def finding(name="a", outcome="diverges", status="new", **chosen):
+    seen = Seen("differs", outcome, "differs", "x | y", {"zero2": outcome}, {"deepspeed": "0.19.8"})
+    return Finding(name, Case(Program.of(0, chosen), "zero2"), seen, About("A title", status))
+
+
+def test_the_page_is_that_of_the_findings_that_are_kept():
+    """Breaks when a finding is added, or looked into, and the page doesn't say so: `faultline maintain readmes`."""
+    assert overview.page(findings.every(), overview.read()) in overview.PAGE.read_text()
+
+
+@given(st.permutations([(status, outcome) for status in findings.STATUSES for outcome in OUTCOMES]))
+def test_new_and_silent_ones_come_first(places):
+    """Breaks when what nobody knows and nobody sees stands below what an error says."""
+    every = [finding(f"{status}-{outcome}", outcome, status) for status, outcome in places]
+    ordered = sorted(every, key=overview.grave)
+    assert [(each.about.status, each.seen.outcome) for each in ordered] == [
+        (status, outcome) for status in findings.STATUSES for outcome in OUTCOMES
+    ]
+
+
+def test_default_settings_come_before_rare_ones():
+    """Breaks when a setting that nobody has hides what everybody meets."""
+    rare, usual = finding("a", **{"zero.overlap_comm": True}), finding("b", accumulate=2, method="model")
+    assert sorted([rare, usual], key=overview.grave) == [usual, rare]
+
+
+def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
+    """Breaks when the funnel has other numbers than an exploration came to."""
+    file, page = tmp_path / "explorations.jsonl", tmp_path / "README.md"
+    page.write_text("# Findings\n\n<!-- measured: begin -->\n<!-- measured: end -->\n")
+    monkeypatch.setattr(overview, "PAGE", page)
+    monkeypatch.setattr(overview.read, "__defaults__", (file,))
+    monkeypatch.setattr(overview.add, "__defaults__", (file,))
+    with pytest.raises(UsageError, match=r"numbers\.json"):
+        publishing.count_in(str(tmp_path))
+    (tmp_path / "numbers.json").write_text(json.dumps(vars(NUMBERS)))
+    assert publishing.count_in(str(tmp_path)) == EXIT_AS_EXPECTED
+    assert overview.read(file) == [NUMBERS]
+    assert "| 7 | 12.5 | 100 | 400 | 20 | 12 | 3 (1) | 18 of 18 | 39 of 40 |" in page.read_text()
+    assert "rewritten" in capsys.readouterr().out
+
+
+def test_a_row_cannot_be_broken_by_what_was_seen():
+    """Breaks when a title or a program ends the cell of a table."""
+    assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 5
