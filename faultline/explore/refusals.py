@@ -40,6 +40,8 @@ def known(strategies: str, failure: str, **where: Any) -> Rule:
 
 
 ACCELERATE = "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate"
+TRANSFORMERS = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers"
+SAFETENSORS = "https://huggingface.co/docs/safetensors/api/torch#safetensors.torch.save_file"
 SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
 
 REFUSALS: Sequence[Refusal] = (
@@ -47,6 +49,8 @@ REFUSALS: Sequence[Refusal] = (
     refusal("zero[23]*", "gradient_predivide_factor != 1.0 is not yet supported", f"{SOURCE}/runtime/engine.py"),
     refusal("fsdp*", "do not support `clip_grad_value_`", f"{ACCELERATE}/accelerator.py"),
     refusal("zero*", "compute_grad_norm=false requires gradient_clipping=0", f"{SOURCE}/runtime/engine.py"),
+    refusal("zero3*", "`auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3", f"{TRANSFORMERS}/trainer.py"),
+    refusal("*", "You are trying to save a non contiguous tensor", SAFETENSORS),
     refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
 

@@ -80,7 +80,9 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
 
 def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
     """A program with a fault in it, which nothing in the program hides."""
-    hides = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins"}
+    hides = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins", "precision"}
+    if program.training.through == TRAINER:  # which takes none of what is injected into a loop
+        hides.add("through")
     program = sensible(program.with_only(name for name, _ in program.chosen if name not in hides))
     while True:
         fault = seeded(choose.choice([*faults.KINDS]), program.spec, choose)
@@ -109,7 +111,12 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ),
     ({"adapter": "lora", "loss": "weight penalty"}, {"loss"}),
     ({"frozen": "nothing"}, {"unfreeze"}),
-    ({"joined": (2, 3)}, {"state", "branch"}),
+    ({"joined": (2, 3)}, {"state", "branch", "twice"}),  # whose penalty is no mean over rows
+    ({"world_size": (1, 4)}, {"twice"}),
+    ({"life": "resized"}, {"twice"}),
+    ({"through": TRAINER}, {"twice", "recompute", "zero.stage3_param_persistence_threshold"}),
+    ({"precision": "bf16", "teacher": ("copy", "prepared")}, {"teacher"}),
+    ({"precision": "bf16"}, {"buffer"}),  # which stays in fp32, or doesn't, as each engine documents
     ({"world_size": (1, 4)}, {"swapped"}),
     ({"accumulate": 1}, {"accumulating"}),
     ({"spare": False}, {"spare_runs"}),

@@ -154,6 +154,7 @@ def _reload(wrapped: Wrapped, setup: Setup) -> None:
     folder.mkdir(exist_ok=True)
     if wrapped.accelerator:
         wrapped.accelerator.save_state(str(folder))
+        wrapped.accelerator.wait_for_everyone()
         wrapped.accelerator.load_state(str(folder))
         return
     family = strategies.family(setup.strategy)

@@ -263,6 +263,13 @@ def test_a_model_that_names_no_blocks_gets_those_in_its_lists():
     assert model._no_split_modules == ["Sequential"]
 
 
+def test_what_only_peft_has_around_a_model_is_no_unit():
+    """Breaks when FSDP gathers nothing, as PEFT calls the model inside, and a healthy adapter is called broken."""
+    model = target.ready(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), {"r": 2, "target_modules": "all-linear"})
+    assert model._no_split_modules == ["Linear"]
+    assert {type(unit).__module__.partition(".")[0] for unit in units(model)} == {"peft", "torch"}
+
+
 def test_what_shares_a_parameter_is_no_unit():
     """FSDP wants shared parameters in one unit: breaks when a tied head of the blocks' class gets one of its own."""
     model = own_models.TiedBlocks()

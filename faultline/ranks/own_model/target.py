@@ -201,7 +201,9 @@ def name_blocks(model: torch.nn.Module) -> None:
         return
     inside = [layer for module in model.modules() if isinstance(module, torch.nn.ModuleList) for layer in module]
     names: set[str] = set()
-    for among in (inside, model.children()):
+    # PEFT calls the model that it wraps, and none of what is around that.
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    for among in (inside, whole.children()):
         names = names or {type(module).__name__ for module in among if _wrappable(module, model)}
     model._no_split_modules = sorted(names)
 
