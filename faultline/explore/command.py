@@ -12,7 +12,7 @@ from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import matches
-from faultline.explore import findings, view
+from faultline.explore import findings, known, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.running import Runner
@@ -79,7 +79,7 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
     """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted."""
     runner, ends = Runner(), time.monotonic() + 60 * request.minutes
     measuring = partial(measure, request, stack, runner, folder, search)
-    source = drawing.drawn(request.seed)
+    source = drawing.drawn(request.seed, known.together(search.earlier, request.without))
     try:
         needed: list[Case] = []
         while not search.met:
@@ -157,6 +157,8 @@ def keep(folder: RunFolder, search: Search) -> list[Finding]:
     ]
     broken = [json.dumps({"relation": words, "apart": where}) for words, where in search.broken.items()]
     (folder.path / "broken.jsonl").write_text("".join(f"{line}\n" for line in broken))
-    known = [json.dumps({"spec": case.as_json(), "known": [why.kind, why.name]}) for case, why in search.known.items()]
-    (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in known))
+    set_aside = [
+        json.dumps({"spec": case.as_json(), "known": [why.kind, why.name]}) for case, why in search.known.items()
+    ]
+    (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in set_aside))
     return made

@@ -1,7 +1,7 @@
 """What is known of a difference: a failure of the catalogue, a refusal that an engine documents, an earlier finding."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from faultline.explore.case import Case
 from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
 from faultline.observations.matching import CERTAIN
 from faultline.programs import truth
+from faultline.programs.program import VALUES
 from faultline.runs.results import Result
 
 FAILURE, REFUSAL, FEATURE, FINDING = "known failure", "documented refusal", "known of the feature", "earlier finding"
@@ -35,6 +36,22 @@ class Explains:
 
     def holds(self, case: Case) -> bool:
         return case.strategy in self.strategies and {*self.features} <= {*case.program.chosen}
+
+
+def together(earlier: Iterable[Explains], without: str = "") -> list[dict[str, Any]]:
+    """Features that are known to go wrong together, but for the failure `without`: programs near them are drawn."""
+    rules = [*((rule.where, rule.failure) for rule in truth.RULES), *((r.where, r.failure) for r in TRAINING)]
+    wheres: list[Mapping[str, Any]] = [where for where, failure in rules if not without or failure != without]
+    wheres += [dict(each.features) for each in earlier]
+    every = [{name: _one(name, wanted) for name, wanted in where.items() if name in VALUES} for where in wheres]
+    chosen = [{name: value for name, value in each.items() if value != VALUES[name][0]} for each in every]
+    return [each for each in chosen if each]
+
+
+def _one(name: str, wanted: Any) -> Any:
+    """One of the values that a rule asks for, and none that is plain if there is another."""
+    values = wanted if isinstance(wanted, tuple) else (wanted,)
+    return next((value for value in values if value != VALUES[name][0]), values[0])
 
 
 def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known | None:

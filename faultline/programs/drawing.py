@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any
 
 from faultline.programs import fault as faults
@@ -17,22 +17,30 @@ from faultline.programs.settings import SETTINGS, TRAINER
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
 TRIES = 20
+NEAR = 5
 SEEDS = 1000
 
 Pair = frozenset[tuple[str, Any]]
 
 
-def drawn(seed: int) -> Iterator[Program]:
+def drawn(seed: int, known: Sequence[Mapping[str, Any]] = ()) -> Iterator[Program]:
     """Programs without end, each once: what a seed gives is the same everywhere.
 
-    As long as there are pairs of values that no program had, each has one of them.
+    As long as there are pairs of values that no program had, each has one of them. But one of NEAR is a neighbour of
+    the features that are `known` to go wrong together: one mechanism is often in several places.
     """
     choose = random.Random(f"explore/{seed}")
     left = pairs()
     choose.shuffle(left)
     had: set[Pair] = set()
     seen: set[str] = set()
-    while True:
+    for number in count(1):
+        if known and number % NEAR == 0:
+            made = draw(choose, neighbour(choose, choose.choice(known)))
+            if made.digest not in seen:
+                seen.add(made.digest)
+                yield made
+            continue
         pair = next_of(left, had)
         for _ in range(TRIES):
             made = draw(choose, dict(pair) if pair else {})
@@ -44,6 +52,13 @@ def drawn(seed: int) -> Iterator[Program]:
         if made.digest not in seen:
             seen.add(made.digest)
             yield made
+
+
+def neighbour(choose: random.Random, features: Mapping[str, Any]) -> dict[str, Any]:
+    """Features of which one is left out, or has another value."""
+    name = choose.choice([*features])
+    others = [value for value in VALUES[name] if value != features[name]]
+    return {**features, name: choose.choice(others)}
 
 
 def pairs() -> list[tuple[tuple[str, Any], tuple[str, Any]]]:
@@ -72,8 +87,8 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
     """A program with some features, and others of a random part of all: those of the rest stay plain."""
     wanted = dict([*(NEEDS[name] for name in wanted if name in NEEDS), *wanted.items()])
     swarm = choose.sample([*VALUES], len(VALUES) // 3)
-    count = choose.randint(FEWEST, MOST)
-    names = [name for name in swarm if name not in wanted][: max(0, count - len(wanted))]
+    size = choose.randint(FEWEST, MOST)
+    names = [name for name in swarm if name not in wanted][: max(0, size - len(wanted))]
     chosen = {name: choose.choice(VALUES[name][1:]) for name in names}
     return sensible(Program.of(choose.randrange(SEEDS), {**chosen, **wanted}))
 

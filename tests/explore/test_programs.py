@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from faultline.base.errors import UsageError
 from faultline.explore import case as cases
+from faultline.explore import known
 from faultline.explore.case import Case
 from faultline.programs import drawing
 from faultline.programs.program import VALUES, Program, parse
@@ -61,6 +62,24 @@ def test_a_seed_draws_the_same_programs():
     first, again, other = (list(islice(drawing.drawn(seed), 60)) for seed in (3, 3, 4))
     assert first == again != other
     assert len({each.digest for each in first}) == 60
+
+
+def test_programs_near_what_is_known_are_drawn():
+    """Breaks when nobody looks beside a failure, or the failure itself is drawn again and again."""
+    near = {"tied": "head", "accumulate": 2, "zero.overlap_comm": True}
+    sizes = [
+        sum(program.features.get(name) == value for name, value in near.items())
+        for program in islice(drawing.drawn(3, [near]), 200)
+    ]
+    assert sizes.count(3) < 5 < sizes.count(2)
+
+
+def test_what_is_known_of_a_failure_is_not_near_it_where_it_is_looked_for():
+    """Breaks when a failure is met blind because the search was led to it."""
+    name = "zero12_manual_ga_keeps_last_microbatch"
+    assert {"accumulating": "by hand"} in known.together([])
+    assert {"accumulating": "by hand"} not in known.together([], name)
+    assert all(value in VALUES[key][1:] for each in known.together([]) for key, value in each.items())
 
 
 def test_pairs_are_covered_before_anything_comes_twice():
