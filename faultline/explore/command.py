@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 
 from faultline import strategies as every_strategy
-from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import matches
 from faultline.explore import findings, known, view
@@ -58,8 +58,8 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
     if not patterns:
         return sampling.under()
     names = [name for name in every_strategy.names() if matches(name, tuple(patterns))]
-    if unknown := [each for each in patterns if not any(matches(name, (each,)) for name in every_strategy.names())]:
-        raise UsageError(f"no strategy is called {unknown[0]}; there are {', '.join(every_strategy.names())}")
+    if wrong := [each for each in patterns if not any(matches(name, (each,)) for name in every_strategy.names())]:
+        raise unknown("strategy", wrong[0], every_strategy.names())
     if not (several := tuple(name for name in names if every_strategy.distributed(name))):
         raise UsageError("one process is what others are held against: name strategies of several ranks")
     return several

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from faultline.base.errors import UsageError
 from faultline.base.text import matches
 from faultline.programs import spec as specs
 from faultline.programs import training as trainings
@@ -98,12 +97,4 @@ def _plain(name: str) -> Any:
 
 def parse(text: str) -> Program:
     """Read a program back; raises UsageError for anything else."""
-    try:
-        values = json.loads(text)
-        seed = values.pop("seed", 0)
-        wrong = [name for name, value in values.items() if value not in VALUES.get(name, ())]
-    except (ValueError, TypeError, AttributeError):
-        raise UsageError(f"not a program: {text[:200]!r}") from None
-    if wrong or type(seed) is not int:
-        raise UsageError(f"not a program: {text[:200]!r} has no valid {wrong[0] if wrong else 'seed'}")
-    return Program.of(seed, values)
+    return Program.of(*specs.read(text, "a program", VALUES))

@@ -162,15 +162,21 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 
 def parse(text: str) -> Spec:
     """Read a spec back; raises UsageError for anything else."""
+    seed, values = read(text, "a spec", VALUES)
+    return Spec(seed=seed, **values)
+
+
+def read(text: str, kind: str, known: Mapping[str, tuple[Any, ...]]) -> tuple[int, dict[str, Any]]:
+    """A seed and features from JSON, of which `known` has all values; raises UsageError for what isn't of that kind."""
     try:
         values = json.loads(text)
         seed = values.pop("seed", 0)
-        wrong = [name for name, value in values.items() if value not in VALUES[name]]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"not a spec: {text[:200]!r}") from None
+        wrong = [name for name, value in values.items() if value not in known.get(name, ())]
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError(f"not {kind}: {text[:200]!r}") from None
     if wrong or type(seed) is not int:
-        raise UsageError(f"not a spec: {text[:200]!r} has no valid {wrong[0] if wrong else 'seed'}")
-    return Spec(seed=seed, **values)
+        raise UsageError(f"not {kind}: {text[:200]!r} has no valid {wrong[0] if wrong else 'seed'}")
+    return seed, values
 
 
 def blocks(spec: Spec) -> list[str]:

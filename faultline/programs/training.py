@@ -27,7 +27,7 @@ class Training:
     - `teacher`: a frozen copy of the model takes part in the loss, which accelerate may have prepared; `adapter`: what
       is trained in place of the model
     - `around`: the loss calls the model inside of the engine's wrapper; `begins`: ranks build the same weights, each
-      builds others, or all load others once the engine has theirs
+      builds others, or all load others into the wrapped model
     - `through`: what the loop is written with
     - `precision`, `world_size`, `life`: those of the cell
     """
