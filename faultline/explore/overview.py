@@ -29,9 +29,9 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
     return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
 
 
-def page(kept: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
+def page(remaining: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
     """The measured part of findings/README.md."""
-    every, numbers = sorted(kept, key=grave), [*explorations]
+    every, numbers = sorted(remaining, key=grave), [*explorations]
     new = sum(each.about.status == "new" for each in every)
     parts = [
         f"{count(len(every), 'finding')}, {new} of them new.",

@@ -20,14 +20,14 @@ SUMS = ("sgd", "no momentum")
 
 @dataclass(frozen=True)
 class Relation:
-    """A program that has `where` trains as one that has `instead` in its place, its gradients so many `times`.
+    """A program that has `where` trains as one that has `replacement` in its place, its gradients so many `times`.
 
     `strategy` is that of the other one, if it isn't the same. `weights` says whether these are alike too.
     """
 
     name: str
     where: Mapping[str, Any]
-    instead: Mapping[str, Any] = field(default_factory=dict)
+    replacement: Mapping[str, Any] = field(default_factory=dict)
     times: float = 1.0
     strategy: str = ""
     weights: bool = True
@@ -37,7 +37,7 @@ class Relation:
         program = case.program
         if not truth.has(self.where, program.value) or case.strategy == self.strategy:
             return None
-        changed = dict(self.instead)
+        changed = dict(self.replacement)
         if self.name == "micro-batches":
             changed["joined"] = program.value("accumulate")
         if self.name == "settings":
