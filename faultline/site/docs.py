@@ -16,6 +16,8 @@ LINK = re.compile(
     r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset=")|(?<=<a href="))(?!https?:|#|mailto:)([^)"#\s]+)(#[^)"\s]*)?(?=[)"])"""
 )
 COPIES = Path("_static", "files")
+TEXT = ".txt"  # behind the name of Markdown that is no page, which Sphinx would take for one
+PLAIN = re.compile(r"\.md\.txt$")
 PICTURE = re.compile(r"<picture>.*?<img [^>]*?src=\"([^\"]+)\"[^>]*>\s*</picture>", re.S)
 # What a page names that only a clone has, and where it does.
 OF_A_CLONE = {
@@ -52,7 +54,7 @@ def copy_linked(source: Path) -> None:
             inside = Path(os.path.normpath(page.parent / target)).relative_to(source)
             if inside.is_relative_to(COPIES):
                 (source / inside).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / inside.relative_to(COPIES), source / inside)
+                shutil.copyfile(ROOT / PLAIN.sub(".md", str(inside.relative_to(COPIES))), source / inside)
 
 
 def copy(source: Path) -> None:
@@ -89,7 +91,8 @@ def relinked(text: str, folder: Path, place: str) -> str:
             file = file / "README.md"
         if not file.exists():
             raise UsageError(f"{place}: the link {match[1]} leads nowhere")
-        target = known.get(file, f"{COPIES}/{file.relative_to(ROOT)}")
+        shown_as = TEXT if file.suffix == ".md" else ""
+        target = known.get(file, f"{COPIES}/{file.relative_to(ROOT)}{shown_as}")
         return os.path.relpath(target, Path(place).parent) + (match[2] or "")
 
     return LINK.sub(there, text)
