@@ -6,6 +6,8 @@ from typing import Any
 
 from faultline import strategies
 from faultline.base.errors import UsageError
+from faultline.catalogue import Variant
+from faultline.cells import rules
 from faultline.cells.cell import Cell
 from faultline.programs import program as programs
 from faultline.programs.fault import Fault
@@ -32,9 +34,7 @@ class Case:
     @property
     def possible(self) -> bool:
         """Whether its strategy has so many ranks, and such a life."""
-        cell = self.cell
-        enough = strategies.least_ranks(self.strategy) <= cell.world_size and cell.saved_by <= strategies.ROWS
-        return enough and (cell.life != "resized" or bool(strategies.constant(self.strategy, "RESIZES", False)))
+        return not any(rule.leaves_out(self.cell, Variant(VARIANT)) for rule in rules.IMPOSSIBLE)
 
     @property
     def pruned(self) -> Program:

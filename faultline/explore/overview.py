@@ -13,7 +13,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.explore import findings, reproduction
 from faultline.explore.findings import Finding
 from faultline.explore.search import Numbers
-from faultline.programs.settings import SETTINGS
+from faultline.programs.settings import SETTINGS, TRAINER
 
 PAGE = findings.FINDINGS / "README.md"
 EXPLORATIONS = findings.FINDINGS / "explorations.jsonl"
@@ -25,7 +25,7 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
     outcome, features = finding.seen.outcome, finding.case.program.features
     loud = 1 + RAISING.index(Outcome(outcome)) if outcome in RAISING else 0
     rare = sum(name in SETTINGS for name in features)
-    in_trainer = finding.case.program.training.through == "trainer"
+    in_trainer = finding.case.program.training.through == TRAINER
     return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
 
 

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,12 +22,13 @@ SUMS = ("sgd", "no momentum")
 class Relation:
     """A program that has `where` trains as one that has `replacement` in its place, its gradients so many `times`.
 
-    `strategy` is that of the other one, if it isn't the same. `weights` says whether these are alike too.
+    The replacement may be a function of the case. `strategy` is that of the other one, if it isn't the same. `weights`
+    says whether these are alike too.
     """
 
     name: str
     where: Mapping[str, Any]
-    replacement: Mapping[str, Any] = field(default_factory=dict)
+    replacement: Mapping[str, Any] | Callable[[Case], Mapping[str, Any]] = field(default_factory=dict)
     times: float = 1.0
     strategy: str = ""
     weights: bool = True
@@ -37,13 +38,9 @@ class Relation:
         program = case.program
         if not truth.has(self.where, program.value) or case.strategy == self.strategy:
             return None
-        changed = dict(self.replacement)
-        if self.name == "micro-batches":
-            changed["joined"] = program.value("accumulate")
-        if self.name == "settings":
-            changed = {name: SETTINGS[name].values[0] for name in case.pruned.features if name in SETTINGS}
-        other = drawing.sensible(Program.of(program.seed, {**program.features, **changed}))
+        changed = self.replacement(case) if callable(self.replacement) else self.replacement
         wanted = {**program.features, **changed}
+        other = drawing.sensible(Program.of(program.seed, wanted))
         made = replace(case, program=other, strategy=self.strategy or case.strategy)
         whole = all(other.value(name) == value for name, value in wanted.items())
         return made if whole and made.possible and made != case else None
@@ -62,14 +59,24 @@ class Pair:
         return f"{self.relation.name}: {self.case.words}, beside {self.twin.words}"
 
 
+def joined(case: Case) -> Mapping[str, Any]:
+    """One micro-batch of all rows that a case has in several."""
+    return {"accumulate": 1, "joined": case.program.value("accumulate")}
+
+
+def usual_settings(case: Case) -> Mapping[str, Any]:
+    """The settings of a case as they are by default."""
+    return {name: SETTINGS[name].values[0] for name in case.pruned.features if name in SETTINGS}
+
+
 NO_STATE = {"state": "none"}
 PLAIN = {"accumulating": "engine", "backward": "whole", **NO_STATE}
 RELATIONS: Sequence[Relation] = (
-    Relation("micro-batches", {"accumulate": (2, 3), "joined": 1, "branch": "none", **PLAIN}, {"accumulate": 1}),
+    Relation("micro-batches", {"accumulate": (2, 3), "joined": 1, "branch": "none", **PLAIN}, joined),
     Relation("ranks swapped", {"branch": "none", "silent": False, "world_size": 2, **NO_STATE}, {"swapped": True}),
     Relation("world sizes", {"world_size": (1, 4), **NO_STATE}, {"world_size": 2}),
     Relation("recomputation", {"recompute": ("last block", "every block")}, {"recompute": "nothing"}),
-    Relation("settings", {}),
+    Relation("settings", {}, usual_settings),
     Relation(
         "loss scaled",
         {"clip": "none", "optimizer": SUMS, "life": "straight"},

@@ -43,7 +43,6 @@ def issue(finding: Finding, text: str, output: str) -> str:
     """The issue, with the file and what it printed."""
     return skeleton.TEMPLATES.get_template("issue.md.j2").render(
         finding=finding,
-        where=[(name, did) for name, did in finding.seen.where.items()],
         detail=plain(finding.seen.detail),
         stack=stack_name(finding.seen.stack),
         file=text.rstrip(),

@@ -89,12 +89,9 @@ class Search:
                 continue
             if known.before(case, earlier, self.without):
                 self.funnel["cases known by their features"] += 1
-            elif fault:
-                if truth.injectable(program.spec, fault, name):
-                    yield case
-            else:
+            elif not fault or truth.injectable(program.spec, fault, name):
                 yield case
-                pair = relations.chosen(case)
+                pair = None if fault else relations.chosen(case)
                 if pair and not known.before(pair.twin, earlier, self.without):
                     self.pairs.append(pair)
                     yield pair.twin
@@ -180,6 +177,20 @@ class Search:
         self.left = waiting
         return list(needed.values())
 
+    @property
+    def silent(self) -> int:
+        """How many findings raise nothing."""
+        return sum(silent(each.shrunk.result) for each in self.clusters.values())
+
+    @property
+    def planted_seen(self) -> int:
+        return sum(number for (_, seen), number in self.planted.items() if seen)
+
+    @property
+    def held(self) -> int:
+        """How many pairs their relations held."""
+        return sum(number for (_, alike), number in self.related.items() if alike)
+
     def numbers(self, seed: int, minutes: float, stack: str) -> Numbers:
         """What it came to so far."""
         return Numbers(
@@ -190,11 +201,11 @@ class Search:
             differ=self.funnel["cases that differ"],
             known=self.funnel["of them known by what they do"] + self.funnel["of them known once shrunk"],
             findings=len(self.clusters),
-            silent=sum(silent(each.shrunk.result) for each in self.clusters.values()),
+            silent=self.silent,
             planted=self.planted.total(),
-            planted_seen=sum(number for (_, seen), number in self.planted.items() if seen),
+            planted_seen=self.planted_seen,
             related=self.related.total(),
-            held=sum(number for (_, alike), number in self.related.items() if alike),
+            held=self.held,
             stack=stack,
         )
 

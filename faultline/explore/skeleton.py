@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import FileSystemLoader
 
 from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.text import listing
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore.findings import Finding
+from faultline.export import emit
 from faultline.programs import loop
 from faultline.programs.program import Program
 from faultline.programs.settings import SETTINGS
@@ -59,14 +60,7 @@ OPTIMIZERS = {
     ),
     "sgd": "return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)",
 }
-TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    autoescape=False,  # it is Python
-)
-TEMPLATES.filters["tojson"] = json.dumps
+TEMPLATES = emit.TEMPLATES.overlay(loader=FileSystemLoader(Path(__file__).parent))
 MEASURED = "<!-- measured: begin -->\n<!-- measured: end -->\n"
 
 
@@ -107,8 +101,8 @@ def failure(finding: Finding) -> str:
     raises = seen.outcome == Outcome.RAISES
     kind = training.optimizer if training.optimizer != "sgd" or training.unfreeze else ""
     body = "\n".join(f"        {line}" for line in OPTIMIZERS[kind].splitlines()) if kind else ""
-    text = TEMPLATES.get_template("failure.py.j2").render(
-        title=finding.about.title,
+    return TEMPLATES.get_template("failure.py.j2").render(
+        title=json.dumps(finding.about.title),
         sentence=finding.about.title.replace('"', "'"),
         since=f"{package} {seen.stack.get(package, '')} (where it was seen)",
         upstream=UPSTREAM.get(package, ""),
@@ -121,12 +115,6 @@ def failure(finding: Finding) -> str:
         optimizer=body,
         config=loop.config(case.program),
     )
-    return text.replace("import TRIED_HERE, Failure, Variant, helps", _needed(text), 1)
-
-
-def _needed(text: str) -> str:
-    names = ("TRIED_HERE", "Failure", "Variant", "helps")
-    return f"import {', '.join(name for name in names if text.count(name) > 1)}"
 
 
 def signature(finding: Finding) -> str:

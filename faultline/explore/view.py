@@ -18,14 +18,11 @@ def show(search: Search, findings: Sequence[Finding]) -> None:
         print("\n".join(lines(cluster, finding)))
     for name, number in search.funnel.items():
         print(f"{name}: {number}")
-    silent = sum(kinds.silent(each.shrunk.result) for each in search.clusters.values())
-    print(f"findings: {len(findings)}, of them silent: {silent}")
-    held = sum(number for (_, alike), number in search.related.items() if alike)
-    print(f"relations between two cases: {search.related.total()}, held {held}")
+    print(f"findings: {len(findings)}, of them silent: {search.silent}")
+    print(f"relations between two cases: {search.related.total()}, held {search.held}")
     for words, where in search.broken.items():
         print(f"  broken: {words}: {where}")
-    caught = sum(number for (_, seen), number in search.planted.items() if seen)
-    print(f"cases with a planted fault: {search.planted.total()}, seen {caught}")
+    print(f"cases with a planted fault: {search.planted.total()}, seen {search.planted_seen}")
     for kind, number in sorted((kind, number) for (kind, seen), number in search.planted.items() if not seen):
         print(f"  missed: {kind}, {number}")
 

@@ -16,6 +16,7 @@ from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
 from faultline.explore import command
 from faultline.explore.search import PROGRAMS
+from faultline.export.prove import REPRODUCING
 from faultline.observations import measured
 from faultline.programs import sampling
 from faultline.runs import storage
@@ -24,7 +25,6 @@ from faultline.stacks import environments
 
 KIND = "rediscover"
 ROWS = "met.jsonl"
-WRONG = ("raises", "diverges", "misplaced", "hangs", "crashes")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,9 @@ def looked_for(failure: Failure, request: Request) -> Looked:
 def strategies(failure: Failure) -> tuple[str, ...]:
     """The usual strategies, with one that has the failure where none of these does."""
     shows = {
-        cell.strategy for cell, (outcome, _) in measured.outcomes(failure).items() if cell.broken and outcome in WRONG
+        cell.strategy
+        for cell, (outcome, _) in measured.outcomes(failure).items()
+        if cell.broken and outcome in REPRODUCING
     }
     first = next((name for name in every_strategy.names() if name in shows and every_strategy.distributed(name)), None)
     usual = sampling.under()

@@ -37,21 +37,23 @@ def drawn(seed: int, known: Sequence[Mapping[str, Any]] = ()) -> Iterator[Progra
     for number in count(1):
         if known and number % NEAR == 0:
             made = draw(choose, neighbour(choose, choose.choice(known)))
-            if made.digest not in seen:
-                seen.add(made.digest)
-                yield made
-            continue
-        pair = next_of(left, had)
-        for _ in range(TRIES):
-            made = draw(choose, dict(pair) if pair else {})
-            if not pair or set(pair) <= set(made.chosen):
-                break
-        had |= {frozenset(each) for each in combinations(made.chosen, 2)}
-        if pair:
-            had.add(frozenset(pair))  # or the two make no sense together
+        else:
+            made = _covering(choose, next_of(left, had), had)
         if made.digest not in seen:
             seen.add(made.digest)
             yield made
+
+
+def _covering(choose: random.Random, pair: tuple[tuple[str, Any], ...] | None, had: set[Pair]) -> Program:
+    """A program with a pair of values, if there is one left; `had` gets the pairs that it has."""
+    for _ in range(TRIES):
+        made = draw(choose, dict(pair or ()))
+        if not pair or set(pair) <= set(made.chosen):
+            break
+    had |= {frozenset(each) for each in combinations(made.chosen, 2)}
+    if pair:
+        had.add(frozenset(pair))  # or the two make no sense together
+    return made
 
 
 def neighbour(choose: random.Random, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +120,13 @@ NEEDS: Mapping[str, tuple[str, Any]] = {
 }
 """What a feature says nothing without."""
 
+NOT_IN_A_TRAINER = {
+    *("optimizer", "schedule", "backward", "teacher", "unfreeze", "spare_runs", "around", "begins", "recompute"),
+    *("silent", "rows", "branch", "joined", "swapped", "scaled", "checkpoint", "state", "twice"),
+    "zero.stage3_param_persistence_threshold",
+}
+"""What a trainer does in a way of its own, what is by rank, and what leaves no evidence there."""
+
 SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"dtype": "bfloat16"}, {"dtype"}),  # an engine steps copies in fp32, and one process doesn't
     (
@@ -127,34 +136,26 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"adapter": "lora", "loss": "weight penalty"}, {"loss"}),
     ({"frozen": "nothing"}, {"unfreeze"}),
     ({"joined": (2, 3)}, {"state", "branch", "twice"}),  # whose penalty is no mean over rows
-    ({"world_size": (1, 4)}, {"twice"}),
-    ({"life": "resized"}, {"twice"}),
-    ({"through": TRAINER}, {"twice", "recompute", "zero.stage3_param_persistence_threshold"}),
     ({"precision": "bf16", "teacher": ("copy", "prepared")}, {"teacher"}),
-    ({"precision": "bf16"}, {"buffer"}),  # which stays in fp32, or doesn't, as each engine documents
-    ({"world_size": (1, 4)}, {"swapped"}),
     ({"accumulate": 1}, {"accumulating"}),
     ({"spare": False}, {"spare_runs"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
     ({"teacher": "prepared", "through": ("engine", TRAINER)}, {"teacher"}),
     ({"between": ("evaluation", "inference", "saving", "reloading")}, {"state"}),
     ({"recompute": ("last block", "every block")}, {"checkpoint", "state", "twice"}),
-    # Types of their own are cast, or stay, by rules of each engine's own.
-    ({"precision": "bf16"}, {"dtype", "sparse", "shape", "twice", "function", "state"}),
-    ({"world_size": (1, 4)}, {"rows", "branch", "silent"}),
+    # Buffers, and types of their own, are cast or stay by rules of each engine's own.
+    ({"precision": "bf16"}, {"dtype", "sparse", "shape", "twice", "function", "state", "buffer"}),
+    ({"world_size": (1, 4)}, {"rows", "branch", "silent", "swapped", "twice"}),
     # Each step has a smaller learning rate already, and the second half begins with what is frozen at first.
     ({"life": ("resumed", "resized")}, {"schedule", "unfreeze"}),
     ({"life": ("resumed", "resized"), "through": "accelerate"}, {"through"}),
-    ({"life": "resized"}, {"branch", "rows", "state", "silent", "world_size"}),
+    ({"life": "resized"}, {"branch", "rows", "state", "silent", "world_size", "twice"}),
     ({"through": ("engine", "accelerate")}, OF_A_TRAINER),
     ({"through": ("accelerate", TRAINER)}, {"accumulating", "cleared", *ENGINES}),
-    # What a trainer does in a way of its own, and what is by rank.
-    ({"through": TRAINER}, {"optimizer", "schedule", "backward", "silent", "teacher", "unfreeze", "spare_runs"}),
-    ({"through": TRAINER}, {"around", "begins"}),
+    ({"through": TRAINER}, NOT_IN_A_TRAINER),
     ({"begins": "by rank"}, {"teacher", "adapter"}),
     ({"begins": "loaded"}, {"life", "adapter", "dtype", "shape", "state"}),
     ({"around": True}, {"method"}),
-    ({"through": TRAINER}, {"rows", "checkpoint", "branch", "state", "joined", "swapped", "scaled"}),
     ({"through": TRAINER, "clip": "value"}, {"clip"}),
     ({"through": TRAINER, "between": ("inference", "reloading")}, {"between"}),
 )

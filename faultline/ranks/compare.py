@@ -28,6 +28,7 @@ class Trace:
     `outputs` has what modules gave in each step, in the order of their calls, where somebody observed them. `buffers`
     are this rank's after each step, from `held` on, and `entered` as a step's first forward pass began. A reference has
     in `shares`, for each step, those that the forward pass of each rank's rows leaves behind, where that was seen.
+    `logged` are the norms of all gradients that an engine gave.
     """
 
     initial: Tensors = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Trace:
     buffers: list[Tensors] = field(default_factory=list)
     entered: list[Tensors] = field(default_factory=list)
     shares: list[list[Tensors]] = field(default_factory=list)
+    logged: list[float] = field(default_factory=list)
 
     def add(self, gradients: Tensors | None, weights: Tensors, outputs: Tensors | None = None) -> None:
         self.gradients.append(None if gradients is None else copy(gradients))

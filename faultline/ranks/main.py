@@ -88,7 +88,7 @@ def _run(job: Job, report: Report) -> None:
                 kind for kind in KINDS if all(getattr(step, kind) is not None for step in report.steps)
             )
             if job.target and job.target.sketched:
-                report.sketch = sketch.of(run.trace, run.logged)
+                report.sketch = sketch.of(run.trace)
             report.digests = tuple(compare.digest(weights) for weights in run.trace.weights)
             report.entered = tuple(
                 {name: compare.digest({name: tensor}) for name, tensor in entered.items()}
@@ -135,8 +135,8 @@ def _set_up(cell: Cell, job: Job, report: Report) -> Setup:
             "world_size": torch.distributed.get_world_size(),
         }
     scheduled = cell.life != "straight"
-    setup = Setup(rank, world, cell.checkpointing, cell.precision, device, job.folder, {})
-    return replace(setup, scheduled=scheduled, strategy=cell.strategy)
+    place = rank, world, cell.checkpointing, cell.precision, device, job.folder
+    return Setup(*place, {}, scheduled=scheduled, strategy=cell.strategy)
 
 
 def train_scenario(run: Run) -> None:
@@ -203,8 +203,8 @@ def train_scenario(run: Run) -> None:
     finally:
         watch.close()
         report.evidence |= watch.evidence()
-        run.logged.extend(getattr(built.observer, "logged", ()))
         if built.observer:
+            trace.logged.extend(built.observer.logged)
             normalising = tuple(report.evidence.get("batch_statistics", ()))
             report.facts = replace(built.observer.facts(), batch_statistics=normalising)
 

@@ -57,8 +57,8 @@ def perturb(model: torch.nn.Module, precision: str) -> None:
 class Run:
     """A variant of a failure's module, or of what stands for it, as this rank runs it.
 
-    What comes of it is in `trace` and `report`, and in `logged` the norms of gradients that an engine gave.
-    `checkpoint` is the folder that it saves to, where it does. `half` and `state` are those of the job.
+    What comes of it is in `trace` and `report`; `checkpoint` is the folder that it saves to, where it does. `half` and
+    `state` are those of the job.
     """
 
     module: Any  # has `scenario` or `trainer`, as a failure's file
@@ -71,7 +71,6 @@ class Run:
     half: int = 0
     state: str = ""
     trace: Trace = field(default_factory=Trace)
-    logged: list[float] = field(default_factory=list)
 
 
 def note_use(run: Run, model: Any) -> None:

@@ -1,7 +1,6 @@
 """A run in a few numbers, by which it can be held against others without its tensors."""
 
 import zlib
-from collections.abc import Sequence
 
 import torch
 
@@ -9,12 +8,12 @@ from faultline.ranks.compare import Tensors, Trace, movement
 from faultline.ranks.report import Measure, Sketch
 
 
-def of(trace: Trace, logged: Sequence[float] = ()) -> Sketch:
+def of(trace: Trace) -> Sketch:
     """A run in a few numbers; of gradients only where they were read."""
     first = next(iter(trace.gradients), None) or {}
     last = movement(trace, -1) if trace.weights else {}
     norms = [torch.stack(torch._foreach_norm([*each.values()])).norm().item() for each in trace.gradients if each]
-    return Sketch(_measures(first), _measures(last), tuple(norms), tuple(logged))
+    return Sketch(_measures(first), _measures(last), tuple(norms), tuple(trace.logged))
 
 
 def _measures(tensors: Tensors) -> dict[str, Measure]:
