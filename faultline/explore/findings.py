@@ -20,6 +20,7 @@ from faultline.explore.known import Explains
 from faultline.explore.shrinking import Shrunk
 from faultline.runs.results import Result
 
+FILE, ISSUE = "repro.py", "issue.md"
 FINDINGS = ROOT / "findings"
 SPEC, SEEN, ABOUT = "spec.json", "seen.json", "finding.toml"
 STATUSES = ("new", "known upstream", "known failure", "documented refusal", "our fault", "not reproduced")

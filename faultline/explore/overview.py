@@ -10,7 +10,7 @@ from faultline import strategies
 from faultline.base.markdown import headed, put, row
 from faultline.base.text import count
 from faultline.catalogue.outcomes import Outcome
-from faultline.explore import findings, reproduction
+from faultline.explore import findings
 from faultline.explore.findings import Finding
 from faultline.explore.search import Numbers
 from faultline.programs.settings import SETTINGS, TRAINER
@@ -44,7 +44,7 @@ def page(remaining: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
 def line(finding: Finding) -> str:
     """One finding as a row."""
     about, seen = finding.about, finding.seen
-    home, names = findings.FINDINGS / finding.name, (reproduction.FILE, reproduction.ISSUE)
+    home, names = findings.FINDINGS / finding.name, (findings.FILE, findings.ISSUE)
     files = [f"[{name}]({finding.name}/{name})" for name in names if (home / name).exists()]
     became = f", [{about.failure}](../repros/{about.failure}/README.md)" if about.failure else ""
     package = strategies.package(finding.case.strategy)

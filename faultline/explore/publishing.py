@@ -49,10 +49,10 @@ def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:
     """Put the file and the issue beside the finding, or take away those that are there."""
     home = findings.FINDINGS / finding.name
     if reproduced:
-        (home / reproduction.FILE).write_text(text, encoding="utf-8")
-        (home / reproduction.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
+        (home / findings.FILE).write_text(text, encoding="utf-8")
+        (home / findings.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
     else:
-        for name in (reproduction.FILE, reproduction.ISSUE):
+        for name in (findings.FILE, findings.ISSUE):
             (home / name).unlink(missing_ok=True)
 
 

@@ -14,7 +14,6 @@ from faultline.export import emit
 from faultline.export.cell import ExportedCell
 from faultline.observations import measured
 
-FILE, ISSUE = "repro.py", "issue.md"
 NAME = "finding"  # which no failure has
 
 

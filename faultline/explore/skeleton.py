@@ -14,7 +14,6 @@ from faultline.base.text import listing
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore.findings import Finding
 from faultline.export import emit
-from faultline.programs import loop
 from faultline.programs.program import Program
 from faultline.programs.settings import SETTINGS
 
@@ -113,7 +112,7 @@ def failure(finding: Finding) -> str:
         spec=case.program.spec,
         training=training,
         optimizer=body,
-        config=loop.config(case.program),
+        config=case.program.deepspeed,
     )
 
 

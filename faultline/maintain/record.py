@@ -128,7 +128,7 @@ def answer(failure: Failure, signature: str, text: str) -> tuple[str, bool]:
         return "", False
     if signature not in failure.also_raises:
         return failure.name, False
-    owners = [f for f in failures().values() if signature in f.errors and signature not in f.also_raises]
+    owners = [f for f in failures().values() if signature not in f.also_raises and f.signature(text) == signature]
     fitting = [f.name for f in owners if met(f.recognition.of(signature).any_of, text)]
     if fitting:
         return fitting[0], False

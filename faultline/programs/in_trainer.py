@@ -9,9 +9,10 @@ from torch.utils.data import Dataset, SequentialSampler
 
 from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
-from faultline.programs import build, loop, steps
+from faultline.programs import build, loop
 from faultline.programs.program import parse
 from faultline.programs.settings import TRAINER
+from faultline.programs.training import LIMIT
 from faultline.ranks.own_model import target
 from faultline.strategies import Setup
 from faultline.trainers import changed_config
@@ -57,15 +58,15 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     rows = [batch(number, rank, world_size) for number in numbers for rank in range(world_size)]
     arguments |= {"gradient_accumulation_steps": training.accumulate, "remove_unused_columns": False}
     if training.clip == "norm":
-        arguments["max_grad_norm"] = steps.LIMIT["norm"]
+        arguments["max_grad_norm"] = LIMIT["norm"]
     if training.between == "evaluation":
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}
         # As many batches on each rank: without `even_batches`, ranks run as many as there are for them.
         arguments["per_device_eval_batch_size"] = arguments["per_device_train_batch_size"]
     if training.between == "saving" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": 1}
-    config = {**loop.config(made), "gradient_accumulation_steps": training.accumulate}
-    made_of_it = changed_config(arguments | loop.nested(made, TRAINER), config, setup)
+    config = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}
+    made_of_it = changed_config(arguments | made.nested(TRAINER), config, setup)
     try:
         given = TrainingArguments(**made_of_it)
     except TypeError as error:

@@ -18,7 +18,7 @@ from faultline.programs.steps import Loop
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import target
 from faultline.scenario import Scenario, to
-from faultline.strategies import Config, Setup
+from faultline.strategies import Setup
 from tiny_models.second import prepared_as_by_trl
 
 RANKS = 2  # by whose rows those of a step are drawn
@@ -57,7 +57,7 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
         partial(_rows, batch, training.accumulate, world_size if shares else 0),
         checkpoint=target.checkpoint,
         observer=observer,
-        deepspeed=config(made),
+        deepspeed=made.deepspeed,
         keywords=_keywords(made),
         accelerate=training.through == "accelerate" and not shares,
         second=partial(_prepared, loop) if prepared else None,
@@ -167,21 +167,3 @@ def _keywords(program: Program) -> dict[str, dict[str, Any]]:
             setting = SETTINGS[key]
             keywords.setdefault(setting.family, {})[setting.name] = made[key](value) if key in made else value
     return keywords
-
-
-def config(program: Program) -> Config:
-    """What DeepSpeed's config has beside the strategy's file."""
-    clipping = {"gradient_clipping": steps.LIMIT["norm"]} if program.training.clip == "norm" else {}
-    return clipping | nested(program, "zero")
-
-
-def nested(program: Program, family: str) -> Config:
-    """The settings that a program has of a family, in their sections."""
-    made: Config = {}
-    for key, value in program.chosen:
-        if key in SETTINGS and SETTINGS[key].family == family:
-            section = made
-            for name in SETTINGS[key].path:
-                section = section.setdefault(name, {})
-            section[SETTINGS[key].name] = value
-    return made

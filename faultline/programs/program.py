@@ -68,6 +68,23 @@ class Program:
         foreign = {e.key for e in settings if e.family not in families or not matches(strategy, (e.strategies,))}
         return self.with_only(name for name, _ in self.chosen if name not in foreign)
 
+    def nested(self, family: str) -> dict[str, Any]:
+        """The settings of a family, in their sections."""
+        made: dict[str, Any] = {}
+        for key, value in self.chosen:
+            if key in SETTINGS and SETTINGS[key].family == family:
+                section = made
+                for name in SETTINGS[key].path:
+                    section = section.setdefault(name, {})
+                section[SETTINGS[key].name] = value
+        return made
+
+    @property
+    def deepspeed(self) -> dict[str, Any]:
+        """What DeepSpeed's config has beside the strategy's file."""
+        clipping = {"gradient_clipping": trainings.LIMIT["norm"]} if self.training.clip == "norm" else {}
+        return clipping | self.nested("zero")
+
     def plainer(self) -> Iterator[Self]:
         """Programs with a plainer value of one feature."""
         for name, value in self.chosen:

@@ -12,11 +12,10 @@ from torch import distributed, nn
 from faultline import strategies
 from faultline.base.errors import Impossible
 from faultline.programs import build
-from faultline.programs.training import Training
+from faultline.programs.training import LIMIT, Training
 from faultline.scenario import LR, MOMENTUM, to
 from faultline.strategies import Setup, Wrapped
 
-LIMIT = {"norm": 0.1, "value": 0.01}  # which the gradients of all programs exceed
 CHANGED_IN = 1  # the second step, which unfreezes
 HALVES = 0.25, 0.75
 WITHOUT_GRADIENTS = {"evaluation": torch.no_grad, "inference": torch.inference_mode}

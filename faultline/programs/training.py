@@ -7,6 +7,8 @@ from typing import Any
 
 from faultline.programs.spec import one_of
 
+LIMIT = {"norm": 0.1, "value": 0.01}  # of what is clipped; the gradients of all programs exceed both
+
 
 @dataclass(frozen=True)
 class Training:

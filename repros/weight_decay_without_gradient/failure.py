@@ -15,7 +15,7 @@ FAILURE = Failure(
     checkpointing=("off",),
     # Of `zero_term`, outside of the forward pass.
     errors={"empty-gradient": r"0 != \d+ Cannot reduce scatter gradients whose size is not same as the params"},
-    also_raises=("empty-gradient", "marked-ready-twice", "mixed-dtensor"),
+    also_raises=("empty-gradient", "mixed-dtensor"),
     variants=(
         Variant("broken", "", SOME, text="Gemma3 trains on text, and its vision tower on nothing"),
         Variant("once_broken", "", SOME, text="there are images in the first step, and none from then on"),

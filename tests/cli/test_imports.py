@@ -28,7 +28,8 @@ for failure in failures().values():
     rules(failure)
 assert selection.select(failures(), selection.Selection())
 assert app.app()
-import faultline.matrix.command, faultline.maintain.command, faultline.releases.bisect, faultline.diagnose.command
+import faultline.matrix.command, faultline.maintain.command, faultline.explore.command
+import faultline.releases.bisect, faultline.diagnose.command
 print(*{name.partition(".")[0] for name in set(sys.modules) - before})
 """
 
