@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from faultline.base.errors import UsageError
 from faultline.base.packages import TODAY
-from faultline.cli.options import HERE, WHOLE, Axes, Crew, Failure, File, Fresh, Python, Stack, at_most_one
+from faultline.cli.options import HERE, WHOLE, Axes, Crew, Device, Failure, File, Fresh, Python, Stack, at_most_one
 
 
 def run(
@@ -48,6 +48,7 @@ def explore(
     specs: Annotated[int, Parameter(help="How many programs are drawn, in place of --minutes.")] = 0,
     seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
     strategy: Annotated[str, Parameter(metavar="NAMES", help="Strategies, such as ddp,zero*,fsdp2.")] = "",
+    device: Device = "cpu",
     stack: Annotated[Stack, Parameter(help="A name from stacks/, a date, or requirements.")] = TODAY,
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest exploration.")] = False,
@@ -66,7 +67,11 @@ def explore(
     from faultline.explore import command
 
     names = command.strategies(listed(strategy))
-    return command.run(command.Request(minutes, specs, seed, names, crew.workers or 0, resume, crew.engine(), stack))
+    return command.run(
+        command.Request(
+            minutes, specs, seed, names, crew.workers or 0, resume, crew.engine(), stack, device=device or "cpu"
+        )
+    )
 
 
 def list_(

@@ -8,7 +8,7 @@ from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.catalogue import Variant
 from faultline.cells import rules
-from faultline.cells.cell import Cell
+from faultline.cells.cell import DEVICES, Cell
 from faultline.programs import program as programs
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
@@ -23,13 +23,14 @@ class Case:
     program: Program
     strategy: str
     fault: Fault | None = None
+    device: str = "cpu"
 
     @property
     def cell(self) -> Cell:
         """The cell that it is: its failure is the program's digest."""
         training, variant = self.program.training, f"{VARIANT}-{self.fault.digest}" if self.fault else VARIANT
         digest, precision, world, life = self.program.digest, training.precision, training.world_size, training.life
-        return Cell(digest, variant, self.strategy, precision=precision, world_size=world, life=life)
+        return Cell(digest, variant, self.strategy, "off", precision, world, self.device, life)
 
     @property
     def possible(self) -> bool:
@@ -43,20 +44,23 @@ class Case:
 
     @property
     def words(self) -> str:
-        return f"{self.pruned.words} under {self.strategy}"
+        return f"{self.pruned.words} under {self.strategy}{'' if self.device == 'cpu' else f' on {self.device}'}"
 
     def as_json(self) -> dict[str, Any]:
-        """What spec.json holds: the strategy and the program."""
-        return {"strategy": self.strategy, **json.loads(self.program.to_json())}
+        """What spec.json holds: the strategy, the device unless it is the CPU, and the program."""
+        device = {} if self.device == "cpu" else {"device": self.device}
+        return {"strategy": self.strategy, **device, **json.loads(self.program.to_json())}
 
 
 def parse(text: str) -> Case:
     """Read a case back; raises UsageError for anything else."""
     try:
         values = json.loads(text)
-        strategy = values.pop("strategy")
+        strategy, device = values.pop("strategy"), values.pop("device", "cpu")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"not a spec of explore: {text[:200]!r}") from None
     if strategy not in strategies.names():
         raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid strategy")
-    return Case(programs.parse(json.dumps(values)), strategy)
+    if device not in DEVICES:
+        raise UsageError(f"not a spec of explore: {text[:200]!r} has no valid device")
+    return Case(programs.parse(json.dumps(values)), strategy, device=device)

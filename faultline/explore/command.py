@@ -20,7 +20,7 @@ from faultline.explore.search import PROGRAMS, Search
 from faultline.programs import drawing, sampling
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
-from faultline.runs import folders, storage
+from faultline.runs import devices, folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
 from faultline.runs.storage import RunFolder
@@ -51,6 +51,7 @@ class Request:
     engine: Engine = LOCAL
     stack: str = TODAY
     without: str = ""
+    device: str = "cpu"
 
 
 def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -68,6 +69,8 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
 def run(request: Request) -> int:
     """Look for what nobody has reported, and show it."""
     environment = environments.chosen(request.stack, "")
+    if request.engine.here:
+        devices.check_device(request.device, environment.python)
     folder, search = begin(request, environment)
     explored = look(request, environment, folder, search)
     view.show(search, explored)
@@ -114,14 +117,15 @@ def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
 def begin(request: Request, stack: Environment) -> tuple[RunFolder, Search]:
     """A new folder, or the newest one with what it has."""
     earlier = [] if request.without else list(findings.explaining())
-    search = Search(request.strategies or sampling.under(), earlier, request.without)
+    search = Search(request.strategies or sampling.under(), earlier, request.without, request.device)
     if request.resume:
         folder = storage.latest_run(kind=KIND)
         folders.same_stack(folder, stack.versions)
         search.take(folders.entries(folder))
     else:
         folder = storage.new_run(kind=KIND)
-        asked = {"seed": request.seed, "strategies": search.strategies, "minutes": request.minutes}
+        asked = {"seed": request.seed, "strategies": search.strategies, "device": request.device}
+        asked["minutes"] = request.minutes
         folder.describe(request=asked, stack=stack_name(stack.versions))
     return folder, search
 

@@ -67,6 +67,7 @@ class Search:
     strategies: Sequence[str]
     earlier: list[Explains] = field(default_factory=list)
     without: str = ""
+    device: str = "cpu"
     results: dict[Cell, Result] = field(default_factory=dict)
     funnel: Counter[str] = field(default_factory=Counter)
     clusters: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class Search:
         self.funnel[PROGRAMS] += 1
         earlier = [*self.earlier, *(each.explains for each in self.clusters.values() if each.shrunk.minimal)]
         for name in self.strategies:
-            case = Case(program, name, fault=fault)
+            case = Case(program, name, fault, self.device)
             if not case.possible:
                 continue
             if known.before(case, earlier, self.without):
