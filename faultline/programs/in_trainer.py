@@ -10,7 +10,6 @@ from torch.utils.data import Dataset, SequentialSampler
 from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.programs import build, loop
-from faultline.programs.program import parse
 from faultline.programs.settings import TRAINER
 from faultline.programs.training import LIMIT
 from faultline.ranks.own_model import target
@@ -49,7 +48,7 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     """The Trainer of a program as JSON, for a rank, or for one process in place of `world_size` ranks."""
     from transformers import Trainer, TrainingArguments
 
-    made = parse(text)
+    made = loop.taken(text, setup)
     training = made.training
     model, loss, batch = loop.built(made)
     loop.recomputed(model, training.recompute)

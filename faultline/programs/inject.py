@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -129,14 +130,14 @@ def _in_scenario(fault: Fault, clock: Clock, built: Scenario, setup: Setup) -> S
         for group in made.param_groups if fault.kind == "rate" else ():
             group["lr"] *= fault.times
 
-        def step(*args: Any, **kwargs: Any) -> Any:
+        def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
             if clock.step == fault.step and fault.kind == "momentum":
                 made.state.clear()
             if (setup.rank, clock.step, fault.kind) == (FAULTY, fault.step, "skipped"):
                 return None
             return original(*args, **kwargs)
 
-        made.step = step
+        made.step = MethodType(step, made)  # a method still, as torch 2.11's schedulers need it
         return made
 
     if fault.kind == "loss":

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -10,10 +11,11 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from faultline import strategies
 from faultline.base.errors import Impossible
 from faultline.programs import build, steps
 from faultline.programs.program import Program, parse
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS
 from faultline.programs.steps import Loop
 from faultline.ranks.observer import Observer
 from faultline.ranks.own_model import target
@@ -39,7 +41,7 @@ class Rows:
 
 def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
     """What a rank trains of a program as JSON, or one process in place of `world_size` ranks."""
-    made = parse(text)
+    made = taken(text, setup)
     training, loop = made.training, Loop(made.training)
     inside, loss, batch = built(made, setup.rank if training.begins == "by rank" and not setup.reference else 0)
     if training.teacher != "none":
@@ -68,6 +70,12 @@ def scenario(text: str, setup: Setup, world_size: int) -> Scenario:
         loop=partial(steps.looped, loop),
         before_step=partial(steps.between, loop, batch, setup),
     )
+
+
+def taken(text: str, setup: Setup) -> Program:
+    """The program of a JSON text, without settings that the rank's strategy doesn't take."""
+    made, name = parse(text), setup.strategy
+    return made.under(strategies.family_name(name), name) if name else made
 
 
 def built(made: Program, other: int = 0) -> build.Program:
@@ -157,13 +165,17 @@ def _loss(
 
 
 def _keywords(program: Program) -> dict[str, dict[str, Any]]:
-    """The arguments of torch's engines, by family."""
-    from torch.distributed.fsdp import BackwardPrefetch
+    """The arguments of torch's engines, by family; raises Impossible where this release has no such argument."""
+    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, fully_shard
+    from torch.nn.parallel import DistributedDataParallel
 
+    engines = {"ddp": DistributedDataParallel, "fsdp1": FullyShardedDataParallel, "fsdp2": fully_shard}
     made: dict[str, Callable[[Any], Any]] = {"fsdp1.backward_prefetch": lambda name: name and BackwardPrefetch[name]}
     keywords: dict[str, dict[str, Any]] = {}
     for key, value in program.chosen:
-        if key in SETTINGS and SETTINGS[key].family not in ("zero", TRAINER):
-            setting = SETTINGS[key]
-            keywords.setdefault(setting.family, {})[setting.name] = made[key](value) if key in made else value
+        if key in SETTINGS and (family := SETTINGS[key].family) in engines:
+            name = SETTINGS[key].name
+            if name not in inspect.signature(engines[family]).parameters:
+                raise Impossible(f"this release of torch has no argument {name} for {family}")
+            keywords.setdefault(family, {})[name] = made[key](value) if key in made else value
     return keywords

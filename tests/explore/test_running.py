@@ -3,8 +3,10 @@
 import random
 
 import pytest
+import torch
 
 from faultline import strategies
+from faultline.base.errors import Impossible
 from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore import known
@@ -67,6 +69,16 @@ def test_every_feature_is_really_there(name, value, shared_server, references):
         assert result.outcome in (Outcome.DIVERGES, Outcome.RAISES)
     else:
         assert result.outcome == Outcome.TRAINS, f"{name} {value} under {case.strategy}: {result.detail}"
+
+
+def test_what_a_release_does_not_take_is_impossible(monkeypatch):
+    """Breaks when an exploration of an older stack counts our own TypeError as what an engine does."""
+    from faultline.programs import loop
+
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda module: module)
+    setup = strategies.Setup(0, 2, "off", "fp32", torch.device("cpu"), "", {}, strategy="ddp")
+    with pytest.raises(Impossible, match="no argument batched_grad_copy for ddp"):
+        loop.scenario(Program.of(3, {"ddp.batched_grad_copy": True}).to_json(), setup, 2)
 
 
 @pytest.mark.slow
