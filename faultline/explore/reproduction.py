@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from faultline.base.errors import NotExportable, UsageError
 from faultline.base.packages import stack_name
 from faultline.base.text import plain
 from faultline.catalogue import loading
@@ -11,14 +12,29 @@ from faultline.cells.cell import Cell
 from faultline.explore import skeleton
 from faultline.explore.findings import Finding
 from faultline.export import emit
-from faultline.export.cell import ExportedCell
+from faultline.export.cell import ExportedCell, place
 from faultline.observations import measured
 
 NAME = "finding"  # which no failure has
 
 
 def source(finding: Finding) -> str:
-    """The file; raises UsageError, or NotExportable, for what can't be written as one."""
+    """The file, or that of the failure which the finding is, where its program can't be written as one.
+
+    Raises UsageError or NotExportable where neither can.
+    """
+    try:
+        return _of_program(finding)
+    except (UsageError, NotExportable):
+        if not finding.about.failure:
+            raise
+    training = finding.case.program.training
+    precision, world, life = training.precision, training.world_size, training.life
+    cell = Cell(finding.about.failure, "broken", finding.case.strategy, "off", precision, world, "cpu", life)
+    return emit.write(place(cell))
+
+
+def _of_program(finding: Finding) -> str:
     with tempfile.TemporaryDirectory(prefix="finding-") as folder:
         home = Path(folder) / NAME
         skeleton.write(finding, home)
