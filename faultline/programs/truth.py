@@ -246,12 +246,30 @@ RULES: Sequence[Rule] = (
         alone_in_unit=False,
         failure="fsdp2_mixed_original_dtype",
     ),
-    rule("zero* fsdp*", VIEW, "a tensor without a dimension can't be sharded", shape="scalar"),
+    rule(
+        "zero* fsdp*",
+        VIEW,
+        "a tensor without a dimension can't be sharded",
+        shape="scalar",
+        failure="zero_broadcast_of_scalar_weights",
+    ),
     rule("zero3", "'NOT_AVAILABLE'|expected a non-empty list", "an empty parameter has no status", shape="empty"),
     rule("fsdp1*", "unsharded_start_idx", "nothing to share out", shape="empty", alone_in_unit=True),
     rule("fsdp2", "_chunk_cat expects non-empty tensor", "an empty gradient has no rows", shape="empty", no_grad=WITH),
-    rule("zero*", VIEW, "only contiguous parameters", shape="transposed"),
-    rule("fsdp2", "does not support non-contiguous parameters", "only contiguous parameters", shape="transposed"),
+    rule(
+        "zero*",
+        VIEW,
+        "only contiguous parameters",
+        shape="transposed",
+        failure="fsdp1_no_shard_scrambles_gradients",
+    ),
+    rule(
+        "fsdp2",
+        "does not support non-contiguous parameters",
+        "only contiguous parameters",
+        shape="transposed",
+        failure="fsdp1_no_shard_scrambles_gradients",
+    ),
 )
 
 
