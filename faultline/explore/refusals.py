@@ -51,6 +51,12 @@ REFUSALS: Sequence[Refusal] = (
     refusal("zero*", "compute_grad_norm=false requires gradient_clipping=0", f"{SOURCE}/runtime/engine.py"),
     refusal("zero3*", "`auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3", f"{TRANSFORMERS}/trainer.py"),
     refusal("*", "You are trying to save a non contiguous tensor", SAFETENSORS),
+    refusal("*", "Some tensors share memory, this will lead to duplicate memory on disk", SAFETENSORS),
+    refusal(
+        "ddp* fsdp*",
+        r"Missing optimizer state for parameter|Missing key in checkpoint state_dict: optimizer\.state",
+        "https://github.com/pytorch/pytorch/pull/192307",
+    ),
     refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
 
@@ -59,6 +65,7 @@ TRAINING: Sequence[Rule] = (
     known("ddp* fsdp1*", "ddp_forward_bypasses_wrapper", around=True),
     known("zero3*", "zero3_accumulation_outside_forward", around=True, accumulate=(2, 3)),
     known("fsdp*", "ranks_build_different_weights", begins="by rank"),
+    Rule(("ddp*",), {"begins": "by rank", "ddp.init_sync": False}, "ranks_build_different_weights"),
     known("zero*", "zero_weights_loaded_after_initialize", begins="loaded"),
     known("zero*", "zero_unfreeze_after_initialize", unfreeze=True),
     known("zero[12]*", "zero12_manual_ga_keeps_last_microbatch", accumulating="by hand"),

@@ -86,7 +86,11 @@ RELATIONS: Sequence[Relation] = (
     ),
     Relation("reloading", {"between": ("saving", "reloading")}, {"between": "nothing"}),
     Relation("evaluation", {"between": ("evaluation", "inference")}, {"between": "nothing"}),
-    Relation("a part that nothing uses", {"spare": True, "spare_runs": "never", "optimizer": SUMS}, {"spare": False}),
+    Relation(
+        "a part that nothing uses",
+        {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},  # an adapter's weights are drawn
+        {"spare": False},
+    ),
     Relation("engines", {}, strategy="ddp"),
 )
 

@@ -138,6 +138,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"joined": (2, 3)}, {"state", "branch", "twice"}),  # whose penalty is no mean over rows
     ({"precision": "bf16", "teacher": ("copy", "prepared")}, {"teacher"}),
     ({"accumulate": 1}, {"accumulating"}),
+    ({"branch": "rank"}, {"swapped"}),  # which part of the model a row meets is the rank's choice
     ({"spare": False}, {"spare_runs"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
     ({"teacher": "prepared", "through": ("engine", TRAINER)}, {"teacher"}),

@@ -58,10 +58,10 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     arguments |= {"gradient_accumulation_steps": training.accumulate, "remove_unused_columns": False}
     if training.clip == "norm":
         arguments["max_grad_norm"] = LIMIT["norm"]
+    # As many batches on each rank: without `even_batches`, ranks run as many as there are for them.
+    arguments["per_device_eval_batch_size"] = arguments["per_device_train_batch_size"]
     if training.between == "evaluation":
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}
-        # As many batches on each rank: without `even_batches`, ranks run as many as there are for them.
-        arguments["per_device_eval_batch_size"] = arguments["per_device_train_batch_size"]
     if training.between == "saving" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": 1}
     config = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}

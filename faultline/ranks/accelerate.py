@@ -94,7 +94,11 @@ def wrap(built: scenario.Scenario, name: str, setup: Setup) -> Wrapped:
     # For DeepSpeed, `Accelerator.backward` runs the engine's step too.
     remain = accelerator.distributed_type != DistributedType.DEEPSPEED
     step = plain_step(optimizer)
-    return Wrapped(model, accelerator.backward, step, accelerator, remain, lambda last: accelerator.accumulate(model))
+
+    def accumulate(last: bool) -> Any:
+        return accelerator.accumulate(model)
+
+    return Wrapped(model, accelerator.backward, step, accelerator, remain, accumulate, optimizer=optimizer)
 
 
 def check_wraps(name: str, setup: Setup) -> None:
