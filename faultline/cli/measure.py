@@ -50,6 +50,9 @@ def explore(
     strategy: Annotated[str, Parameter(metavar="NAMES", help="Strategies, such as ddp,zero*,fsdp2.")] = "",
     device: Device = "cpu",
     stack: Annotated[Stack, Parameter(help="A name from stacks/, a date, or requirements.")] = TODAY,
+    since: Annotated[
+        str, Parameter(metavar="STACK", help="Begin with what packages do that have changed since this stack.")
+    ] = "",
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest exploration.")] = False,
 ) -> int:
@@ -60,6 +63,7 @@ def explore(
     Examples:
       faultline explore --minutes 30 --seed 7
       faultline explore --specs 200 --strategy 'zero*'
+      faultline explore --minutes 10 --since deepspeed==0.19.7
     """
     if minutes <= 0 or specs < 0:
         raise UsageError("--minutes must be above 0, and --specs at least 1")
@@ -67,11 +71,9 @@ def explore(
     from faultline.explore import command
 
     names = command.strategies(listed(strategy))
-    return command.run(
-        command.Request(
-            minutes, specs, seed, names, crew.workers or 0, resume, crew.engine(), stack, device=device or "cpu"
-        )
-    )
+    engine, device, workers = crew.engine(), device or "cpu", crew.workers or 0
+    request = command.Request(minutes, specs, seed, names, workers, resume, engine, stack, "", device, since)
+    return command.run(request)
 
 
 def list_(

@@ -24,7 +24,7 @@ from faultline.runs import devices, folders, storage
 from faultline.runs.driver import Engine, Plan
 from faultline.runs.pool import LOCAL
 from faultline.runs.storage import RunFolder
-from faultline.stacks import environments
+from faultline.stacks import environments, requests
 from faultline.stacks.environments import Environment
 
 KIND = "explore"
@@ -39,7 +39,8 @@ NUMBERS = "numbers.json"  # in the folder of an exploration
 class Request:
     """How long to look, or at how many programs; from which seed, and under which strategies (none: the usual ones).
 
-    With `without`, nothing that is known of that failure counts, and the search ends as it is met.
+    Programs begin with what packages have a part in that changed `since` another stack. With `without`, nothing that is
+    known of that failure counts, and the search ends as it is met.
     """
 
     minutes: float = 10.0
@@ -52,6 +53,7 @@ class Request:
     stack: str = TODAY
     without: str = ""
     device: str = "cpu"
+    since: str = ""
 
 
 def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
     """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted."""
     runner, ends = Runner(), time.monotonic() + 60 * request.minutes
     measuring = partial(measure, request, stack, runner, folder, search)
-    source = drawing.drawn(request.seed, known.together(search.earlier, request.without))
+    source = drawing.drawn(request.seed, known.together(search.earlier, request.without), changed(request, stack))
     try:
         needed: list[Case] = []
         while not search.met:
@@ -106,6 +108,14 @@ def look(request: Request, stack: Environment, folder: RunFolder, search: Search
     numbers = search.numbers(request.seed, minutes, stack_name(stack.versions))
     (folder.path / NUMBERS).write_text(json.dumps(asdict(numbers)))
     return explored
+
+
+def changed(request: Request, stack: Environment) -> set[str]:
+    """The packages that have another release on the stack than since when is asked."""
+    if not request.since:
+        return set()
+    before = environments.pins(environments.resolve(requests.parse(request.since)))
+    return {name for name, version in stack.versions.items() if before.get(name) != version}
 
 
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:

@@ -1,7 +1,7 @@
 """Programs by chance: pairs of features that none had yet, then as many as a swarm gives."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, count
 from typing import Any
 
@@ -12,7 +12,7 @@ from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import PACKAGES, SETTINGS, TRAINER
 
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
@@ -21,17 +21,28 @@ NEAR = 5
 SEEDS = 1000
 
 Pair = frozenset[tuple[str, Any]]
+ABOUT: Mapping[str, frozenset[str]] = {
+    "through": frozenset({"accelerate", "transformers"}),
+    "teacher": frozenset({"accelerate"}),
+    "adapter": frozenset({"peft"}),
+    **dict.fromkeys(("recompute", "checkpoint", "optimizer", "dtype", "sparse", "shape"), frozenset({"torch"})),
+    **dict.fromkeys(("accumulate", "clip", "precision", "life"), frozenset({"deepspeed", "accelerate"})),
+}
 
 
-def drawn(seed: int, known: Sequence[Mapping[str, Any]] = ()) -> Iterator[Program]:
+def drawn(
+    seed: int, known: Sequence[Mapping[str, Any]] = (), changed: Collection[str] = frozenset()
+) -> Iterator[Program]:
     """Programs without end, each once: what a seed gives is the same everywhere.
 
-    As long as there are pairs of values that no program had, each has one of them. But one of NEAR is a neighbour of
-    the features that are `known` to go wrong together: one mechanism is often in several places.
+    As long as there are pairs of values that no program had, each has one of them: first those that packages have a
+    part in which have `changed`. But one of NEAR is a neighbour of the features that are `known` to go wrong together:
+    one mechanism is often in several places.
     """
     choose = random.Random(f"explore/{seed}")
     left = pairs()
     choose.shuffle(left)
+    left.sort(key=lambda pair: sum(not packages(name).isdisjoint(changed) for name, _ in pair))  # taken from the end
     had: set[Pair] = set()
     seen: set[str] = set()
     for number in count(1):
@@ -71,6 +82,11 @@ def pairs() -> list[tuple[tuple[str, Any], tuple[str, Any]]]:
     ]
 
 
+def packages(name: str) -> frozenset[str]:
+    """The packages that a feature is about, more than the others are."""
+    return PACKAGES[SETTINGS[name].family] if name in SETTINGS else ABOUT.get(name, frozenset())
+
+
 def _together(one: str, other: str) -> bool:
     families = {SETTINGS[name].family for name in (one, other) if name in SETTINGS}
     return len(families) < 2 or families == {"zero", TRAINER}
@@ -100,6 +116,8 @@ def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
     hides = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins", "precision"}
     if program.training.through == TRAINER:  # which takes none of what is injected into a loop
         hides.add("through")
+    if program.training.world_size == 1:  # whose one rank is not the one at fault
+        hides.add("world_size")
     program = sensible(program.with_only(name for name, _ in program.chosen if name not in hides))
     while True:
         fault = seeded(choose.choice([*faults.KINDS]), program.spec, choose)

@@ -82,6 +82,12 @@ def test_what_is_known_of_a_failure_is_not_near_it_where_it_is_looked_for():
     assert all(value in VALUES[key][1:] for each in known.together([]) for key, value in each.items())
 
 
+def test_what_a_release_may_have_changed_comes_first():
+    """Breaks when an exploration of a new DeepSpeed begins with settings of DDP."""
+    first = [*islice(drawing.drawn(3, changed={"deepspeed"}), 50)]
+    assert all(any("deepspeed" in drawing.packages(name) for name in each.features) for each in first)
+
+
 def test_pairs_are_covered_before_anything_comes_twice():
     """Breaks when two features never meet however long one looks."""
     had = set()

@@ -95,7 +95,7 @@ def test_a_planted_fault_is_seen(kind, shared_server, references):
 
 def test_a_planted_program_has_nothing_that_hides_its_fault():
     """Breaks when a step's sign, or a limit, makes two gradients one."""
-    program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "layers": 3})
+    program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "world_size": 1, "layers": 3})
     healthy, fault = drawing.planted(program, random.Random(1))
     assert healthy == program.with_only(["layers"])
     assert fault.kind in faults.KINDS
