@@ -12,6 +12,7 @@ import msgspec
 from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
+from faultline.base.traces import shortened
 from faultline.catalogue.outcomes import Did
 from faultline.explore import case as cases
 from faultline.explore.case import Case
@@ -116,7 +117,9 @@ def write(folder: Path, shrunk: Shrunk, steady: int) -> Finding:
 def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
     """What was seen of a case, and of its program by strategy."""
     words = {strategy: str(did) for strategy, did in where.items()}
-    return Seen(kind(result), result.outcome, result.signature, result.detail, words, dict(result.stack), steady)
+    return Seen(
+        kind(result), result.outcome, result.signature, shortened(result.detail), words, dict(result.stack), steady
+    )
 
 
 def write_seen(folder: Path, what: Seen) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from faultline.base.errors import NotExportable, UsageError
 from faultline.base.packages import stack_name
-from faultline.base.text import plain
+from faultline.base.traces import shortened
 from faultline.catalogue import loading
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
@@ -58,8 +58,8 @@ def issue(finding: Finding, text: str, output: str) -> str:
     """The issue, with the file and what it printed."""
     return skeleton.TEMPLATES.get_template("issue.md.j2").render(
         finding=finding,
-        detail=plain(finding.seen.detail),
+        detail=shortened(finding.seen.detail),
         stack=stack_name(finding.seen.stack),
         file=text.rstrip(),
-        output="\n".join(plain(line) for line in output.splitlines()[-8:]),
+        output="\n".join(shortened(output).splitlines()[-8:]),
     )

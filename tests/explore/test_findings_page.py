@@ -1,6 +1,7 @@
 """The page of the findings: what is on it, and in which order."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -63,3 +64,9 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
 def test_a_row_cannot_be_broken_by_what_was_seen():
     """Breaks when a title or a program ends the cell of a table."""
     assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 5
+
+
+def test_no_finding_says_on_which_machine_it_was_seen():
+    """Breaks when a traceback's paths are kept as they were."""
+    files = [file for file in findings.FINDINGS.rglob("*") if file.is_file()]
+    assert not [file for file in files if re.search(r"[\"' ]/\S+/site-packages/", file.read_text(encoding="utf-8"))]
