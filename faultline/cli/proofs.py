@@ -82,6 +82,9 @@ def findings(
     write: Annotated[bool, Parameter(help="Write what they do now into their seen.json.")] = False,
     add: Annotated[str, Parameter(help="Add the numbers of an exploration, by its folder.")] = "",
     files: Annotated[bool, Parameter(help="Write the file and the issue of each, and run the file.")] = False,
+    bisect: Annotated[
+        str, Parameter(metavar="PACKAGE", help="Find the release of this package that began a finding.")
+    ] = "",
     workers: Workers = CORES,
 ) -> int:
     """Replay what explorations have found, and say what changed.
@@ -89,10 +92,13 @@ def findings(
     Examples:
       faultline maintain findings --write
       faultline maintain findings fsdp2_adafactor_raises --files
+      faultline maintain findings zero_scalar_weight_raises --bisect deepspeed
       faultline maintain findings --add results/explore-2026-11-27T08-20-13
     """
-    from faultline.explore import publishing, replay
+    from faultline.explore import publishing, replay, since
 
+    if bisect:
+        return since.run(tuple(names or ()), bisect, workers)
     if add:
         return publishing.count_in(add)
     if files:

@@ -1,0 +1,60 @@
+"""Since which release of a package a finding shows."""
+
+from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, Uninstallable, UsageError, unknown
+from faultline.base.packages import NEEDED
+from faultline.catalogue.outcomes import Outcome
+from faultline.explore import findings
+from faultline.explore.replay import KIND
+from faultline.explore.running import Runner
+from faultline.releases.bisect import within
+from faultline.releases.search import Boundary, boundary
+from faultline.runs import folders, storage
+from faultline.runs.driver import Plan
+from faultline.runs.results import Result
+from faultline.runs.storage import RunFolder
+from faultline.stacks import environments, index, requests
+from faultline.stacks.index import Release
+
+
+def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
+    """Bisect the releases of a package, beside what is installed of the others, and print the one that began it.
+
+    Exit code 3 where no release could be named.
+    """
+    if package not in NEEDED:
+        raise unknown("package", package, NEEDED)
+    if len(names) != 1:
+        raise UsageError("a bisect is about one finding: name it")
+    [finding] = findings.named(names)
+    releases = within(package, index.releases(package), "", "")
+    runner, folder = Runner(), storage.new_run(kind=KIND)
+    cell, seen = runner.add(finding.case), finding.seen.where[finding.case.strategy]
+
+    def look(place: int) -> bool | None:
+        """Whether a release does what was seen; None where it does something else again, or nothing."""
+        pin = f"{package}=={releases[place].version}"
+        try:
+            stack = environments.ready(requests.parse(pin))
+        except Uninstallable as error:
+            print(f"{pin}: {error}", flush=True)
+            return None
+        part, results = RunFolder(folder.path / pin), list[Result]()
+        part.path.mkdir()
+        part.describe(kind=KIND)
+        folders.measure([cell], Plan(workers, stack, runner), part, seen=results.append)
+        did = results[0].did
+        print(f"{pin}: {did}", flush=True)
+        return True if str(did) == seen else False if results[0].outcome == Outcome.TRAINS else None
+
+    edge = boundary(len(releases), look)
+    print(answer(package, releases, edge))
+    return EXIT_AS_EXPECTED if edge.both else EXIT_UNDECIDED
+
+
+def answer(package: str, releases: list[Release], edge: Boundary) -> str:
+    """What the search came to, in a line."""
+    if edge.after is None:
+        return f"the newest {package} doesn't show it" if edge.before is not None else f"no {package} could be tried"
+    if edge.before is None:
+        return f"every {package} that could be tried shows it, {releases[edge.after]} the oldest"
+    return f"introduced by {package} {releases[edge.after]}: {releases[edge.before]} doesn't show it"

@@ -1,0 +1,31 @@
+"""Since which release a finding shows: what is asked for, and how the answer reads."""
+
+import pytest
+
+from faultline.base.errors import UsageError
+from faultline.explore import since
+from faultline.releases.search import boundary
+from faultline.stacks.index import Release
+
+RELEASES = [Release(f"1.{number}", f"2026-0{number + 1}-01") for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("did", "said"),
+    [
+        ([False, False, None, True, True, True], "introduced by x 1.3 (2026-04-01): 1.1 (2026-02-01) doesn't show it"),
+        ([True] * 6, "every x that could be tried shows it, 1.0 (2026-01-01) the oldest"),
+        ([True] * 5 + [False], "the newest x doesn't show it"),
+        ([None] * 6, "no x could be tried"),
+    ],
+)
+def test_the_answer_names_both_sides(did, said):
+    """Breaks when a release is blamed that could not be tried, or nothing is said of the one before."""
+    edge = boundary(len(RELEASES), did.__getitem__)
+    assert since.answer("x", RELEASES, edge) == said
+
+
+@pytest.mark.parametrize(("names", "package"), [((), "torch"), (("a", "b"), "torch"), (("a",), "deepsped")])
+def test_a_bisect_is_about_one_finding_and_a_package_of_the_stack(names, package):
+    with pytest.raises(UsageError):
+        since.run(names, package)
