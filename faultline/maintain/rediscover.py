@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -83,7 +84,7 @@ def by_a_loop(failure: Failure) -> bool:
 def looked_for(failure: Failure, request: Request) -> Looked:
     """One exploration, on the stack that has the failure, of somebody who knows nothing of it."""
     stack = (failure.reported.stack if failure.reported else "") or TODAY
-    under = strategies(failure)
+    under = strategies(failure, stack)
     asked = command.Request(request.minutes, 0, request.seed, under, request.workers, stack=stack, without=failure.name)
     environment = environments.chosen(stack, "")
     folder, search = command.begin(asked, environment)
@@ -94,16 +95,15 @@ def looked_for(failure: Failure, request: Request) -> Looked:
     return Looked(failure.name, stack, round(minutes, 1), search.funnel[PROGRAMS], spec)
 
 
-def strategies(failure: Failure) -> tuple[str, ...]:
-    """The usual strategies, with one that has the failure where none of these does."""
-    shows = {
+def strategies(failure: Failure, stack: str = TODAY) -> tuple[str, ...]:
+    """The usual strategies, with the one that most has the failure on a stack where none of these does."""
+    shows = Counter(
         cell.strategy
-        for cell, (outcome, _) in measured.outcomes(failure).items()
-        if cell.broken and outcome in REPRODUCING
-    }
-    first = next((name for name in every_strategy.names() if name in shows and every_strategy.distributed(name)), None)
+        for cell, (outcome, _) in measured.outcomes(failure, stack).items()
+        if cell.broken and outcome in REPRODUCING and every_strategy.distributed(cell.strategy)
+    )
     usual = sampling.under()
-    return usual if not first or shows & {*usual} else (*usual, first)
+    return usual if not shows or shows.keys() & {*usual} else (*usual, shows.most_common(1)[0][0])
 
 
 def read(folder: RunFolder) -> list[Looked]:

@@ -90,3 +90,18 @@ def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):
         assert "1 of 1 failure met" in capsys.readouterr().out
     [request] = asked
     assert request.without == name
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("zero0_bf16_loss_scale", "zero0"),
+        ("ddp_static_graph_no_sync", "ddp-static-graph"),
+        ("zero3_dummy_loss", "zero3"),
+    ],
+)
+def test_one_of_the_strategies_has_the_failure_that_is_looked_for(name, needed):
+    """Breaks when a failure of an older stack is looked for where it can't be, as today's stack doesn't have it."""
+    failure = failures()[name]
+    stack = failure.reported.stack if failure.reported else "today"
+    assert needed in rediscover.strategies(failure, stack)
