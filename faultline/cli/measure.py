@@ -71,8 +71,10 @@ def explore(
     from faultline.explore import command
 
     names = command.strategies(listed(strategy))
-    engine, device, workers = crew.engine(), device or "cpu", crew.workers or 0
-    request = command.Request(minutes, specs, seed, names, workers, resume, engine, stack, "", device, since)
+    workers, engine = crew.workers or 0, crew.engine()
+    request = command.Request(
+        minutes, specs, seed, names, workers, resume, engine, stack, device=device or "cpu", since=since
+    )
     return command.run(request)
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -73,18 +73,24 @@ def run(request: Request) -> int:
     environment = environments.chosen(request.stack, "")
     if request.engine.here:
         devices.check_device(request.device, environment.python)
+    away = changed(request, environment)
     folder, search = begin(request, environment)
-    explored = look(request, environment, folder, search)
+    explored = look(request, environment, folder, search, away)
     view.show(search, explored)
     print(f"results: {folder.shown}")
     return EXIT_AS_EXPECTED
 
 
-def look(request: Request, stack: Environment, folder: RunFolder, search: Search) -> list[Finding]:
-    """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted."""
+def look(
+    request: Request, stack: Environment, folder: RunFolder, search: Search, away: Collection[str] = frozenset()
+) -> list[Finding]:
+    """Draw, run and shrink until the time is over; gives the findings, or shows them if it is interrupted.
+
+    Programs begin with what the packages have a part in that have moved `away` from another stack.
+    """
     runner, ends = Runner(), time.monotonic() + 60 * request.minutes
     measuring = partial(measure, request, stack, runner, folder, search)
-    source = drawing.drawn(request.seed, known.together(search.earlier, request.without), changed(request, stack))
+    source = drawing.drawn(request.seed, known.together(search.earlier, request.without), away)
     try:
         needed: list[Case] = []
         while not search.met:
@@ -134,8 +140,12 @@ def begin(request: Request, stack: Environment) -> tuple[RunFolder, Search]:
         search.take(folders.entries(folder))
     else:
         folder = storage.new_run(kind=KIND)
-        asked = {"seed": request.seed, "strategies": search.strategies, "device": request.device}
-        asked["minutes"] = request.minutes
+        asked = {
+            "seed": request.seed,
+            "strategies": search.strategies,
+            "device": request.device,
+            "minutes": request.minutes,
+        }
         folder.describe(request=asked, stack=stack_name(stack.versions))
     return folder, search
 

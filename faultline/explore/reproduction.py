@@ -1,6 +1,7 @@
 """A finding as one file and as an issue for upstream, which need nothing of this suite."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from faultline.base.errors import NotExportable, UsageError
@@ -28,10 +29,7 @@ def source(finding: Finding) -> str:
     except (UsageError, NotExportable):
         if not finding.about.failure:
             raise
-    training = finding.case.program.training
-    precision, world, life = training.precision, training.world_size, training.life
-    cell = Cell(finding.about.failure, "broken", finding.case.strategy, "off", precision, world, "cpu", life)
-    return emit.write(place(cell))
+    return emit.write(place(_cell(finding, finding.about.failure)))
 
 
 def _of_program(finding: Finding) -> str:
@@ -39,19 +37,17 @@ def _of_program(finding: Finding) -> str:
         home = Path(folder) / NAME
         skeleton.write(finding, home)
         failure = loading.load(home)
-        training = finding.case.program.training
-        cell = Cell(
-            NAME,
-            "broken",
-            finding.case.strategy,
-            precision=training.precision,
-            world_size=training.world_size,
-        )
+        cell = _cell(finding, NAME)
         raises = finding.seen.outcome == Outcome.RAISES
         named = skeleton.signature(finding) if raises else finding.seen.signature
         variant = failure.variant("broken")
         pins = dict(measured.pinned())
         return emit.write(ExportedCell(cell, failure, variant, finding.seen.outcome, named, pins, False, home))
+
+
+def _cell(finding: Finding, failure: str) -> Cell:
+    """The place where a finding was seen, as the cell of a failure's broken variant on the CPU."""
+    return replace(finding.case.cell, failure=failure, variant="broken", device="cpu")
 
 
 def issue(finding: Finding, text: str, output: str) -> str:

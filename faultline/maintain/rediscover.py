@@ -95,7 +95,7 @@ def looked_for(failure: Failure, request: Request) -> Looked:
     return Looked(failure.name, stack, round(minutes, 1), search.funnel[PROGRAMS], spec)
 
 
-def strategies(failure: Failure, stack: str = TODAY) -> tuple[str, ...]:
+def strategies(failure: Failure, stack: str) -> tuple[str, ...]:
     """The usual strategies, with the one that most has the failure on a stack where none of these does."""
     shows = Counter(
         cell.strategy

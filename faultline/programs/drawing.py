@@ -12,7 +12,7 @@ from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
-from faultline.programs.settings import PACKAGES, SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS, TRAINER
 
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
@@ -22,12 +22,16 @@ SEEDS = 1000
 
 Pair = frozenset[tuple[str, Any]]
 ABOUT: Mapping[str, frozenset[str]] = {
+    "zero": frozenset({"deepspeed"}),
+    **dict.fromkeys(("ddp", "fsdp1", "fsdp2"), frozenset({"torch"})),
+    TRAINER: frozenset({"transformers", "accelerate"}),
     "through": frozenset({"accelerate", "transformers"}),
     "teacher": frozenset({"accelerate"}),
     "adapter": frozenset({"peft"}),
     **dict.fromkeys(("recompute", "checkpoint", "optimizer", "dtype", "sparse", "shape"), frozenset({"torch"})),
     **dict.fromkeys(("accumulate", "clip", "precision", "life"), frozenset({"deepspeed", "accelerate"})),
 }
+"""The packages that act on the settings of a family, or on another feature more than on the rest."""
 
 
 def drawn(
@@ -84,7 +88,7 @@ def pairs() -> list[tuple[tuple[str, Any], tuple[str, Any]]]:
 
 def packages(name: str) -> frozenset[str]:
     """The packages that a feature is about, more than the others are."""
-    return PACKAGES[SETTINGS[name].family] if name in SETTINGS else ABOUT.get(name, frozenset())
+    return ABOUT.get(SETTINGS[name].family if name in SETTINGS else name, frozenset())
 
 
 def _together(one: str, other: str) -> bool:

@@ -89,12 +89,5 @@ _EVERY = (
     _trainer("sync_each_batch", None, True, path=("accelerator_config", "gradient_accumulation_kwargs")),
 )
 
-PACKAGES: Mapping[str, frozenset[str]] = {
-    "zero": frozenset({"deepspeed"}),
-    **dict.fromkeys(("ddp", "fsdp1", "fsdp2"), frozenset({"torch"})),
-    TRAINER: frozenset({"transformers", "accelerate"}),
-}
-"""The packages that act on the settings of a family."""
-
 SETTINGS: Mapping[str, Setting] = {each.key: each for each in _EVERY}
 """Every setting by its key, such as ``zero.overlap_comm``."""

@@ -6,6 +6,7 @@
 """A checkpoint of FSDP1 can't be loaded if a unit has so few numbers that a rank holds none of them."""
 
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -55,6 +56,7 @@ def run(rank):
 def one_rank(rank, port, seen):
     """Be one rank, and say whether it met what is to be shown."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    signal.alarm(180)  # ends a hang
     dist.init_process_group("gloo", rank=rank, world_size=WORLD_SIZE)
     try:
         run(rank)

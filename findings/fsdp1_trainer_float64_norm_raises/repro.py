@@ -6,6 +6,7 @@
 """FSDP1 trains weights in fp64, and can't compute the norm of their gradients, which transformers' Trainer logs."""
 
 import os
+import signal
 import socket
 import sys
 
@@ -30,6 +31,7 @@ def run(rank):
 def one_rank(rank, port, seen):
     """Be one rank, and say whether it met what is to be shown."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    signal.alarm(180)  # ends a hang
     dist.init_process_group("gloo", rank=rank, world_size=WORLD_SIZE)
     try:
         run(rank)
