@@ -4,9 +4,9 @@
 # dependencies = ["deepspeed==0.19.8", "torch==2.13.0", "transformers==5.23.0"]
 # ///
 """DeepSpeed can't initialize models with a scalar weight, such as CLIP's.
-Run under zero2 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead: an
-error with the words of SIGNATURE.
-No report was found.
+Run under zero2 on 2 ranks (CPU, fp32), no gradient checkpointing. Expected: it trains as in one process. Instead:
+RuntimeError: self.dim() cannot be 0 to view Float as Byte (different element sizes)
+Records: https://github.com/deepspeedai/DeepSpeed/releases/tag/v0.19.8
 """
 
 import argparse
