@@ -4,20 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from faultline import strategies
 from faultline.base import traces
 from faultline.base.errors import CheckFailed, Impossible
 from faultline.base.text import percent
 from faultline.base.traces import innermost, is_victim, last_words, signal_name
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.cells.cell import HALF, Cell
+from faultline.cells.cell import Cell
 from faultline.cells.finding import Finding, described, some
-from faultline.ranks.job import FIRST
 from faultline.ranks.report import Checkpoint, Deviation, ErrorReport, Report
-from faultline.runs import differences
+from faultline.runs import differences, proof
 from faultline.runs.nodes import Ended
-from faultline.strategies import Evidence
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,10 @@ def judge(
         return _proven(cell, ended, Judgement(Outcome.CRASHES, name, detail, rank), asked)
     if error:
         return _judge_error(cell, failure, *error, ended, asked)
-    doubts = evidence_doubts(cell, reports, half)
+    doubts = proof.unproven(cell, reports, half)
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join(doubts))
-    misplaced = placement_faults(reports)
+    misplaced = proof.placement_faults(reports)
     numbers = _judge_numbers(cell, reports, order)
     if misplaced:
         detail = "; ".join(misplaced)
@@ -151,11 +148,11 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgemen
     doubts = []
     for rank, end in enumerate(ended.ranks):
         shown, who = end.evidence, f"rank {rank}: "
-        doubts += [who + doubt for doubt in _doubts(cell, shown)]
+        doubts += [who + doubt for doubt in proof.contradictions(cell, shown)]
         if judged.rank not in (None, rank):
             continue
         ours = "wrapper" in shown or shown.get("wrapping") == cell.strategy  # its engine may refuse a model
-        if not ours and not _prepared(cell, shown) and judged.signature != Signature.OTHER:
+        if not ours and not proof.prepared(cell, shown) and judged.signature != Signature.OTHER:
             doubts.append(who + "its strategy was not in force yet")
         # There may have been no time to see the mode at work; the model's modules say which they are set to.
         seen = shown.get("checkpointing_seen", "off")
@@ -167,81 +164,6 @@ def _proven(cell: Cell, ended: Ended, judged: Judgement, asked: str) -> Judgemen
     if doubts:
         return Judgement(Outcome.INVALID, Signature.EVIDENCE, "; ".join([*doubts, judged.detail]), judged.rank)
     return judged
-
-
-def _prepared(cell: Cell, shown: Evidence) -> bool:
-    """Whether a trainer that failed while it was built was about to train under the cell's strategy by then."""
-    wanted = strategies.family(cell.strategy).prepared(strategies.options(cell.strategy))
-    return wanted.items() <= shown.get("prepared", {}).items()
-
-
-def _doubts(cell: Cell, shown: Evidence) -> list[str]:
-    """What contradicts a rank's strategy and processes, as far as its evidence goes."""
-    doubts = []
-    if "wrapper" in shown:
-        doubts += strategies.family(cell.strategy).doubts(strategies.options(cell.strategy), shown)
-    if shown.get("world_size", cell.world_size) != cell.world_size:
-        doubts.append(f"world size {shown['world_size']}")
-    server = shown.get("at_fork", {})
-    if server.get("threads", 1) > 1:
-        names = f" ({', '.join(server['names'])})" if server.get("names") else ""
-        doubts.append(f"the rank server had {server['threads']} threads when it forked{names}")
-    if server.get("cuda_initialised"):
-        doubts.append("CUDA was initialised before the fork")
-    gpu, lent = shown.get("gpu_uuid", ""), shown.get("gpus_lent", ())
-    if gpu and lent and gpu not in lent:
-        doubts.append(f"it ran on {gpu}, and its GPUs are {' and '.join(lent)}")
-    if cell.precision == "fp32" and shown.get("tf32"):
-        doubts.append("TF32 was on, so fp32 was not fp32")
-    return doubts
-
-
-def evidence_doubts(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
-    """What the ranks could not prove of their cell's strategy, checkpointing, steps, processes and data."""
-    doubts = []
-    steps = HALF if half else cell.steps
-    if len(reports) != cell.world_size:
-        doubts.append(f"{len(reports)} of {cell.world_size} ranks reported")
-    for report in reports:
-        shown, who = report.evidence, f"rank {report.rank}: "
-        if "wrapper" not in shown:
-            doubts.append(who + "no evidence of the strategy")
-            continue
-        doubts += [who + doubt for doubt in _doubts(cell, shown)]
-        if shown["checkpointing_seen"] != cell.checkpointing:
-            doubts.append(who + f"checkpointing was {shown['checkpointing_seen']}, not {cell.checkpointing}")
-        if len(report.steps) != steps:
-            doubts.append(who + f"{len(report.steps)} of {steps} steps")
-        if half and HALF not in (shown.get("saved_after"), shown.get("resumed_after")):
-            doubts.append(who + ("nothing was saved" if half == FIRST else "it did not resume"))
-        micro_batches = shown.get("micro_batches", 0)
-        if micro_batches and len(report.losses) != steps * micro_batches:
-            doubts.append(who + f"{len(report.losses)} losses of {steps} steps of {micro_batches} micro-batches")
-        wanted = ["gradients", "weights"] if shown.get("gradients_remain") else ["weights"]
-        doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
-    # Where a trainer made the rows, losses show them, if they are numbers; else one may be the mean over the ranks.
-    rows = {report.evidence.get("rows") or tuple(report.losses) for report in reports}
-    if cell.world_size > 1 and len(rows) == 1 and rows != {()} and all(each == each for each in next(iter(rows))):
-        doubts.append("every rank trained on the same rows")
-    return doubts
-
-
-def placement_faults(reports: Sequence[Report]) -> list[str]:
-    """A second model that is whole where the trained one is sharded, or that lives on another device."""
-    faults = []
-    for report in reports:
-        first, second = report.evidence, report.evidence.get("second")
-        if not second:
-            continue
-        sharded = first["bytes_held"] < first["bytes_whole"]
-        if sharded and second["bytes_held"] >= second["bytes_whole"]:
-            faults.append(
-                f"rank {report.rank} holds all {second['bytes_whole']} bytes of the second model"
-                f" ({second['wrapper']}); of the trained one it holds {first['bytes_held']} of {first['bytes_whole']}"
-            )
-        if any(device.split(":")[0] != first["device"].split(":")[0] for device in second["devices"]):
-            faults.append(f"rank {report.rank} keeps the second model on {second['devices']}")
-    return faults
 
 
 def differing(row: Deviation) -> str:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells import cell as cells
 from faultline.cells import claims
 from faultline.cells.cell import Cell
@@ -16,7 +17,7 @@ from faultline.cells.selection import Selection, select
 from faultline.maintain import planting
 from faultline.observations import measured
 from faultline.ranks.report import Report
-from faultline.runs import life, oracle, runner
+from faultline.runs import life, proof, runner
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
 
@@ -75,7 +76,7 @@ def ended(random_state):
 
 def test_another_random_state_is_a_difference():
     """Breaks when ranks that draw other numbers after resuming pass."""
-    trains = Judgement(oracle.Outcome.TRAINS)
+    trains = Judgement(Outcome.TRAINS)
     assert life.resumed(trains, ended("a"), ended("a")) == trains
     assert life.resumed(trains, ended("a"), ended("b")).signature == "resumed-differs"
 
@@ -83,7 +84,7 @@ def test_another_random_state_is_a_difference():
 def test_a_half_that_shows_no_checkpoint_is_invalid():
     """Breaks when ranks that never loaded anything count as resumed."""
     report = Report(evidence={"wrapper": "ResNet", "checkpointing_seen": "off", "bytes_held": 1, "bytes_whole": 1})
-    doubts = [oracle.evidence_doubts(resumed("single"), [report], half) for half in (1, 2)]
+    doubts = [proof.unproven(resumed("single"), [report], half) for half in (1, 2)]
     assert "rank 0: nothing was saved" in doubts[0] and "rank 0: it did not resume" in doubts[1]
 
 

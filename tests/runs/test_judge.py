@@ -14,7 +14,7 @@ from faultline.catalogue import Failure, outcomes
 from faultline.cells import finding
 from faultline.cells.cell import STEPS, Cell
 from faultline.ranks.report import Deviation, Frame, Raised, error_report
-from faultline.runs import oracle
+from faultline.runs import oracle, proof
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import judge
 from tests.support import reports
@@ -213,19 +213,21 @@ WHOLE = {"wrapper": "Linear", "bytes_held": 4, "bytes_whole": 4, "devices": ["cp
 
 
 @pytest.mark.parametrize(
-    ("second", "device", "fault"),
+    ("second", "shown", "fault"),
     [
-        (WHOLE, "cpu", "holds all 4 bytes of the second model"),
-        (WHOLE | {"bytes_held": 2}, "cpu", None),
-        (WHOLE | {"bytes_held": 2, "devices": ["cpu"]}, "cuda:0", "keeps the second model on"),
+        (WHOLE, {"device": "cpu"}, "holds all 4 bytes of the second model"),
+        (WHOLE | {"bytes_held": 2}, {"device": "cpu"}, None),
+        (WHOLE | {"bytes_held": 2}, {"device": "cuda:0"}, "keeps the second model on"),
+        (WHOLE | {"bytes_held": 2}, {"device": "cuda:0", "offload_param": True}, None),
+        (WHOLE, {"device": "cuda:0", "offload_param": True}, "holds all 4 bytes of the second model"),
     ],
 )
-def test_a_second_model_must_be_placed_as_the_trained_one_is(second, device, fault):
-    """Breaks when a teacher that is whole or on another device passes, or one that is sharded doesn't."""
-    shown = SEEN | {"second": second, "device": device, "bytes_held": 2}
-    faults = oracle.placement_faults([report(0, shown)])
+def test_a_second_model_must_be_placed_as_the_trained_one_is(second, shown, fault):
+    """Breaks when a teacher that is whole or on another device passes, or one that is sharded or offloaded doesn't."""
+    shown = SEEN | {"second": second, "bytes_held": 2} | shown
+    faults = proof.placement_faults([report(0, shown)])
     assert len(faults) == bool(fault) and all(fault in answer for answer in faults)
-    assert not oracle.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), "nothing is sharded"
+    assert not proof.placement_faults([report(0, shown | {"bytes_held": 4, "device": "cpu"})]), "nothing is sharded"
 
 
 def test_a_trainer_that_cannot_be_built_proves_its_strategy_by_what_accelerate_was_told():
