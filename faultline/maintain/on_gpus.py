@@ -10,15 +10,15 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.on_gpus import Machine, Measured, Row
 from faultline.cells.rules import possible_cells
 from faultline.observations import measured
-from faultline.runs import storage
+from faultline.runs import sendable, storage
 from faultline.runs.results import Result
-from faultline.runs.sendable import reported
 
 BACKENDS = ("nccl", "gloo", "none")
 
 
-def rows(machine: storage.Machine, results: Iterable[Result]) -> list[tuple[Machine, Row]]:
+def rows(machine: storage.Machine, results: Sequence[Result]) -> list[tuple[Machine, Row]]:
     """What cells on GPUs did on the stacks of stacks/, of those that can prove it and whose GPU is known."""
+    machine = sendable.machine(machine, results)  # a run that was interrupted doesn't say all of it
     ran = []
     for result in results:
         known = measured.named_as(result.stack)
@@ -40,7 +40,7 @@ def ran_on(machine: storage.Machine, result: Result) -> Machine | None:
     models = sorted({str(evidence["gpu"]) for evidence in shown if evidence.get("gpu")}) or sorted({*machine.gpus})
     if not models or (len(models) > 1 and not any(evidence.get("gpu") for evidence in shown)):
         return None
-    driver, cuda, nccl = (reported(shown, name, getattr(machine, name)) for name in ("driver", "cuda", "nccl"))
+    driver, cuda, nccl = (sendable.reported(shown, name, getattr(machine, name)) for name in ("driver", "cuda", "nccl"))
     return Machine(" + ".join(models), driver, cuda, nccl, untagged(result.stack))
 
 

@@ -65,7 +65,7 @@ def held_against(
     there = {name: tensors[name] for name in live if name in tensors}
     filled = {name: tensor for name, tensor in there.items() if tensor.numel() or not live[name].numel()}
     same = {name: tensor for name, tensor in filled.items() if tensor.shape == live[name].shape}
-    errors = {name: _error(live[name], tensor.float()) for name, tensor in same.items()}
+    errors = {name: _error(live[name], tensor.to(live[name].device).float()) for name, tensor in same.items()}
     return Checkpoint(
         names=len(live),
         missing=tuple(sorted(live.keys() - there.keys())),

@@ -91,9 +91,8 @@ def machine(known: Machine, results: Iterable[Result]) -> Machine:
     seen = {str(each.get("gpu_uuid")): str(each["gpu"]) for each in shown if each.get("gpu")}
     driver = known.driver or reported(shown, "driver")
     gpus = known.gpus or tuple(sorted(seen.values()))
-    return msgspec.structs.replace(
-        known, gpus=gpus, driver=driver, cuda=reported(shown, "cuda"), nccl=reported(shown, "nccl")
-    )
+    cuda, nccl = reported(shown, "cuda", known.cuda), reported(shown, "nccl", known.nccl)
+    return msgspec.structs.replace(known, gpus=gpus, driver=driver, cuda=cuda, nccl=nccl)
 
 
 def reported(shown: Iterable[Evidence], what: str, known: str = "") -> str:

@@ -100,6 +100,13 @@ def test_what_proves_nothing_is_not_recorded():
     assert machine.gpu == MODEL and row.backend == ""
 
 
+def test_a_cell_without_ranks_is_of_the_machine_that_the_others_report():
+    """Breaks when an impossible cell of an interrupted run is recorded for a machine without CUDA and NCCL."""
+    unfinished = Machine(MACHINE.gpus, MACHINE.driver)
+    rows = merging.rows(unfinished, [did(on("ddp")), did(on("zero2"), "impossible", gpu="")])
+    assert len(rows) == 2 and rows[0][0] == rows[1][0]
+
+
 MACHINES = [on_gpus.Machine(gpu, driver, stack=measured.pinned()) for gpu in ("A", "B") for driver in ("1", "2")]
 FOUND = st.lists(
     st.tuples(
