@@ -30,7 +30,7 @@ class Case:
         """The cell that it is: its failure is the program's digest."""
         training, variant = self.program.training, f"{VARIANT}-{self.fault.digest}" if self.fault else VARIANT
         digest, precision, world, life = self.program.digest, training.precision, training.world_size, training.life
-        return Cell(digest, variant, self.strategy, "off", precision, world, self.device, life)
+        return Cell(digest, variant, self.strategy, training.checkpointing, precision, world, self.device, life)
 
     @property
     def possible(self) -> bool:

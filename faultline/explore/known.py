@@ -59,7 +59,7 @@ def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known 
 
     Nothing that is known of the failure `without` counts.
     """
-    for of_model in truth.known(case.program.spec, case.strategy):
+    for of_model in () if case.program.in_trl else truth.known(case.program.spec, case.strategy):
         if not (without and of_model.failure == without):
             return Known(FEATURE, of_model.why)
     for rule in TRAINING:
@@ -83,7 +83,8 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
 
 def is_failure(case: Case, result: Result, name: str) -> bool:
     """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
-    of_model = any(rule.failure == name for rule in truth.known(case.program.spec, case.strategy))
+    rules = () if case.program.in_trl else truth.known(case.program.spec, case.strategy)
+    of_model = any(rule.failure == name for rule in rules)
     every = (*TRAINING, *ONCE)
     of_training = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in every)
     match, either = of_check.recognised(result)

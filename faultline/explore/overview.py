@@ -13,7 +13,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.explore import findings
 from faultline.explore.findings import Finding
 from faultline.explore.search import Numbers
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS
 
 PAGE = findings.FINDINGS / "README.md"
 EXPLORATIONS = findings.FINDINGS / "explorations.jsonl"
@@ -25,7 +25,7 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
     outcome, features = finding.seen.outcome, finding.case.program.features
     loud = 1 + RAISING.index(Outcome(outcome)) if outcome in RAISING else 0
     rare = sum(name in SETTINGS for name in features)
-    in_trainer = finding.case.program.training.through == TRAINER
+    in_trainer = bool(finding.case.program.trainer)
     return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
 
 

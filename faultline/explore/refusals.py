@@ -57,10 +57,14 @@ REFUSALS: Sequence[Refusal] = (
         r"Missing optimizer state for parameter|Missing key in checkpoint state_dict: optimizer\.state",
         "https://github.com/pytorch/pytorch/pull/192307",
     ),
+    refusal(
+        "*", "You can't use batches of different size with `dispatch_batches=True`", f"{ACCELERATE}/data_loader.py"
+    ),
     refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
 
 TRAINING: Sequence[Rule] = (
+    known("*", "dpo_precompute_ref_in_memory_dataset", **{"dpo.precompute_ref_log_probs": True}),
     known("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
     known("ddp* fsdp1*", "ddp_forward_bypasses_wrapper", around=True),
     known("zero3*", "zero3_accumulation_outside_forward", around=True, accumulate=(2, 3)),

@@ -65,8 +65,9 @@ def joined(case: Case) -> Mapping[str, Any]:
 
 
 def usual_settings(case: Case) -> Mapping[str, Any]:
-    """The settings of a case as they are by default."""
-    return {name: SETTINGS[name].values[0] for name in case.pruned.features if name in SETTINGS}
+    """The settings of a case as they are by default, but for those that change what is computed."""
+    neutral = [name for name in case.pruned.features if name in SETTINGS and SETTINGS[name].neutral]
+    return {name: SETTINGS[name].values[0] for name in neutral}
 
 
 NO_STATE = {"state": "none"}
@@ -76,6 +77,7 @@ RELATIONS: Sequence[Relation] = (
     Relation("ranks swapped", {"branch": "none", "silent": False, "world_size": 2, **NO_STATE}, {"swapped": True}),
     Relation("world sizes", {"world_size": (1, 4), **NO_STATE}, {"world_size": 2}),
     Relation("recomputation", {"recompute": ("last block", "every block")}, {"recompute": "nothing"}),
+    Relation("checkpointing", {"checkpointing": ("non-reentrant", "reentrant")}, {"checkpointing": "off"}),
     Relation("settings", {}, usual_settings),
     Relation(
         "loss scaled",

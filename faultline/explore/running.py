@@ -10,7 +10,6 @@ from faultline.check import cell as checking
 from faultline.check.target import parse
 from faultline.explore.case import Case
 from faultline.programs import files
-from faultline.programs.settings import TRAINER
 from faultline.runs.results import Result
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
@@ -35,8 +34,7 @@ class Runner:
         case = self.cases[cell]
         file = files.write(folder, case.program, case.fault)
         inject = f"{file}:FAULT" if case.fault else ""
-        trainer = TRAINER if case.program.training.through == TRAINER else ""
-        target = replace(parse(f"{file}:build", ""), trainer=trainer, sketched=True)
+        target = replace(parse(f"{file}:build", ""), trainer=case.program.trainer, sketched=True)
         try:
             return checking.run(target, server, references, cell, inject)
         except TargetFailed as failed:

@@ -1,7 +1,7 @@
 """Programs by chance: pairs of features that none had yet, then as many as a swarm gives."""
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, count
 from typing import Any
 
@@ -12,12 +12,12 @@ from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS, TRAINER, TRAINERS, TRL
 
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
 TRIES = 20
-NEAR = 5
+NEAR, IN_TRL = 5, 7
 SEEDS = 1000
 
 Pair = frozenset[tuple[str, Any]]
@@ -25,6 +25,7 @@ ABOUT: Mapping[str, frozenset[str]] = {
     "zero": frozenset({"deepspeed"}),
     **dict.fromkeys(("ddp", "fsdp1", "fsdp2"), frozenset({"torch"})),
     TRAINER: frozenset({"transformers", "accelerate"}),
+    **dict.fromkeys(TRL, frozenset({"trl", "transformers"})),
     "through": frozenset({"accelerate", "transformers"}),
     "teacher": frozenset({"accelerate"}),
     "adapter": frozenset({"peft"}),
@@ -41,19 +42,27 @@ def drawn(
 
     As long as there are pairs of values that no program had, each has one of them: first those that packages have a
     part in which have `changed`. But one of NEAR is a neighbour of the features that are `known` to go wrong together:
-    one mechanism is often in several places.
+    one mechanism is often in several places. One of IN_TRL has a pair of a trainer of TRL, which takes longer to run.
     """
     choose = random.Random(f"explore/{seed}")
-    left = pairs()
-    choose.shuffle(left)
-    left.sort(key=lambda pair: sum(not packages(name).isdisjoint(changed) for name, _ in pair))  # taken from the end
+
+    def about(pair: Sequence[tuple[str, Any]]) -> int:
+        return sum(not packages(name).isdisjoint(changed) for name, _ in pair)
+
+    every = pairs()
+    choose.shuffle(every)
+    every.sort(key=about)  # taken from the end
+    left: dict[bool, list[tuple[tuple[str, Any], ...]]] = {
+        trl: [pair for pair in every if _of_trl(pair) == trl] for trl in (False, True)
+    }
     had: set[Pair] = set()
     seen: set[str] = set()
     for number in count(1):
         if known and number % NEAR == 0:
             made = draw(choose, neighbour(choose, choose.choice(known)))
         else:
-            made = _covering(choose, next_of(left, had), had)
+            turn = number % IN_TRL == 0
+            made = _covering(choose, next_of(left[turn], had) or next_of(left[not turn], had), had)
         if made.digest not in seen:
             seen.add(made.digest)
             yield made
@@ -78,7 +87,7 @@ def neighbour(choose: random.Random, features: Mapping[str, Any]) -> dict[str, A
     return {**features, name: choose.choice(others)}
 
 
-def pairs() -> list[tuple[tuple[str, Any], tuple[str, Any]]]:
+def pairs() -> list[tuple[tuple[str, Any], ...]]:
     """Every two values of two features that one engine may have."""
     values = [(name, value) for name in VALUES for value in VALUES[name][1:]]
     return [
@@ -91,12 +100,18 @@ def packages(name: str) -> frozenset[str]:
     return ABOUT.get(SETTINGS[name].family if name in SETTINGS else name, frozenset())
 
 
+def _of_trl(pair: Iterable[tuple[str, Any]]) -> bool:
+    return any(name in OF_TRL or value in TRL for name, value in pair)
+
+
 def _together(one: str, other: str) -> bool:
+    if any(name in OF_TRL and other in NOT_IN_TRL for name, other in ((one, other), (other, one))):
+        return False
     families = {SETTINGS[name].family for name in (one, other) if name in SETTINGS}
-    return len(families) < 2 or families == {"zero", TRAINER}
+    return len(families) < 2 or families in ({"zero", TRAINER}, *({name, TRAINER} for name in TRL))
 
 
-def next_of(left: list[tuple[tuple[str, Any], tuple[str, Any]]], had: set[Pair]) -> tuple[tuple[str, Any], ...] | None:
+def next_of(left: list[tuple[tuple[str, Any], ...]], had: set[Pair]) -> tuple[tuple[str, Any], ...] | None:
     """A pair that no program had yet, which is taken from the list; None where there is none left."""
     while left:
         pair = left.pop()
@@ -118,7 +133,7 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
 def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
     """A program with a fault in it, which nothing in the program hides."""
     hides = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins", "precision"}
-    if program.training.through == TRAINER:  # which takes none of what is injected into a loop
+    if program.trainer:  # which takes none of what is injected into a loop
         hides.add("through")
     if program.training.world_size == 1:  # whose one rank is not the one at fault
         hides.add("world_size")
@@ -130,15 +145,20 @@ def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
             return program, fault
 
 
-ENGINES = {key for key, setting in SETTINGS.items() if setting.family not in ("zero", TRAINER)}
+ENGINES = {key for key, setting in SETTINGS.items() if setting.family not in ("zero", *TRAINERS)}
 """Settings that only a loop with torch's bare engine has."""
-OF_A_TRAINER = {key for key, setting in SETTINGS.items() if setting.family == TRAINER}
+OF: Mapping[str, set[str]] = {
+    name: {key for key, setting in SETTINGS.items() if setting.family == name} for name in TRAINERS
+}
+"""The settings of each trainer."""
+OF_TRL = {*("checkpointing",), *(key for name in TRL for key in OF[name])}
 
 NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
     "spare_runs": ("spare", True),
-    **dict.fromkeys(OF_A_TRAINER, ("through", TRAINER)),
+    "checkpointing": ("through", "sft"),
+    **{key: ("through", name) for name in TRAINERS for key in OF[name]},
 }
 """What a feature says nothing without."""
 
@@ -148,6 +168,8 @@ NOT_IN_A_TRAINER = {
     "zero.stage3_param_persistence_threshold",
 }
 """What a trainer does in a way of its own, what is by rank, and what leaves no evidence there."""
+NOT_IN_TRL = (specs.VALUES.keys() - {"layers", "block", "tied", "frozen"}) | NOT_IN_A_TRAINER
+"""What the models of transformers don't have, and what their trainers don't do."""
 
 SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"dtype": "bfloat16"}, {"dtype"}),  # an engine steps copies in fp32, and one process doesn't
@@ -163,7 +185,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"branch": "rank"}, {"swapped"}),  # which part of the model a row meets is the rank's choice
     ({"spare": False}, {"spare_runs"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
-    ({"teacher": "prepared", "through": ("engine", TRAINER)}, {"teacher"}),
+    ({"teacher": "prepared", "through": ("engine", *TRAINERS)}, {"teacher"}),
     ({"between": ("evaluation", "inference", "saving", "reloading")}, {"state"}),
     ({"recompute": ("last block", "every block")}, {"checkpoint", "state", "twice"}),
     # Buffers, and types of their own, are cast or stay by rules of each engine's own.
@@ -173,14 +195,22 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"life": ("resumed", "resized")}, {"schedule", "unfreeze"}),
     ({"life": ("resumed", "resized"), "through": "accelerate"}, {"through"}),
     ({"life": "resized"}, {"branch", "rows", "state", "silent", "world_size", "twice"}),
-    ({"through": ("engine", "accelerate")}, OF_A_TRAINER),
-    ({"through": ("accelerate", TRAINER)}, {"accumulating", "cleared", *ENGINES}),
-    ({"through": TRAINER}, NOT_IN_A_TRAINER),
+    ({"through": ("engine", "accelerate")}, {*OF[TRAINER], *OF_TRL}),
+    ({"through": ("accelerate", *TRAINERS)}, {"accumulating", "cleared", *ENGINES}),
+    ({"through": TRAINER}, {*NOT_IN_A_TRAINER, *OF_TRL}),
+    *(({"through": name}, {*NOT_IN_TRL, *(OF_TRL - OF[name] - {"checkpointing"})}) for name in TRL),
+    ({"through": TRL, "block": ("norm", "attention", "convolution")}, {"block"}),
+    ({"through": TRL, "block": "experts"}, {"layers", "tied"}),
+    ({"through": TRL, "tied": "blocks"}, {"tied"}),
+    # Which is what they count tokens by, and by which one process has the rows of all ranks.
+    ({"through": TRL}, {"trainer.average_tokens_across_devices", "trainer.use_seedable_sampler"}),
+    ({"through": "grpo"}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),  # refused in one process too
+    ({"grpo.beta": 0.0}, {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}),
     ({"begins": "by rank"}, {"teacher", "adapter"}),
     ({"begins": "loaded"}, {"life", "adapter", "dtype", "shape", "state"}),
     ({"around": True}, {"method"}),
-    ({"through": TRAINER, "clip": "value"}, {"clip"}),
-    ({"through": TRAINER, "between": ("inference", "reloading")}, {"between"}),
+    ({"through": TRAINERS, "clip": "value"}, {"clip"}),
+    ({"through": TRAINERS, "between": ("inference", "reloading")}, {"between"}),
 )
 """Features, and those that say nothing together with them, or that no engine is to train beside them."""
 

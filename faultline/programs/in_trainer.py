@@ -10,6 +10,7 @@ from torch.utils.data import Dataset, SequentialSampler
 from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.programs import build, loop
+from faultline.programs.program import Program
 from faultline.programs.settings import TRAINER
 from faultline.programs.training import LIMIT
 from faultline.ranks.own_model import target
@@ -55,7 +56,16 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     model = target.ready(WithLoss(model, loss), loop.ADAPTER if training.adapter == "lora" else {})
     numbers = range(STEPS * training.accumulate)
     rows = [batch(number, rank, world_size) for number in numbers for rank in range(world_size)]
-    arguments |= {"gradient_accumulation_steps": training.accumulate, "remove_unused_columns": False}
+    args = configured(TrainingArguments, made, {**arguments, "remove_unused_columns": False}, setup)
+    result = Trainer(model=model, args=args, train_dataset=Rows(rows), eval_dataset=Rows(rows[:EVALUATED]))
+    result._get_train_sampler = lambda dataset=None: SequentialSampler(result.train_dataset)
+    return result
+
+
+def configured(config: type, made: Program, arguments: dict[str, object], setup: Setup) -> Any:
+    """A trainer's config with what a program asks for; raises Impossible where this release has no such argument."""
+    training = made.training
+    arguments |= {"gradient_accumulation_steps": training.accumulate}
     if training.clip == "norm":
         arguments["max_grad_norm"] = LIMIT["norm"]
     # As many batches on each rank: without `even_batches`, ranks run as many as there are for them.
@@ -64,12 +74,10 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}
     if training.between == "saving" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": 1}
-    config = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}
-    made_of_it = changed_config(arguments | made.nested(TRAINER), config, setup)
+    changes = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}
+    settings = made.nested(TRAINER) | (made.nested(made.trainer) if made.in_trl else {})
+    given = changed_config(arguments | settings, changes, setup)
     try:
-        given = TrainingArguments(**made_of_it)
+        return config(**given)
     except TypeError as error:
-        raise Impossible(f"this release of transformers has no such argument: {error}") from error
-    result = Trainer(model=model, args=given, train_dataset=Rows(rows), eval_dataset=Rows(rows[:EVALUATED]))
-    result._get_train_sampler = lambda dataset=None: SequentialSampler(result.train_dataset)
-    return result
+        raise Impossible(f"{config.__name__} of this release has no such argument: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any, Self
 from faultline.base.text import matches
 from faultline.programs import spec as specs
 from faultline.programs import training as trainings
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS, TRAINERS, TRL
 from faultline.programs.spec import Spec, digest
 from faultline.programs.training import Training
 
@@ -64,7 +64,7 @@ class Program:
     def under(self, family: str, strategy: str) -> "Program":
         """The program without settings that a strategy doesn't take."""
         settings = (SETTINGS[name] for name, _ in self.chosen if name in SETTINGS)
-        families = (family, TRAINER)
+        families = (family, *TRAINERS)
         foreign = {e.key for e in settings if e.family not in families or not matches(strategy, (e.strategies,))}
         return self.with_only(name for name, _ in self.chosen if name not in foreign)
 
@@ -78,6 +78,16 @@ class Program:
                     section = section.setdefault(name, {})
                 section[SETTINGS[key].name] = value
         return made
+
+    @property
+    def trainer(self) -> str:
+        """The trainer that it trains in: one of TRAINERS, or empty for a plain loop."""
+        return self.training.through if self.training.through in TRAINERS else ""
+
+    @property
+    def in_trl(self) -> bool:
+        """Whether it trains a model of transformers in a trainer of TRL."""
+        return self.trainer in TRL
 
     @property
     def deepspeed(self) -> dict[str, Any]:

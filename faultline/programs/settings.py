@@ -1,4 +1,4 @@
-"""Settings of engines that change how they compute, and must not change what."""
+"""Settings of engines and trainers: most change how these compute, and must not change what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from typing import Any
 class Setting:
     """A documented setting of an engine: its `values`, the engine's default first, and where a config has it.
 
-    `family` is that of the strategies that take it, and only those that `strategies` match, or TRAINER. `path` are the
-    sections of DeepSpeed's JSON in front of the name, or the dictionary among TrainingArguments that has it; torch's
-    engines take it as an argument.
+    `family` is that of the strategies that take it, and only those that `strategies` match; or one of TRAINERS: that of
+    transformers is for all of them. `path` are the sections of DeepSpeed's JSON in front of the name, or the dictionary
+    among TrainingArguments that has it; torch's engines take it as an argument. One that is not `neutral` changes what
+    is computed, in one process as well.
     """
 
     family: str
@@ -19,6 +20,7 @@ class Setting:
     values: tuple[Any, ...]
     path: tuple[str, ...] = ()
     strategies: str = "*"
+    neutral: bool = True
 
     @property
     def key(self) -> str:
@@ -26,21 +28,33 @@ class Setting:
 
 
 TRAINER = "trainer"
+TRL = ("sft", "dpo", "grpo")
+TRAINERS = (TRAINER, *TRL)
 
 
-def _trainer(name: str, *values: Any, path: tuple[str, ...] = ()) -> Setting:
-    return Setting(TRAINER, name, values, path)
+def _trainer(
+    name: str, *values: Any, path: tuple[str, ...] = (), strategies: str = "*", neutral: bool = True
+) -> Setting:
+    return Setting(TRAINER, name, values, path, strategies, neutral)
+
+
+def _trl(trainer: str, name: str, *values: Any, neutral: bool = False) -> Setting:
+    return Setting(trainer, name, values, neutral=neutral)
 
 
 def _zero(name: str, *values: Any, strategies: str = "*") -> Setting:
     return Setting("zero", name, values, ("zero_optimization",), strategies)
 
 
+DPO_LOSSES = "hinge ipo nca_pair robust bco_pair sppo_hard apo_zero apo_down discopop sft".split()
+"""Of those that are sums over rows: `aot` sorts the rows that a rank has."""
+
 # DDP: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 # FSDP1: https://docs.pytorch.org/docs/stable/fsdp.html
 # fully_shard: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 # DeepSpeed: https://www.deepspeed.ai/docs/config-json/
 # TrainingArguments: https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments
+# SFTConfig, DPOConfig, GRPOConfig: https://huggingface.co/docs/trl, by trainer
 _EVERY = (
     Setting("ddp", "bucket_cap_mb", (None, 0.0001, 0.001)),
     Setting("ddp", "gradient_as_bucket_view", (False, True)),
@@ -87,6 +101,44 @@ _EVERY = (
     _trainer("even_batches", True, False, path=("accelerator_config",)),
     _trainer("use_seedable_sampler", True, False, path=("accelerator_config",)),
     _trainer("sync_each_batch", None, True, path=("accelerator_config", "gradient_accumulation_kwargs")),
+    _trainer("ddp_broadcast_buffers", None, False, strategies="ddp*"),
+    _trainer("dataloader_drop_last", False, True),
+    _trainer("torch_empty_cache_steps", None, 1),
+    _trainer("weight_decay", 0.0, 0.1, neutral=False),
+    _trainer("warmup_steps", 0, 2, neutral=False),
+    _trainer("lr_scheduler_type", "constant", "cosine", neutral=False),
+    _trainer("label_smoothing_factor", 0.0, 0.1, neutral=False),
+    _trl("sft", "loss_type", "nll", "dft", "chunked_nll"),
+    _trl("sft", "completion_only_loss", None, False),
+    _trl("sft", "max_length", 1024, 20),
+    _trl("sft", "pad_to_multiple_of", None, 8, neutral=True),
+    _trl("dpo", "loss_type", "sigmoid", *DPO_LOSSES),
+    _trl("dpo", "label_smoothing", 0.0, 0.1),
+    _trl("dpo", "ld_alpha", None, 0.5),
+    _trl("dpo", "f_divergence_type", "reverse_kl", "js_divergence", "alpha_divergence"),
+    _trl("dpo", "use_weighting", False, True),
+    _trl("dpo", "precompute_ref_log_probs", False, True, neutral=True),
+    _trl("dpo", "sync_ref_model", False, True),
+    _trl("dpo", "max_length", 1024, 20),
+    _trl("dpo", "pad_to_multiple_of", None, 8, neutral=True),
+    _trl("grpo", "loss_type", "dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"),
+    _trl("grpo", "beta", 0.0, 0.1),
+    _trl("grpo", "scale_rewards", "group", "batch", "none"),
+    _trl("grpo", "num_iterations", 1, 2),
+    _trl("grpo", "importance_sampling_level", "token", "sequence"),
+    _trl("grpo", "epsilon_high", None, 0.3),
+    _trl("grpo", "delta", None, 4.0),
+    _trl("grpo", "top_entropy_quantile", 1.0, 0.5),
+    _trl("grpo", "entropy_coef", 0.0, 0.01),
+    _trl("grpo", "sync_ref_model", False, True),
+    _trl("grpo", "off_policy_mask_threshold", None, 0.5),
+    _trl("grpo", "repetition_penalty", 1.0, 1.2),
+    _trl("grpo", "temperature", 1.0, 0.7),
+    _trl("grpo", "cast_lm_head_to_fp32", False, True),
+    _trl("grpo", "ds3_gather_for_generation", True, False, neutral=True),
+    _trl("grpo", "cache_implementation", None, "static", neutral=True),
+    _trl("grpo", "use_bias_correction_kl", True, False),
+    _trl("grpo", "shuffle_dataset", True, False),
 )
 
 SETTINGS: Mapping[str, Setting] = {each.key: each for each in _EVERY}

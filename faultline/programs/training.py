@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from faultline.programs.settings import TRAINERS
 from faultline.programs.spec import one_of
 
 LIMIT = {"norm": 0.1, "value": 0.01}  # of what is clipped; the gradients of all programs exceed both
@@ -30,8 +31,8 @@ class Training:
       is trained in place of the model
     - `around`: the loss calls the model inside of the engine's wrapper; `begins`: ranks build the same weights, each
       builds others, or all load others into the wrapped model
-    - `through`: what the loop is written with
-    - `precision`, `world_size`, `life`: those of the cell
+    - `through`: what the loop is written with, or the trainer; those of TRL train a model of transformers
+    - `checkpointing`, `precision`, `world_size`, `life`: those of the cell
     """
 
     joined: int = one_of(1, 2, 3)
@@ -53,7 +54,8 @@ class Training:
     adapter: str = one_of("none", "lora")
     around: bool = one_of(False, True)
     begins: str = one_of("alike", "by rank", "loaded")
-    through: str = one_of("engine", "accelerate", "trainer")
+    through: str = one_of("engine", "accelerate", *TRAINERS)
+    checkpointing: str = one_of("off", "non-reentrant", "reentrant")
     precision: str = one_of("fp32", "bf16")
     world_size: int = one_of(2, 4, 1)
     life: str = one_of("straight", "resumed", "resized")

@@ -13,7 +13,7 @@ from faultline.explore import known
 from faultline.explore.case import Case
 from faultline.programs import drawing
 from faultline.programs.program import VALUES, Program, parse
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS, TRAINER, TRAINERS, TRL
 
 chosen = st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in VALUES.items()})
 programs = st.builds(Program.of, st.integers(0, 999), chosen)
@@ -46,7 +46,7 @@ def test_settings_of_other_engines_are_left_out(program):
     """Breaks when a finding under DDP names a setting of DeepSpeed."""
     case = Case(program, "ddp")
     families = {SETTINGS[name].family for name in case.pruned.features if name in SETTINGS}
-    assert families <= {"ddp", TRAINER}
+    assert families <= {"ddp", *TRAINERS}
     assert {*case.pruned.chosen} <= {*program.chosen}
 
 
@@ -88,10 +88,22 @@ def test_what_a_release_may_have_changed_comes_first():
     assert all(any("deepspeed" in drawing.packages(name) for name in each.features) for each in first)
 
 
+def test_a_program_of_trl_has_what_its_trainer_takes():
+    """Breaks when a trainer gets what no model of transformers has, or they leave no time for anything else."""
+    every = [*islice(drawing.drawn(3), 1000)]
+    of_trl = [program for program in every if program.in_trl]
+    assert {program.trainer for program in of_trl} == {*TRL}
+    assert 100 < len(of_trl) < 300
+    for program in of_trl:
+        families = {SETTINGS[name].family for name in program.features if name in SETTINGS}
+        assert families <= {"zero", TRAINER, program.trainer}
+        assert program.features.keys().isdisjoint(drawing.NOT_IN_TRL)
+
+
 def test_pairs_are_covered_before_anything_comes_twice():
     """Breaks when two features never meet however long one looks."""
     had = set()
-    for program in islice(drawing.drawn(5), 6000):
+    for program in islice(drawing.drawn(5), 9500):
         had |= {frozenset((one, other)) for one in program.chosen for other in program.chosen if one != other}
     possible = [pair for pair in drawing.pairs() if {*pair} <= {*drawing.sensible(Program.of(0, dict(pair))).chosen}]
     assert len(possible) > 4000

@@ -16,7 +16,7 @@ from faultline.programs import drawing, training, truth
 from faultline.programs import fault as faults
 from faultline.programs.program import Program
 from faultline.programs.sampling import seeded
-from faultline.programs.settings import SETTINGS, TRAINER
+from faultline.programs.settings import SETTINGS, TRAINERS
 
 USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
 REFUSED = ("zero.prescale_gradients", "zero.gradient_predivide_factor")
@@ -27,7 +27,9 @@ WRONG = {
     ("unfreeze", True),
     ("backward", "halves"),
     ("optimizer", "adafactor"),
+    ("dpo.precompute_ref_log_probs", True),
 }
+WITH_A_REFERENCE = {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}
 
 
 def run(case, server, references):
@@ -38,7 +40,7 @@ def run(case, server, references):
 def under(name):
     """A strategy that takes a setting, or trains a feature."""
     setting = SETTINGS.get(name)
-    if not setting or setting.family == TRAINER:
+    if not setting or setting.family in TRAINERS:
         return {"backward": "ddp", "unfreeze": "ddp", "begins": "ddp", "around": "zero2"}.get(name, "fsdp2")
     return next(
         each
@@ -60,6 +62,7 @@ def test_every_feature_is_really_there(name, value, shared_server, references):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
     needed = dict([drawing.NEEDS[name]] if name in drawing.NEEDS else [])
     needed |= {"through": "accelerate"} if value == "prepared" else {}
+    needed |= {"grpo.beta": 0.1} if name in WITH_A_REFERENCE else {}
     case = Case(Program.of(3, {**needed, name: value}), under(name))
     result = run(case, shared_server, references)
     if name in REFUSED:
