@@ -65,8 +65,10 @@ REFUSALS: Sequence[Refusal] = (
 
 TRAINING: Sequence[Rule] = (
     known("*", "dpo_precompute_ref_in_memory_dataset", **{"dpo.precompute_ref_log_probs": True}),
-    known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{"dpo.sync_ref_model": True}),
-    known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{"grpo.sync_ref_model": True}),
+    *(
+        known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{f"{name}.sync_ref_model": True})
+        for name in ("dpo", "grpo", "kto", "rloo")
+    ),
     known("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
     known("ddp* fsdp1*", "ddp_forward_bypasses_wrapper", around=True),
     known("zero3*", "zero3_accumulation_outside_forward", around=True, accumulate=(2, 3)),

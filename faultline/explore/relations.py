@@ -93,6 +93,11 @@ RELATIONS: Sequence[Relation] = (
         {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},  # an adapter's weights are drawn
         {"spare": False},
     ),
+    Relation(
+        "frozen without a gradient",
+        {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},
+        {"spare_frozen": True},
+    ),
     Relation("engines", {}, strategy="ddp"),
 )
 

@@ -156,7 +156,7 @@ OF_TRL = {*("checkpointing",), *(key for name in TRL for key in OF[name])}
 NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
-    "spare_runs": ("spare", True),
+    **dict.fromkeys(("spare_runs", "spare_frozen"), ("spare", True)),
     "checkpointing": ("through", "sft"),
     **{key: ("through", name) for name in TRAINERS for key in OF[name]},
 }
@@ -183,7 +183,8 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"precision": "bf16", "teacher": ("copy", "prepared")}, {"teacher"}),
     ({"accumulate": 1}, {"accumulating"}),
     ({"branch": "rank"}, {"swapped"}),  # which part of the model a row meets is the rank's choice
-    ({"spare": False}, {"spare_runs"}),
+    ({"spare": False}, {"spare_runs", "spare_frozen"}),
+    ({"spare_runs": ("at first", "later")}, {"spare_frozen"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
     ({"teacher": "prepared", "through": ("engine", *TRAINERS)}, {"teacher"}),
     ({"between": ("evaluation", "inference", "saving", "reloading")}, {"state"}),
@@ -204,7 +205,10 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": TRL, "tied": "blocks"}, {"tied"}),
     # Which is what they count tokens by, and by which one process has the rows of all ranks.
     ({"through": TRL}, {"trainer.average_tokens_across_devices", "trainer.use_seedable_sampler"}),
-    ({"through": "grpo"}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),  # refused in one process too
+    # Refused in one process too.
+    ({"through": ("grpo", "rloo")}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),
+    ({"through": "reward"}, {"block", "tied"}),
+    ({"rloo.beta": 0.0}, {"rloo.sync_ref_model"}),
     ({"grpo.beta": 0.0}, {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}),
     ({"begins": "by rank"}, {"teacher", "adapter"}),
     ({"begins": "loaded"}, {"life", "adapter", "dtype", "shape", "state"}),

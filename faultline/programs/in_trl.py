@@ -5,50 +5,65 @@ from typing import Any
 from faultline.programs import loop
 from faultline.programs.in_trainer import EVALUATED, configured
 from faultline.programs.program import Program
+from faultline.programs.spec import Spec
 from faultline.strategies import ROWS, Setup
 
-COLUMNS = {"sft": "prompt completion", "dpo": "prompt chosen rejected"}
-"""What a trainer's rows have; those of GRPO are prompts."""
+PAIRS = "prompt chosen rejected"
+COLUMNS = {"sft": "prompt completion", "dpo": PAIRS, "reward": PAIRS, "kto": "prompt completion label"}
+"""What a trainer's rows have; the others have prompts alone, and sample."""
+NAMES = {"reward": "Reward"}
 TIMES = 8  # each row: an epoch is longer than any training
 
 
 def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: int) -> Any:
     """The trainer of a program as JSON, for a rank or for one process."""
-    import trl
-
+    from faultline.trainers import from_trl
     from tiny_models.kit import GRPO, letter_score, prompts, tokenizer, turns
 
     made = loop.taken(text, setup)
     name = made.trainer
-    settings: dict[str, Any] = {"ref_model_sync_steps": 1} if name != "sft" else {}
-    once = prompts() if name == "grpo" else turns(COLUMNS[name])
+    settings: dict[str, Any] = {} if name in ("sft", "reward") else {"ref_model_sync_steps": 1}
+    if name == "kto":
+        settings["loss_type"] = "apo_zero_unpaired"  # the other is about the rows that a rank has
+    once = turns(COLUMNS[name]) if name in COLUMNS else prompts()
     rows = once.select([*range(len(once))] * TIMES)
     others: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer()}
     others["eval_dataset"] = rows.select(range(EVALUATED * ROWS))
-    if name == "grpo":
+    if name not in COLUMNS:
         settings |= GRPO
         others["reward_funcs"] = letter_score
     model = built(made, setup)
-    args = configured(getattr(trl, f"{name.upper()}Config"), made, arguments | settings, setup)
-    return getattr(trl, f"{name.upper()}Trainer")(model=model, args=args, **others)
+    words = NAMES.get(name, name.upper())
+    args = configured(from_trl(name, f"{words}Config"), made, arguments | settings, setup)
+    return from_trl(name, f"{words}Trainer")(model=model, args=args, **others)
 
 
 def built(made: Program, setup: Setup) -> Any:
     """The model of a program, as if it had been loaded from a folder."""
-    from tiny_models.kit import add_lora, qwen2, saved
-    from tiny_models.qwen3_moe import qwen3_moe
+    from tiny_models.kit import add_lora, saved
 
-    spec = made.spec
-    tied = spec.tied == "head"
-    whole = (
-        qwen3_moe(spec.seed)
-        if spec.block == "experts"
-        else qwen2(spec.seed, num_hidden_layers=spec.layers, tie_word_embeddings=tied)
-    )
-    model = saved(whole, setup)
+    spec, rewards = made.spec, made.trainer == "reward"
+    model = saved(bare(spec, rewards), setup)
     first, block = model.model.embed_tokens, model.model.layers[0]
     biases = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")]
     frozen = {"nothing": [], "first": first.parameters(), "biases": biases, "block": block.parameters()}
     for parameter in frozen[spec.frozen]:
         parameter.requires_grad_(False)
-    return add_lora(model, lora_dropout=0.0) if made.training.adapter == "lora" else model
+    if made.training.adapter == "none":
+        return model
+    return add_lora(model, lora_dropout=0.0, task_type="SEQ_CLS" if rewards else "CAUSAL_LM")
+
+
+def bare(spec: Spec, rewards: bool) -> Any:
+    from transformers import Qwen2ForSequenceClassification
+
+    from tiny_models import build
+    from tiny_models.qwen2 import config, qwen2
+    from tiny_models.qwen3_moe import qwen3_moe
+
+    if rewards:
+        sizes = config(num_hidden_layers=spec.layers, num_labels=1)
+        return build(lambda: Qwen2ForSequenceClassification(sizes), spec.seed)
+    if spec.block == "experts":
+        return qwen3_moe(spec.seed)
+    return qwen2(spec.seed, num_hidden_layers=spec.layers, tie_word_embeddings=spec.tied == "head")

@@ -89,6 +89,8 @@ def built(made: Program, other: int = 0) -> build.Program:
             seed = made.seed + OTHER_WEIGHTS * other
             model, _, _ = build.program(dataclasses.replace(made.spec, seed=seed).to_json())
     training = made.training
+    if training.spare_frozen:
+        model.spare.requires_grad_(False)
     if training.life == "resized" or training.world_size != RANKS:
         batch = partial(_part, batch)
     if training.swapped:

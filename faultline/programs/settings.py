@@ -28,7 +28,7 @@ class Setting:
 
 
 TRAINER = "trainer"
-TRL = ("sft", "dpo", "grpo")
+TRL = ("sft", "dpo", "grpo", "kto", "rloo", "reward")
 TRAINERS = (TRAINER, *TRL)
 
 
@@ -54,7 +54,7 @@ DPO_LOSSES = "hinge ipo nca_pair robust bco_pair sppo_hard apo_zero apo_down dis
 # fully_shard: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 # DeepSpeed: https://www.deepspeed.ai/docs/config-json/
 # TrainingArguments: https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments
-# SFTConfig, DPOConfig, GRPOConfig: https://huggingface.co/docs/trl, by trainer
+# Configs of TRL: https://huggingface.co/docs/trl, by trainer
 _EVERY = (
     Setting("ddp", "bucket_cap_mb", (None, 0.0001, 0.001)),
     Setting("ddp", "gradient_as_bucket_view", (False, True)),
@@ -139,6 +139,20 @@ _EVERY = (
     _trl("grpo", "cache_implementation", None, "static", neutral=True),
     _trl("grpo", "use_bias_correction_kl", True, False),
     _trl("grpo", "shuffle_dataset", True, False),
+    _trl("kto", "desirable_weight", 1.0, 1.5),
+    _trl("kto", "undesirable_weight", 1.0, 0.5),
+    _trl("kto", "sync_ref_model", False, True),
+    _trl("kto", "max_length", 1024, 20),
+    _trl("kto", "pad_to_multiple_of", None, 8, neutral=True),
+    _trl("rloo", "beta", 0.05, 0.0),
+    _trl("rloo", "normalize_advantages", False, True),
+    _trl("rloo", "epsilon_high", None, 0.3),
+    _trl("rloo", "sync_ref_model", False, True),
+    _trl("rloo", "temperature", 1.0, 0.7),
+    _trl("rloo", "shuffle_dataset", True, False),
+    _trl("reward", "center_rewards_coefficient", None, 0.01),
+    _trl("reward", "max_length", 1024, 20),
+    _trl("reward", "pad_to_multiple_of", None, 8, neutral=True),
 )
 
 SETTINGS: Mapping[str, Setting] = {each.key: each for each in _EVERY}

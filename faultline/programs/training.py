@@ -25,7 +25,7 @@ class Training:
     - `between`: what runs between two steps: a forward pass in eval mode, also without autograd's bookkeeping, a
       checkpoint that is saved, or one that is also loaded
     - `recompute`: which blocks are checkpointed from outside of the model
-    - `spare_runs`: in which steps a layer takes part that nothing else uses
+    - `spare_runs`: in which steps a layer takes part that nothing else uses; `spare_frozen`: it doesn't train
     - `unfreeze`: what is frozen trains from the second step on; `silent`: the loss of a rank is zero in the first step
     - `teacher`: a frozen copy of the model takes part in the loss, which accelerate may have prepared; `adapter`: what
       is trained in place of the model
@@ -48,6 +48,7 @@ class Training:
     between: str = one_of("nothing", "evaluation", "inference", "saving", "reloading")
     recompute: str = one_of("nothing", "last block", "every block")
     spare_runs: str = one_of("never", "at first", "later")
+    spare_frozen: bool = one_of(False, True)
     unfreeze: bool = one_of(False, True)
     silent: bool = one_of(False, True)
     teacher: str = one_of("none", "copy", "prepared")

@@ -25,6 +25,7 @@ CASES = {
     "reloading": Case(Program.of(3, {"between": "reloading", "optimizer": "adamw"}), "zero3"),
     "evaluation": Case(Program.of(3, {"between": "evaluation"}), "zero3"),
     "a part that nothing uses": Case(Program.of(3, {"spare": True}), "zero2"),
+    "frozen without a gradient": Case(Program.of(3, {"spare": True, "layers": 3}), "zero3"),
     "engines": Case(Program.of(3, {"calls": 2}), "fsdp2"),
 }
 
