@@ -13,6 +13,7 @@ from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
 from faultline.observations.matching import CERTAIN
 from faultline.programs import truth
 from faultline.programs.program import VALUES
+from faultline.programs.settings import TRAINER
 from faultline.runs.results import Result
 
 FAILURE, REFUSAL, FEATURE, FINDING = "known failure", "documented refusal", "known of the feature", "earlier finding"
@@ -35,7 +36,9 @@ class Explains:
     strategies: tuple[str, ...]
 
     def holds(self, case: Case) -> bool:
-        return case.strategy in self.strategies and {*self.features} <= {*case.program.chosen}
+        """Whether it explains a case; what goes wrong in transformers' Trainer does in those that are built on it."""
+        base = {("through", TRAINER)} if case.program.in_trl else set()
+        return case.strategy in self.strategies and {*self.features} <= base | {*case.program.chosen}
 
 
 def together(earlier: Iterable[Explains], without: str = "") -> list[dict[str, Any]]:

@@ -145,6 +145,7 @@ _EVERY = (
     _trl("kto", "max_length", 1024, 20),
     _trl("kto", "pad_to_multiple_of", None, 8, neutral=True),
     _trl("rloo", "beta", 0.05, 0.0),
+    _trl("rloo", "num_iterations", 1, 2),
     _trl("rloo", "normalize_advantages", False, True),
     _trl("rloo", "epsilon_high", None, 0.3),
     _trl("rloo", "sync_ref_model", False, True),

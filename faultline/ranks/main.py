@@ -32,7 +32,7 @@ from faultline.ranks import (
 from faultline.ranks.job import FIRST, SECOND, Job
 from faultline.ranks.own_model import target
 from faultline.ranks.report import KINDS, Report, error_report
-from faultline.ranks.run import Injection, Run, injection, note_use, perturb, show
+from faultline.ranks.run import Injection, Run, injection, note_rows, note_use, perturb, show
 from faultline.scenario import Scenario, to
 from faultline.strategies import Setup, Wrapped
 
@@ -224,8 +224,7 @@ def _micro_batch(run: Run, built: Scenario, wrapped: Wrapped, number: int, watch
     report, setup = run.report, run.setup
     with scenario.building():  # an image processor may need what the stack doesn't have
         rows = built.batch(number, setup.rank, setup.world_size)
-    if parts := {str(place): tensor.detach().cpu() for place, tensor in enumerate(observer.tensors(rows))}:
-        report.evidence["rows"] = compare.digest(parts, report.evidence.get("rows", ""))
+    note_rows(run, rows)
     batch = to(rows, setup.device)
     last = (number + 1) % built.micro_batches == 0
     if built.by_hand and strategies.distributed(run.cell.strategy):

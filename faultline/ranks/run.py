@@ -12,6 +12,7 @@ import torch
 from faultline import strategies
 from faultline.catalogue import Variant
 from faultline.cells.cell import Cell
+from faultline.ranks import compare, observer
 from faultline.ranks.compare import EPSILON, Trace
 from faultline.ranks.report import Report
 from faultline.strategies import Setup
@@ -71,6 +72,12 @@ class Run:
     half: int = 0
     state: str = ""
     trace: Trace = field(default_factory=Trace)
+
+
+def note_rows(run: Run, rows: Any) -> None:
+    """Add a micro-batch to the digest of all rows that this rank has trained on."""
+    if parts := {str(place): tensor.detach().cpu() for place, tensor in enumerate(observer.tensors(rows))}:
+        run.report.evidence["rows"] = compare.digest(parts, run.report.evidence.get("rows", ""))
 
 
 def note_use(run: Run, model: Any) -> None:

@@ -16,7 +16,7 @@ from faultline.base.errors import Impossible
 from faultline.cells.cell import HALF
 from faultline.ranks import accelerate, checkpointing, compare, life, observer, saved, state
 from faultline.ranks.job import FIRST, SECOND
-from faultline.ranks.run import Run, note_use, show
+from faultline.ranks.run import Run, note_rows, note_use, show
 from faultline.strategies import ROWS
 
 
@@ -42,9 +42,10 @@ def train(run: Run) -> None:
     watch = checkpointing.Watch(trainer.model)
     compute_loss = trainer.compute_loss
 
-    def watched_loss(*args: Any, **kwargs: Any) -> Any:
+    def watched_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        note_rows(run, inputs)
         with watch.training():
-            loss = compute_loss(*args, **kwargs)
+            loss = compute_loss(model, inputs, *args, **kwargs)
         report.losses.append((loss[0] if isinstance(loss, tuple) else loss).item())
         return loss
 
