@@ -3,12 +3,15 @@
 import datetime
 import io
 import json
+import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from faultline.base.paths import ROOT
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
 from faultline.observations import timeline
@@ -28,6 +31,7 @@ TRAINS, IMPOSSIBLE, OTHER_ERROR = Did("trains"), Did("impossible"), Did("raises"
 DIFFERS, UNMOVED = Did("diverges", "differs"), Did("diverges", "unmoved")
 OUTCOMES = st.sampled_from([TRAINS, Did("raises", "no-grad-fn"), OTHER_ERROR, DIFFERS, UNINSTALLABLE])
 TEXTS = st.text(max_size=30)
+WRONG = {"raises", "crashes", "hangs", "diverges", "misplaced"}
 
 
 @st.composite
@@ -117,3 +121,19 @@ def test_the_terminal_shows_what_does_not_train(outcomes, mark):
     timeline_view.terminal(Console(file=out, width=100), answer)
     line = next(line for line in out.getvalue().splitlines() if "grpo-broken" in line)
     assert line.split()[-1] == mark
+
+
+def test_the_page_counts_what_the_data_has():
+    """Breaks when docs/timeline.md goes on with numbers of an older timeline."""
+    committed = timeline.committed()
+    months = [timeline.when(stack) for stack in committed.stacks]
+    wrong: dict[str, Counter[str]] = {}
+    for cell, row in committed.cells.items():
+        counts = wrong.setdefault(cell.failure, Counter())
+        counts.update(month for month, did in zip(months, row, strict=True) if did.outcome in WRONG)
+    text = (ROOT / "docs" / "timeline.md").read_text(encoding="utf-8")
+    assert f"({len(committed.cells)} cells)" in text
+    shown = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", text, re.MULTILINE)
+    assert len(shown) > 5
+    for failure, *numbers in shown:
+        assert [wrong[failure][month] for month in ("25-04", "25-12", "26-06", "now")] == [int(n) for n in numbers]
