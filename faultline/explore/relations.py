@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import FLOOR, TOLERANCE
 from faultline.explore.case import Case
+from faultline.explore.shrinking import Look, all_of
 from faultline.programs import drawing, truth
 from faultline.programs.program import Program
 from faultline.programs.settings import SETTINGS
@@ -106,6 +108,24 @@ def of(case: Case) -> list[Pair]:
     """The relations that hold a case against another one, with that."""
     twins = [(relation, relation.twin(case)) for relation in RELATIONS]
     return [Pair(relation, case, twin) for relation, twin in twins if twin]
+
+
+def apart(relation: Relation, case: Case, look: Look) -> str:
+    """In which parameter a case and the one that it is held against are apart; empty if they are not, or fail."""
+    if not (twin := relation.twin(case)):
+        return ""
+    one, other = all_of([case, twin], look)
+    if not one.checked.sketch or not other.checked.sketch or {one.outcome, other.outcome} != {Outcome.TRAINS}:
+        return ""
+    return broken(one.checked.sketch, other.checked.sketch, relation, case.cell.precision)
+
+
+def off(case: Case, look: Look) -> str:
+    """In which step the norm is wrong that an engine logs of a case; empty if it is right, or if none is logged."""
+    result = look(case)
+    if result.outcome != Outcome.TRAINS or not result.checked.sketch or not result.checked.sketch.logged:
+        return ""
+    return wrong_norm(result.checked.sketch, case.cell.precision)
 
 
 def chosen(case: Case) -> Pair | None:

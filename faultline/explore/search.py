@@ -1,7 +1,7 @@
 """The search itself: programs are drawn and run, what differs is shrunk, and what is known is set aside."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from faultline.catalogue.outcomes import Outcome
@@ -56,12 +56,22 @@ class Numbers:
     stack: str
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A case that breaks a relation. Of any case, `where` says what is wrong with it and `words` what it is."""
+
+    case: Case
+    where: Callable[[Case], str]
+    words: Callable[[Case], str]
+
+
 @dataclass
 class Search:
     """What is known so far: results by cell, and what became of each difference.
 
     `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
-    `related` counts by relation whether it held, and `broken` has those that didn't, with what is apart.
+    `related` counts by relation whether it held; `apart` are cases that break one and are to be made small, and `made`
+    are those that were, with what is wrong.
     """
 
     strategies: Sequence[str]
@@ -76,7 +86,8 @@ class Search:
     planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
     pairs: list[Pair] = field(default_factory=list)
     related: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    broken: dict[str, str] = field(default_factory=dict)
+    apart: list[Apart] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
     steady: Counter[Cell] = field(default_factory=Counter)
     met: Case | None = None
 
@@ -127,8 +138,7 @@ class Search:
                 self.left.append(case)
             elif result.outcome == Outcome.TRAINS:
                 if result.checked.sketch and result.checked.sketch.logged:
-                    wrong = relations.wrong_norm(result.checked.sketch, case.cell.precision)
-                    self._held("logged norms", f"logged norms: {case.words}", wrong)
+                    self._hold("logged norms", self._logged(case))
             else:
                 self.funnel["cases that differ"] += 1
                 if why := known.after(case, result, self.without):
@@ -143,20 +153,30 @@ class Search:
         """Hold the pairs against each other of which both trained."""
         waiting = []
         for pair in self.pairs:
-            one, other = (self.results.get(case.cell) for case in (pair.case, pair.twin))
-            if not one or not other:
+            results = [self.results.get(case.cell) for case in (pair.case, pair.twin)]
+            if None in results:
                 waiting.append(pair)
-            elif one.checked.sketch and other.checked.sketch and {one.outcome, other.outcome} == {Outcome.TRAINS}:
-                where = relations.broken(
-                    one.checked.sketch, other.checked.sketch, pair.relation, pair.case.cell.precision
-                )
-                self._held(pair.relation.name, pair.words, where)
+            elif all(each and each.outcome == Outcome.TRAINS and each.checked.sketch for each in results):
+                self._hold(pair.relation.name, self._apart(pair))
         self.pairs = waiting
 
-    def _held(self, name: str, words: str, where: str) -> None:
-        self.related[name, not where] += 1
-        if where:
-            self.broken[words] = where
+    def _logged(self, case: Case) -> Apart:
+        return Apart(case, lambda each: relations.off(each, self.look), lambda each: f"logged norms: {each.words}")
+
+    def _apart(self, pair: Pair) -> Apart:
+        relation = pair.relation
+
+        def words(case: Case) -> str:
+            twin = relation.twin(case)
+            return Pair(relation, case, twin).words if twin else ""
+
+        return Apart(pair.case, lambda case: relations.apart(relation, case, self.look), words)
+
+    def _hold(self, name: str, apart: Apart) -> None:
+        wrong = apart.where(apart.case)
+        self.related[name, not wrong] += 1
+        if wrong:
+            self.apart.append(apart)
 
     def shrink(self) -> list[Case]:
         """Shrink what differs, the simplest first, as far as there are results; gives the cases that are needed."""
@@ -176,7 +196,25 @@ class Search:
                 needed |= {each.cell: each for each in error.cases}
                 waiting.append(case)
         self.left = waiting
+        waiting_apart = []
+        for each in self.apart:
+            try:
+                case = self._smallest(each)
+                self.made[each.words(case)] = each.where(case)
+            except Missing as error:
+                needed |= {other.cell: other for other in error.cases}
+                waiting_apart.append(each)
+        self.apart = waiting_apart
         return list(needed.values())
+
+    def _smallest(self, apart: Apart) -> Case:
+        small = shrinking.smaller(apart.case, lambda case: bool(apart.where(case)))
+        return small[0] if small else apart.case
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """What breaks a relation, in words, and what is wrong with it; as far as it was made small."""
+        return self.made | {each.words(each.case): each.where(each.case) for each in self.apart}
 
     @property
     def silent(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 from faultline.catalogue.outcomes import Did
 from faultline.explore.case import Case
@@ -13,6 +14,7 @@ from faultline.runs.results import Result
 
 FEW = 2  # features that most of what differs comes down to: all of so many are tried before any search
 Look = Callable[[Case], Result]
+T = TypeVar("T")
 
 
 class Missing(Exception):
@@ -37,43 +39,51 @@ class Shrunk:
 
 
 def shrunk(case: Case, look: Look, strategies: Sequence[str]) -> Shrunk:
-    """Leave out features, then take plainer values, as long as a case still does the same.
+    """The smallest case that still does the same, and what its program does elsewhere.
 
     It only looks at results: given the same, it comes to the same. `look` raises Missing for one that isn't there yet.
     """
     wanted = alike(look(case))
     case = replace(case, program=case.pruned)
-
-    def holds(names: Sequence[str]) -> bool:
-        return alike(look(replace(case, program=case.program.with_only(names)))) == wanted
-
-    def first(programs: Iterable[Program]) -> Program | None:
-        """The first program that does the same, once all of them were run: a round costs more than what is in it."""
-        every = [*programs]
-        results = all_of([replace(case, program=each) for each in every], look)
-        return next((each for each, result in zip(every, results, strict=True) if alike(result) == wanted), None)
-
-    names = tuple(name for name in VALUES if name in case.program.features)
-    if not holds(names):
+    small = smaller(case, lambda each: alike(look(each)) == wanted)
+    if not small:
         return Shrunk(case, look(case), {}, minimal=False)
-    minimal = True
-    for size in range(FEW + 1):
-        if program := first(map(case.program.with_only, combinations(names, size))):
-            break
-    else:
-        least = smallest(names, holds)
-        program, minimal = case.program.with_only(least.items), least.minimal
-    while plainer := first(program.plainer()):
-        program = plainer
-    case = replace(case, program=program)
+    case, minimal = small
     others = [replace(case, strategy=name) for name in strategies]
     where = {other.strategy: result.did for other, result in zip(others, all_of(others, look), strict=True)}
     return Shrunk(case, look(case), where, minimal)
 
 
-def all_of(cases: Sequence[Case], look: Look) -> list[Result]:
-    """The results of several cases; raises Missing for all that aren't there."""
-    results: list[Result] = []
+def smaller(case: Case, same: Callable[[Case], bool]) -> tuple[Case, bool] | None:
+    """Leave out features, then take plainer values, as long as a case is the `same`; None if it isn't to begin with.
+
+    Also whether no feature can be left out.
+    """
+
+    def first(programs: Iterable[Program]) -> Program | None:
+        """The first program that is the same, once all of them were run: a round costs more than what is in it."""
+        every = [*programs]
+        answers = all_of([replace(case, program=each) for each in every], same)
+        return next((each for each, answer in zip(every, answers, strict=True) if answer), None)
+
+    if not same(case):
+        return None
+    names = tuple(name for name in VALUES if name in case.program.features)
+    minimal = True
+    for size in range(FEW + 1):
+        if program := first(map(case.program.with_only, combinations(names, size))):
+            break
+    else:
+        least = smallest(names, lambda some: same(replace(case, program=case.program.with_only(some))))
+        program, minimal = case.program.with_only(least.items), least.minimal
+    while plainer := first(program.plainer()):
+        program = plainer
+    return replace(case, program=program), minimal
+
+
+def all_of(cases: Sequence[Case], look: Callable[[Case], T]) -> list[T]:
+    """What is seen of several cases; raises Missing for all that aren't there."""
+    results: list[T] = []
     missing: list[Case] = []
     for case in cases:
         try:

@@ -12,7 +12,7 @@ from faultline.base.errors import UsageError
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Difference, Factor, Finding
-from faultline.explore import findings, kind, known, shrinking
+from faultline.explore import findings, kind, known, relations, shrinking
 from faultline.explore.case import Case
 from faultline.explore.known import Explains
 from faultline.explore.search import PROGRAMS, Search
@@ -20,6 +20,7 @@ from faultline.explore.shrinking import Missing
 from faultline.programs import drawing
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
+from faultline.ranks.report import Sketch
 from faultline.runs import results
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
@@ -198,3 +199,43 @@ def test_a_folder_that_is_no_finding_is_refused(tmp_path):
     (tmp_path / made.name / findings.SPEC).write_text(json.dumps({"strategy": "zero9"}))
     with pytest.raises(UsageError):
         findings.every(tmp_path)
+
+
+def trained(case, gradient, logged=()):
+    result = of(case, RIGHT)
+    sketch = Sketch({"weight": (gradient, gradient / 2)}, norms=(gradient,), logged=logged)
+    return replace(result, checked=replace(result.checked, sketch=sketch))
+
+
+def test_what_breaks_a_relation_is_made_small():
+    """Breaks when a person has to look for the two features of seven by which two healthy runs are apart."""
+
+    def look(case):
+        return trained(case, 2.0 if {"recompute", "accumulate"} <= {*case.program.features} else 1.0)
+
+    wanted = {"recompute": "last block", "accumulate": 3, "layers": 3, "hook": "forward", "width": 6}
+    case = Case(Program.of(1, wanted), "zero2")
+    relation = next(each for each in relations.RELATIONS if each.name == "recomputation")
+    search = Search(STRATEGIES)
+    search.pairs.append(relations.Pair(relation, case, relation.twin(case)))
+    search.take(map(look, [case, relation.twin(case)]))
+    search.sort([case])
+    assert list(search.broken) == [f"recomputation: {case.words}, beside {relation.twin(case).words}"]
+    while needed := search.shrink():
+        search.take(map(look, needed))
+    assert search.broken == {
+        "recomputation: accumulate 2, recompute last block under zero2, beside accumulate 2 under zero2": (
+            "gradient of weight"
+        )
+    }
+    assert search.related["recomputation", False] == 1
+
+
+def test_a_norm_that_is_logged_wrong_is_made_small():
+    """Breaks when a wrong norm is only counted."""
+
+    def look(case):
+        return trained(case, 2.0, logged=(1.0 if "clip" in case.program.features else 2.0,))
+
+    search, _ = searched([Case(Program.of(1, {"clip": "norm", "layers": 3}), "zero2")], look)
+    assert list(search.broken) == ["logged norms: clip norm under zero2"]
