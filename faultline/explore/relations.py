@@ -100,6 +100,7 @@ RELATIONS: Sequence[Relation] = (
         {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},
         {"spare_frozen": True},
     ),
+    Relation("tied by hand", {"tied": "head", "hook": "none"}, {"tying": "by hand"}),
     Relation("engines", {}, strategy="ddp"),
 )
 

@@ -52,17 +52,16 @@ def drawn(
     every = pairs()
     choose.shuffle(every)
     every.sort(key=about)  # taken from the end
-    left: dict[bool, list[tuple[tuple[str, Any], ...]]] = {
-        trl: [pair for pair in every if _of_trl(pair) == trl] for trl in (False, True)
-    }
+    of_trl, others = ([pair for pair in every if _of_trl(pair) == wanted] for wanted in (True, False))
     had: set[Pair] = set()
     seen: set[str] = set()
     for number in count(1):
         if known and number % NEAR == 0:
             made = draw(choose, neighbour(choose, choose.choice(known)))
         else:
-            turn = number % IN_TRL == 0
-            made = _covering(choose, next_of(left[turn], had) or next_of(left[not turn], had), had)
+            first, second = (about(left[-1]) if left else -1 for left in (of_trl, others))
+            turns = (of_trl, others) if (first, number % IN_TRL == 0) > (second, False) else (others, of_trl)
+            made = _covering(choose, next_of(turns[0], had) or next_of(turns[1], had), had)
         if made.digest not in seen:
             seen.add(made.digest)
             yield made
@@ -157,6 +156,7 @@ NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
     **dict.fromkeys(("spare_runs", "spare_frozen"), ("spare", True)),
+    "tying": ("tied", "head"),
     "checkpointing": ("through", "sft"),
     **{key: ("through", name) for name in TRAINERS for key in OF[name]},
 }
@@ -168,7 +168,8 @@ NOT_IN_A_TRAINER = {
     "zero.stage3_param_persistence_threshold",
 }
 """What a trainer does in a way of its own, what is by rank, and what leaves no evidence there."""
-NOT_IN_TRL = (specs.VALUES.keys() - {"layers", "block", "tied", "frozen"}) | NOT_IN_A_TRAINER
+IN_BOTH = {"layers", "block", "tied", "frozen"}
+NOT_IN_TRL = (specs.VALUES.keys() - IN_BOTH) | NOT_IN_A_TRAINER | {"tying", "spare_frozen"}
 """What the models of transformers don't have, and what their trainers don't do."""
 
 SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
@@ -184,6 +185,9 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"accumulate": 1}, {"accumulating"}),
     ({"branch": "rank"}, {"swapped"}),  # which part of the model a row meets is the rank's choice
     ({"spare": False}, {"spare_runs", "spare_frozen"}),
+    ({"tied": ("nothing", "blocks")}, {"tying"}),
+    ({"tying": "by hand"}, {"hook"}),
+    ({"tying": "by hand", "loss": "weight penalty"}, {"loss"}),
     ({"spare_runs": ("at first", "later")}, {"spare_frozen"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
     ({"teacher": "prepared", "through": ("engine", *TRAINERS)}, {"teacher"}),

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from faultline import strategies
 from faultline.base.errors import Impossible
 from faultline.programs import build, steps
+from faultline.programs.parts import TiedByHand
 from faultline.programs.program import Program, parse
 from faultline.programs.settings import SETTINGS
 from faultline.programs.steps import Loop
@@ -91,6 +92,8 @@ def built(made: Program, other: int = 0) -> build.Program:
     training = made.training
     if training.spare_frozen:
         model.spare.requires_grad_(False)
+    if training.tying == "by hand":
+        model.head = TiedByHand(model.embed, model.head.bias)
     if training.life == "resized" or training.world_size != RANKS:
         batch = partial(_part, batch)
     if training.swapped:

@@ -153,3 +153,15 @@ class Unusual(nn.Module):
         elif shape == "storage":
             more = more + 0.1 * (x @ self.odd[0] + x @ self.odd[1])
         return x + more
+
+
+class TiedByHand(nn.Module):
+    """A linear layer that takes its weight from another module in each forward pass, and has only a bias itself."""
+
+    def __init__(self, other: nn.Module, bias: nn.Parameter) -> None:
+        super().__init__()
+        self.bias = bias
+        self._other = [other]  # in a list it is no part of this module
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(value, self._other[0].weight, self.bias)

@@ -26,6 +26,7 @@ class Training:
       checkpoint that is saved, or one that is also loaded
     - `recompute`: which blocks are checkpointed from outside of the model
     - `spare_runs`: in which steps a layer takes part that nothing else uses; `spare_frozen`: it doesn't train
+    - `tying`: a head that is tied has the embedding's parameter, or takes its weight in the forward pass
     - `unfreeze`: what is frozen trains from the second step on; `silent`: the loss of a rank is zero in the first step
     - `teacher`: a frozen copy of the model takes part in the loss, which accelerate may have prepared; `adapter`: what
       is trained in place of the model
@@ -49,6 +50,7 @@ class Training:
     recompute: str = one_of("nothing", "last block", "every block")
     spare_runs: str = one_of("never", "at first", "later")
     spare_frozen: bool = one_of(False, True)
+    tying: str = one_of("one parameter", "by hand")
     unfreeze: bool = one_of(False, True)
     silent: bool = one_of(False, True)
     teacher: str = one_of("none", "copy", "prepared")

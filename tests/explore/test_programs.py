@@ -86,6 +86,7 @@ def test_what_a_release_may_have_changed_comes_first():
     """Breaks when an exploration of a new DeepSpeed begins with settings of DDP."""
     first = [*islice(drawing.drawn(3, changed={"deepspeed"}), 50)]
     assert all(any("deepspeed" in drawing.packages(name) for name in each.features) for each in first)
+    assert all(each.in_trl for each in islice(drawing.drawn(3, changed={"trl"}), 50))
 
 
 def test_a_program_of_trl_has_what_its_trainer_takes():

@@ -21,11 +21,12 @@ CASES = {
     "recomputation": Case(Program.of(3, {"recompute": "every block"}), "fsdp1-full"),
     "checkpointing": Case(Program.of(3, {"through": "sft", "checkpointing": "reentrant"}), "zero2"),
     "settings": Case(Program.of(3, {"zero.overlap_comm": True, "zero.contiguous_gradients": False}), "zero2"),
-    "loss scaled": Case(Program.of(3, {"tied": "head"}), "zero3"),
+    "loss scaled": Case(Program.of(3, {"calls": 2}), "zero3"),
     "reloading": Case(Program.of(3, {"between": "reloading", "optimizer": "adamw"}), "zero3"),
     "evaluation": Case(Program.of(3, {"between": "evaluation"}), "zero3"),
     "a part that nothing uses": Case(Program.of(3, {"spare": True}), "zero2"),
     "frozen without a gradient": Case(Program.of(3, {"spare": True, "layers": 3}), "zero3"),
+    "tied by hand": Case(Program.of(3, {"tied": "head", "accumulate": 2}), "fsdp2"),
     "engines": Case(Program.of(3, {"calls": 2}), "fsdp2"),
 }
 
