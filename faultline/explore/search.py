@@ -196,16 +196,22 @@ class Search:
                 needed |= {each.cell: each for each in error.cases}
                 waiting.append(case)
         self.left = waiting
-        waiting_apart = []
+        needed |= self._shrink_apart()
+        return list(needed.values())
+
+    def _shrink_apart(self) -> dict[Cell, Case]:
+        """Make small what breaks a relation, as far as there are results; gives the cases that are needed."""
+        needed: dict[Cell, Case] = {}
+        waiting = []
         for each in self.apart:
             try:
                 case = self._smallest(each)
                 self.made[each.words(case)] = each.where(case)
             except Missing as error:
                 needed |= {other.cell: other for other in error.cases}
-                waiting_apart.append(each)
-        self.apart = waiting_apart
-        return list(needed.values())
+                waiting.append(each)
+        self.apart = waiting
+        return needed
 
     def _smallest(self, apart: Apart) -> Case:
         small = shrinking.smaller(apart.case, lambda case: bool(apart.where(case)))

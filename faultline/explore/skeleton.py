@@ -35,7 +35,7 @@ WRITTEN: Mapping[str, tuple[Any, ...]] = {
     "loss": ("auxiliary", "two passes", "weight penalty"),
     "accumulate": ANY,
     "accumulating": ANY,
-    "optimizer": ANY,
+    "optimizer": ("adamw", "no momentum", "adafactor", "groups"),
     "spare_runs": ANY,
     "unfreeze": ANY,
     "silent": ANY,

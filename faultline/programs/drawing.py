@@ -214,6 +214,8 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": "reward"}, {"block", "tied"}),
     ({"rloo.beta": 0.0}, {"rloo.sync_ref_model"}),
     ({"grpo.beta": 0.0}, {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}),
+    ({"optimizer": "two", "through": "accelerate"}, {"optimizer"}),
+    ({"optimizer": "two"}, {"schedule", "life", "adapter"}),
     ({"begins": "by rank"}, {"teacher", "adapter"}),
     ({"begins": "loaded"}, {"life", "adapter", "dtype", "shape", "state"}),
     ({"around": True}, {"method"}),

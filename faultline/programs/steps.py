@@ -41,6 +41,8 @@ def looped(loop: Loop, wrapped: Wrapped) -> Wrapped:
     deepspeed = hasattr(wrapped.model, "zero_optimization_stage")
     if deepspeed and training.clip == "value":
         raise Impossible("DeepSpeed clips by the norm alone")
+    if deepspeed and training.optimizer == "two":
+        raise Impossible("DeepSpeed steps one optimizer")
 
     def backward(loss: torch.Tensor) -> None:
         if not loop.halves:
@@ -87,11 +89,27 @@ def optimizer(kind: str, model: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW([parameter for _, parameter in named], lr=0.01, eps=1e-3)
     if kind == "adafactor":
         return torch.optim.Adafactor([parameter for _, parameter in named], lr=0.01)
+    parts = [[p for name, p in named if name.endswith("bias") is ending] for ending in (False, True)]
+    if kind == "two":
+        return _two(*parts)
     if kind == "groups":
-        parts = [[p for name, p in named if name.endswith("bias") is ending] for ending in (False, True)]
         groups = [{"params": part, "lr": LR / (1 + number)} for number, part in enumerate(parts) if part]
         return torch.optim.SGD(groups, lr=LR, momentum=MOMENTUM)
     return torch.optim.SGD([p for _, p in named], lr=LR, momentum=MOMENTUM if kind == "sgd" else 0.0)
+
+
+def _two(weights: Sequence[Any], biases: Sequence[Any]) -> torch.optim.Optimizer:
+    """An optimizer of weights, which steps that of the biases too, as a loop does that has Muon beside AdamW."""
+    one, other = torch.optim.SGD(weights, lr=LR, momentum=MOMENTUM), torch.optim.AdamW(biases, lr=0.01, eps=1e-3)
+    step, zero_grad = one.step, one.zero_grad
+
+    def both(name: str, of_one: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        of_one(*args, **kwargs)
+        getattr(other, name)(*args, **kwargs)
+
+    one.step = partial(both, "step", step)
+    one.zero_grad = partial(both, "zero_grad", zero_grad)
+    return one
 
 
 def cast(batch: build.Batch, setup: Setup) -> build.Batch:

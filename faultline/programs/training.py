@@ -19,7 +19,8 @@ class Training:
       loss is twice as large
     - `accumulate`: how many micro-batches a step has; `accumulating`: by the engine, or by a loop that calls `backward`
       for each and `step` once
-    - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, or two groups with rates of their own
+    - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, two groups with rates of their own, or
+      two optimizers
     - `cleared`: what a step leaves of gradients, nothing or zeros; `backward`: of the whole loss, or of its halves
     - `schedule`: each step has the learning rate of the one before, or half of it
     - `between`: what runs between two steps: a forward pass in eval mode, also without autograd's bookkeeping, a
@@ -42,7 +43,7 @@ class Training:
     accumulate: int = one_of(1, 2, 3)
     accumulating: str = one_of("engine", "by hand")
     clip: str = one_of("none", "norm", "value")
-    optimizer: str = one_of("sgd", "adamw", "groups", "no momentum", "adafactor")
+    optimizer: str = one_of("sgd", "adamw", "groups", "no momentum", "adafactor", "two")
     schedule: str = one_of("constant", "halving")
     cleared: str = one_of("nothing", "zeros")
     backward: str = one_of("whole", "halves")
