@@ -19,8 +19,8 @@ class Training:
       loss is twice as large
     - `accumulate`: how many micro-batches a step has; `accumulating`: by the engine, or by a loop that calls `backward`
       for each and `step` once
-    - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, two groups with rates of their own, or
-      two optimizers
+    - `clip`: by the norm of all gradients, or each value; `optimizer`: its class, two groups with their rates, or two
+      optimizers
     - `cleared`: what a step leaves of gradients, nothing or zeros; `backward`: of the whole loss, or of its halves
     - `schedule`: each step has the learning rate of the one before, or half of it
     - `between`: what runs between two steps: a forward pass in eval mode, also without autograd's bookkeeping, a
