@@ -39,7 +39,7 @@ class Lost:
 
 
 class Schedule:
-    """Cells in their order, as far as that keeps every slot busy. It knows no threads.
+    """Cells in their order, but for those that wait for a reference. It knows no threads.
 
     Cells that share a reference wait until the first of them has made it. A cell that was lost goes to another node, if
     there is one.
@@ -79,7 +79,7 @@ class Schedule:
     def next(self, slot: Slot) -> Work | None:
         """The next cell of an idle slot; None if there is none for it now. While cells are `left`, ask again."""
         self._slots[slot.name] = slot
-        work = self._retry(slot) or self._of_open() or self._of_new(slot)
+        work = self._retry(slot) or self._in_order(slot)
         if work:
             self._running[slot.name] = work
         return work
@@ -137,21 +137,19 @@ class Schedule:
             return work
         return None
 
-    def _of_open(self) -> Work | None:
-        while self._open:
-            key = next(iter(self._open))
-            if waiting := self._open[key]:
-                self._untaken -= 1
-                return waiting.popleft()
+    def _in_order(self, slot: Slot) -> Work | None:
+        """The first cell of those whose reference is there, or that nobody makes yet: then the slot makes it."""
+        kinds = self._open, self._new
+        heads = [(waiting[0].number, key, here) for here in kinds for key, waiting in here.items() if waiting]
+        if not heads:
+            return None
+        _, key, here = min(heads, key=lambda head: head[0])
+        self._untaken -= 1
+        if here is self._new:
+            waiting = self._new.pop(key)
+            self._pending[key] = slot.name, waiting
+            return waiting.popleft()
+        work = self._open[key].popleft()
+        if not self._open[key]:
             del self._open[key]
-        return None
-
-    def _of_new(self, slot: Slot) -> Work | None:
-        """The first cell of a reference that nobody makes yet; it makes it."""
-        while self._new:
-            key = next(iter(self._new))
-            if waiting := self._new.pop(key):
-                self._pending[key] = slot.name, waiting
-                self._untaken -= 1
-                return waiting.popleft()
-        return None
+        return work

@@ -117,6 +117,17 @@ def test_cells_of_one_reference_wait_until_it_is_made():
     assert schedule.next(SLOTS[3]).cell == CELLS[1]
 
 
+def test_cells_go_in_their_order_whatever_reference_they_share():
+    """Breaks when the first regression of an upgrade waits for all cells beside the ones that are to go first."""
+    order = [CELLS[number] for number in (0, 4, 1, 8, 5, 2)]
+    schedule, slot = Schedule(order), SLOTS[0]
+    went = []
+    while work := schedule.next(slot):
+        went.append(work.cell)
+        schedule.answered(slot, work)
+    assert went == order
+
+
 def test_a_lost_cell_goes_to_another_node_if_there_is_one():
     """Breaks when a cell is tried again where it was lost, although another node has room; or nowhere."""
     schedule = Schedule(CELLS[:1])
