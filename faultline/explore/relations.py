@@ -11,8 +11,8 @@ from faultline.cells.cell import FLOOR, TOLERANCE
 from faultline.explore.case import Case
 from faultline.explore.shrinking import Look, all_of
 from faultline.programs import drawing, truth
-from faultline.programs.program import Program
-from faultline.programs.settings import SETTINGS
+from faultline.programs.program import VALUES, Program
+from faultline.programs.settings import SAMPLING, SETTINGS
 from faultline.ranks.report import Measure, Sketch
 
 SHARE = 0.15  # of the cases
@@ -69,10 +69,13 @@ def joined(case: Case) -> Mapping[str, Any]:
 def usual_settings(case: Case) -> Mapping[str, Any]:
     """The settings of a case as they are by default, but for those that change what is computed."""
     neutral = [name for name in case.pruned.features if name in SETTINGS and SETTINGS[name].neutral]
+    if case.program.trainer in SAMPLING:
+        neutral = [name for name in neutral if name != "trainer.eval_on_start"]
     return {name: SETTINGS[name].values[0] for name in neutral}
 
 
 NO_STATE = {"state": "none"}
+DRAWS_NOTHING = tuple(name for name in VALUES["through"] if name not in SAMPLING)
 PLAIN = {"accumulating": "engine", "backward": "whole", **NO_STATE}
 RELATIONS: Sequence[Relation] = (
     Relation("micro-batches", {"accumulate": (2, 3), "joined": 1, "branch": "none", **PLAIN}, joined),
@@ -89,7 +92,7 @@ RELATIONS: Sequence[Relation] = (
         weights=False,
     ),
     Relation("reloading", {"between": ("saving", "reloading")}, {"between": "nothing"}),
-    Relation("evaluation", {"between": ("evaluation", "inference")}, {"between": "nothing"}),
+    Relation("evaluation", {"between": ("evaluation", "inference"), "through": DRAWS_NOTHING}, {"between": "nothing"}),
     Relation(
         "a part that nothing uses",
         {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},  # an adapter's weights are drawn

@@ -12,7 +12,7 @@ from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
 from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
-from faultline.programs.settings import SETTINGS, TRAINER, TRAINERS, TRL
+from faultline.programs.settings import SAMPLING, SETTINGS, TRAINER, TRAINERS, TRL
 
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
@@ -210,7 +210,8 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     # Which is what they count tokens by, and by which one process has the rows of all ranks.
     ({"through": TRL}, {"trainer.average_tokens_across_devices", "trainer.use_seedable_sampler"}),
     # Refused in one process too.
-    ({"through": ("grpo", "rloo")}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),
+    ({"through": SAMPLING}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),
+    ({"through": SAMPLING, "block": "experts"}, {"block"}),  # between which rounding may choose then
     ({"through": "reward"}, {"block", "tied"}),
     ({"rloo.beta": 0.0}, {"rloo.sync_ref_model"}),
     ({"grpo.beta": 0.0}, {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}),

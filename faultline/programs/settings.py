@@ -30,6 +30,8 @@ class Setting:
 TRAINER = "trainer"
 TRL = ("sft", "dpo", "grpo", "kto", "rloo", "reward")
 TRAINERS = (TRAINER, *TRL)
+SAMPLING = ("grpo", "rloo")
+"""Those that draw what they train on: an evaluation draws too, and so changes what comes next."""
 
 
 def _trainer(
