@@ -1,7 +1,7 @@
 """What is known of a difference: a failure of the catalogue, a refusal that an engine documents, an earlier finding."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +62,18 @@ def before(case: Case, earlier: Iterable[Explains], without: str = "") -> Known 
 
     Nothing that is known of the failure `without` counts.
     """
-    for of_model in () if case.program.in_trl else truth.known(case.program.spec, case.strategy):
+    for of_model in _of_model(case):
         if not (without and of_model.failure == without):
             return Known(FEATURE, of_model.why)
     for rule in TRAINING:
         if rule.failure != without and rule.holds(case.program, case.strategy):
             return Known(FAILURE, rule.failure)
     return next((Known(FINDING, each.name) for each in earlier if each.holds(case)), None)
+
+
+def _of_model(case: Case) -> Sequence[truth.Rule]:
+    """What is known of a spec's model, which trainers of TRL don't train."""
+    return () if case.program.in_trl else truth.known(case.program.spec, case.strategy)
 
 
 def after(case: Case, result: Result, without: str = "") -> Known | None:
@@ -86,8 +91,7 @@ def after(case: Case, result: Result, without: str = "") -> Known | None:
 
 def is_failure(case: Case, result: Result, name: str) -> bool:
     """Whether a case that was found is a failure of the catalogue, by its features or by what it does."""
-    rules = () if case.program.in_trl else truth.known(case.program.spec, case.strategy)
-    of_model = any(rule.failure == name for rule in rules)
+    of_model = any(rule.failure == name for rule in _of_model(case))
     every = (*TRAINING, *ONCE)
     of_training = any(rule.failure == name and rule.holds(case.program, case.strategy) for rule in every)
     match, either = of_check.recognised(result)

@@ -7,6 +7,7 @@ from typing import Any
 from faultline.base.text import matches
 from faultline.programs import truth
 from faultline.programs.program import Program
+from faultline.programs.settings import SETTINGS
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ TRAINING: Sequence[Rule] = (
     known("fsdp*", "fsdp2_method_or_child_outside_root_forward", tying="by hand", parts_are_units=True),
     known("*", "dpo_precompute_ref_in_memory_dataset", **{"dpo.precompute_ref_log_probs": True}),
     *(
-        known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{f"{name}.sync_ref_model": True})
-        for name in ("dpo", "grpo", "kto", "rloo")
+        known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{key: True})
+        for key, setting in SETTINGS.items()
+        if setting.name == "sync_ref_model"
     ),
     known("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
     known("ddp* fsdp1*", "ddp_forward_bypasses_wrapper", around=True),

@@ -14,6 +14,7 @@ from faultline.programs import drawing, truth
 from faultline.programs.program import VALUES, Program
 from faultline.programs.settings import SAMPLING, SETTINGS
 from faultline.ranks.report import Measure, Sketch
+from faultline.runs.results import Result
 
 SHARE = 0.15  # of the cases
 SUMS = ("sgd", "no momentum")
@@ -77,6 +78,8 @@ def usual_settings(case: Case) -> Mapping[str, Any]:
 NO_STATE = {"state": "none"}
 DRAWS_NOTHING = tuple(name for name in VALUES["through"] if name not in SAMPLING)
 PLAIN = {"accumulating": "engine", "backward": "whole", **NO_STATE}
+# An adapter's weights are drawn.
+NOTHING_USES = {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"}
 RELATIONS: Sequence[Relation] = (
     Relation("micro-batches", {"accumulate": (2, 3), "joined": 1, "branch": "none", **PLAIN}, joined),
     Relation("ranks swapped", {"branch": "none", "silent": False, "world_size": 2, **NO_STATE}, {"swapped": True}),
@@ -93,16 +96,8 @@ RELATIONS: Sequence[Relation] = (
     ),
     Relation("reloading", {"between": ("saving", "reloading")}, {"between": "nothing"}),
     Relation("evaluation", {"between": ("evaluation", "inference"), "through": DRAWS_NOTHING}, {"between": "nothing"}),
-    Relation(
-        "a part that nothing uses",
-        {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},  # an adapter's weights are drawn
-        {"spare": False},
-    ),
-    Relation(
-        "frozen without a gradient",
-        {"spare": True, "spare_runs": "never", "optimizer": SUMS, "adapter": "none"},
-        {"spare_frozen": True},
-    ),
+    Relation("a part that nothing uses", NOTHING_USES, {"spare": False}),
+    Relation("frozen without a gradient", NOTHING_USES, {"spare_frozen": True}),
     Relation("tied by hand", {"tied": "head", "hook": "none"}, {"tying": "by hand"}),
     Relation("engines", {}, strategy="ddp"),
 )
@@ -114,22 +109,23 @@ def of(case: Case) -> list[Pair]:
     return [Pair(relation, case, twin) for relation, twin in twins if twin]
 
 
+def sketched(result: Result) -> Sketch | None:
+    """What is held against others of a case that trained."""
+    return result.checked.sketch if result.outcome == Outcome.TRAINS else None
+
+
 def apart(relation: Relation, case: Case, look: Look) -> str:
     """In which parameter a case and the one that it is held against are apart; empty if they are not, or fail."""
     if not (twin := relation.twin(case)):
         return ""
-    one, other = all_of([case, twin], look)
-    if not one.checked.sketch or not other.checked.sketch or {one.outcome, other.outcome} != {Outcome.TRAINS}:
-        return ""
-    return broken(one.checked.sketch, other.checked.sketch, relation, case.cell.precision)
+    one, other = map(sketched, all_of([case, twin], look))
+    return broken(one, other, relation, case.cell.precision) if one and other else ""
 
 
 def off(case: Case, look: Look) -> str:
     """In which step the norm is wrong that an engine logs of a case; empty if it is right, or if none is logged."""
-    result = look(case)
-    if result.outcome != Outcome.TRAINS or not result.checked.sketch or not result.checked.sketch.logged:
-        return ""
-    return wrong_norm(result.checked.sketch, case.cell.precision)
+    sketch = sketched(look(case))
+    return wrong_norm(sketch, case.cell.precision) if sketch else ""
 
 
 def chosen(case: Case) -> Pair | None:

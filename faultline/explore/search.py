@@ -137,7 +137,7 @@ class Search:
                 self.funnel["cases without evidence"] += 1
                 self.left.append(case)
             elif result.outcome == Outcome.TRAINS:
-                if result.checked.sketch and result.checked.sketch.logged:
+                if (sketch := relations.sketched(result)) and sketch.logged:
                     self._hold("logged norms", self._logged(case))
             else:
                 self.funnel["cases that differ"] += 1
@@ -156,7 +156,7 @@ class Search:
             results = [self.results.get(case.cell) for case in (pair.case, pair.twin)]
             if None in results:
                 waiting.append(pair)
-            elif all(each and each.outcome == Outcome.TRAINS and each.checked.sketch for each in results):
+            elif all(each and relations.sketched(each) for each in results):
                 self._hold(pair.relation.name, self._apart(pair))
         self.pairs = waiting
 

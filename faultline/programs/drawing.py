@@ -150,7 +150,7 @@ OF: Mapping[str, set[str]] = {
     name: {key for key, setting in SETTINGS.items() if setting.family == name} for name in TRAINERS
 }
 """The settings of each trainer."""
-OF_TRL = {*("checkpointing",), *(key for name in TRL for key in OF[name])}
+OF_TRL = {"checkpointing", *(key for name in TRL for key in OF[name])}
 
 NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),

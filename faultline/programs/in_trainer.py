@@ -75,7 +75,7 @@ def configured(config: type, made: Program, arguments: dict[str, object], setup:
     if training.between == "saving" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": 1}
     changes = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}
-    settings = made.nested(TRAINER) | (made.nested(made.trainer) if made.in_trl else {})
+    settings = made.nested(TRAINER) | made.nested(made.trainer)
     given = changed_config(arguments | settings, changes, setup)
     try:
         return config(**given)

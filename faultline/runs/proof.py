@@ -59,7 +59,7 @@ def unproven(cell: Cell, reports: Sequence[Report], half: int = 0) -> list[str]:
             doubts.append(who + f"{len(report.losses)} losses of {steps} steps of {micro_batches} micro-batches")
         wanted = ["gradients", "weights"] if shown.get("gradients_remain") else ["weights"]
         doubts += [who + f"no {kind} were compared" for kind in wanted if kind not in report.compared]
-    # Where a trainer made the rows, losses show them, if they are numbers; else one may be the mean over the ranks.
+    # Where no tensors were seen, losses show the rows, if they are numbers; else one may be the mean over the ranks.
     rows = {report.evidence.get("rows") or tuple(report.losses) for report in reports}
     if cell.world_size > 1 and len(rows) == 1 and rows != {()} and all(each == each for each in next(iter(rows))):
         doubts.append("every rank trained on the same rows")
