@@ -74,8 +74,7 @@ def scenario(remedy, setup):
 
 
 def trainer(variant, arguments, setup):
-    import trl
-
+    from faultline.trainers import from_trl
     from tiny_models.kit import GRPO, letter_score, qwen2, saved, tokenizer, turns
 
     name = variant.trainer.upper()
@@ -84,5 +83,5 @@ def trainer(variant, arguments, setup):
     if name == "GRPO":
         settings |= {**GRPO, "beta": 0.1}
         others["reward_funcs"] = letter_score
-    args = getattr(trl, f"{name}Config")(**arguments, **settings)
-    return getattr(trl, f"{name}Trainer")(model=saved(qwen2(), setup), args=args, **others)
+    args = from_trl(variant.trainer, f"{name}Config")(**arguments, **settings)
+    return from_trl(variant.trainer, f"{name}Trainer")(model=saved(qwen2(), setup), args=args, **others)
