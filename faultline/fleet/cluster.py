@@ -3,8 +3,6 @@
 import atexit
 import functools
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -12,9 +10,10 @@ from typing import Any
 from faultline.base import machine
 from faultline.base.errors import UsageError
 from faultline.base.text import cut, one_line
-from faultline.runs.workers import TAKES
+from faultline.runs import scratch, workers
 
 STORE = 200 << 20  # bytes of Ray's object store on this machine: references have a few kB each
+FOLDER = "/tmp"  # of a new cluster's folder, whose name must be short: it has sockets
 # Ray reads these when it is imported, and its processes inherit them: Faultline bounds its ranks itself, brings no
 # environment of `uv run` to other nodes, reports nothing to anybody, and needs no equal patch release of Python. A rank
 # server clears up by itself when its actor is gone; killed with it, it could not.
@@ -70,24 +69,24 @@ def connect(address: str) -> ModuleType:
 
 def _start(ray: ModuleType, options: dict[str, Any]) -> None:
     """A cluster of this machine alone, whose files go with it. The folder's name is short, for it has sockets."""
-    folder = tempfile.mkdtemp(prefix="faultline-ray-", dir="/tmp")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = scratch.made("faultline-ray-", FOLDER)
+    atexit.register(folder.close)
     ray.init(
         address="local",
         num_cpus=machine.cores(),
         include_dashboard=False,
         object_store_memory=STORE,
-        _temp_dir=folder,
+        _temp_dir=str(folder.path),
         **options,
     )
 
 
-def nodes(ray: ModuleType, device: str) -> list[Node]:
-    """The nodes that are alive, with as many slots as their processors and memory allow."""
-    seen = []
+def nodes(ray: ModuleType, device: str, ranks: int) -> list[Node]:
+    """The nodes that are alive, with as many slots of so many ranks as their processors and memory allow."""
+    seen, takes = [], workers.memory(device, ranks)
     for node in ray.nodes():
         has = node["Resources"]
-        slots = min(int(has.get("CPU", 0)), int(has.get("memory", 0) // TAKES[device]))
+        slots = min(int(has.get("CPU", 0)), int(has.get("memory", 0) // takes))
         if node["Alive"] and slots:
             name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
             seen.append(Node(node["NodeID"], name, slots, int(has.get("GPU", 0))))

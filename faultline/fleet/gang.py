@@ -13,6 +13,7 @@ from faultline.base.text import cut, one_line
 from faultline.ranks.job import Job
 from faultline.runs.nodes import Begun, Finished, Seen
 
+PATIENCE = 300.0  # seconds within which a node answers, that starts its rank server at most
 CONFIGURED = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")  # by which clusters say what their nodes meet over
 
 
@@ -53,7 +54,7 @@ class Peer:
 
     def _call(self, method: str, *given: object) -> Any:
         try:
-            return self.ray.get(getattr(self.actor, method).remote(*given))
+            return self.ray.get(getattr(self.actor, method).remote(*given), timeout=PATIENCE)
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self.ray.exceptions.RayError as error:

@@ -69,18 +69,26 @@ class Post:
     def __init__(self, kit: Kit, name: str, given: Sequence[str], address: str) -> None:
         """On a node of that name, with the GPUs that it was `given`, by their numbers or UUIDs.
 
-        Raises Uninstallable, and UsageError where the stack or a GPU can't be had here.
+        Nothing that can fail is done here: of an actor's first call, Ray hands on what was raised; of this, only that
+        the actor died.
         """
-        self._kit = kit
-        os.environ[strategies.ROWS_VARIABLE] = str(kit.rows)
-        at = gang.address(address) if kit.nodes > 1 else ""
-        self._server = RankServer(python(kit.stack), device=kit.device, address=at, name=name)
-        self._server.gpus = gpus.seen(",".join(given)).gpus if given else ()
-        self._references = References(self._server.folder)
+        self._kit, self._name, self._given, self._address = kit, name, given, address
+        self._open = contextlib.ExitStack()
 
     def greet(self) -> str:
-        """Start the rank server, or raise NeverReady; a digest of the code that runs cells here."""
+        """Start the rank server; a digest of the code that runs cells here.
+
+        Raises Uninstallable and UsageError where the stack or a GPU can't be had here, NeverReady if it doesn't start.
+        """
+        kit = self._kit
+        os.environ[strategies.ROWS_VARIABLE] = str(kit.rows)
+        at = gang.address(self._address) if kit.nodes > 1 else ""
         with self._closed_by_errors():
+            self._server = self._open.enter_context(
+                RankServer(python(kit.stack), device=kit.device, address=at, name=self._name)
+            )
+            self._server.gpus = gpus.seen(",".join(self._given)).gpus if self._given else ()
+            self._references = References(self._server.folder)
             self._server.start()
             return cache.machinery()
 
@@ -141,7 +149,7 @@ class Post:
 
     def close(self) -> None:
         """End the rank server and remove its folder."""
-        self._server.close()
+        self._open.close()
 
 
 def python(stack: Environment) -> str:

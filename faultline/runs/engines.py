@@ -31,7 +31,10 @@ def run_all(
 
 
 def run_parts(asked: Sequence[Part], workers: int, run: RunCell = run_cell, engine: Engine = pool.LOCAL) -> None:
-    """Run the cells of several parts, as `run_all` does: at a time, if the engine isn't `here`."""
+    """Run the cells of several parts, as `run_all` does: at a time, if the engine isn't `here`.
+
+    0 workers are as many as an engine has room for, also on nodes that come later.
+    """
     parts = [each for part in asked if part.cells for each in engine.parts(part)]
     if not parts:
         return
@@ -39,7 +42,7 @@ def run_parts(asked: Sequence[Part], workers: int, run: RunCell = run_cell, engi
     left = [len(part.cells) for part in parts]
     with _interrupts_given_to(driver.failed):
         try:
-            with engine.slots(max(1, min(workers, driver.left)), run, driver):
+            with engine.slots(min(workers or driver.left, driver.left), run, driver):
                 while any(left):
                     event = _next(driver.events)
                     if isinstance(event, BaseException):

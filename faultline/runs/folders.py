@@ -61,17 +61,20 @@ def measure_each(
     seen: Callable[[Result], None] | None = None,
     engine: Engine = pool.LOCAL,
 ) -> None:
-    """Run cells of several stacks at a time, which the engine must be able to; otherwise as `measure`."""
+    """Run cells of several stacks at a time, which the engine must be able to; otherwise as `measure`.
+
+    What isn't `here` may get more workers on the way, up to those that were asked for.
+    """
     cells = [cell for share in shares for cell in share.cells]
     known = [entry for share in shares for entry in share.known]
-    workers, fewer = engine.workers(cells, workers) if cells else (workers, "")
+    now, fewer = engine.workers(cells, workers) if cells else (workers, "")
     if fewer:
         print(fewer, file=sys.stderr)
     writers = [storage.Writer(share.folder) for share in shares]
     for share in shares:
         share.folder.describe(finished=False)
     try:
-        with progress.progress(Console(stderr=True), cells, known, workers, wrong) as advance:
+        with progress.progress(Console(stderr=True), cells, known, now, wrong) as advance:
 
             def done(share: Share, writer: storage.Writer, entry: Result) -> None:
                 writer.add(entry)
@@ -85,7 +88,7 @@ def measure_each(
                 Part(share.cells, share.stack, partial(done, share, writer), share.refused)
                 for share, writer in zip(shares, writers, strict=True)
             ]
-            engines.run_parts(parts, workers, run, engine)
+            engines.run_parts(parts, now if engine.here else workers, run, engine)
     except (OSError, KeyboardInterrupt) as error:
         ran, folder = len(known) + sum(writer.written for writer in writers), shares[0].folder
         shown = folder if len(shares) == 1 else RunFolder(folder.path.parent)

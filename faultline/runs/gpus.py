@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ from types import ModuleType
 from typing import TypeVar
 
 import platformdirs
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from faultline.base.errors import ServerDied, UsageError
 from faultline.base.machine import cores
 from faultline.cells.cell import Cell
+from faultline.runs.scratch import lock
 from faultline.runs.storage import Machine
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -142,16 +144,16 @@ def lent(cell: Cell, ended: Callable[[], bool] = lambda: False, per_gpu: int = 1
     """The GPUs that a cell has as long as this lasts: none for the CPU, all where it wants more.
 
     It has them for itself, or shares each with `per_gpu` - 1 others. Whoever waits longest gets them first, so a cell
-    that wants four isn't passed for ever by those that want two. This holds among all processes of a user. Raises
-    ServerDied where `ended` says that nobody wants them any more.
+    that wants four isn't passed for ever by those that want two. This holds among all processes of a user on a machine.
+    Raises ServerDied where `ended` says that nobody wants them any more.
     """
     if cell.device != "cuda":
         yield ()
         return
     gpus = here()
-    folder = platformdirs.user_cache_path("faultline") / "gpus"
+    folder = platformdirs.user_cache_path("faultline") / "gpus" / platform.node()  # which several machines may share
     folder.mkdir(parents=True, exist_ok=True)
-    first = _until(lambda: _lock(folder / "first"), ended)
+    first = _until(lambda: lock(folder / "first"), ended)
     try:
         held = _until(lambda: _nearest_free(gpus, needed(cell), folder, per_gpu), ended)
     finally:
@@ -159,8 +161,8 @@ def lent(cell: Cell, ended: Callable[[], bool] = lambda: False, per_gpu: int = 1
     try:
         yield tuple(gpu for gpu in gpus.gpus if gpu.uuid in held)
     finally:
-        for lock in held.values():
-            lock.release()
+        for each in held.values():
+            each.release()
 
 
 def _until(look: Callable[[], Held | None], ended: Callable[[], bool]) -> Held:
@@ -182,21 +184,11 @@ def _nearest_free(gpus: Gpus, wanted: int, folder: Path, per_gpu: int) -> dict[s
     for place in range(per_gpu):
         for gpu in gpus.gpus:
             name = f"{gpu.uuid}.{place}" if place else gpu.uuid
-            if gpu.uuid not in free and (lock := _lock(folder / name)):
-                free[gpu.uuid] = lock
+            if gpu.uuid not in free and (held := lock(folder / name)):
+                free[gpu.uuid] = held
         if len(free) >= count:
             break
     chosen = gpus.nearest([*free], count) if len(free) >= count else ()
     for uuid in free.keys() - {*chosen}:
         free.pop(uuid).release()
     return {uuid: free[uuid] for uuid in chosen} or None
-
-
-def _lock(file: Path) -> FileLock | None:
-    """The lock of a file, if nobody has it: the system gives it back when its process ends, however that ends."""
-    lock = FileLock(file, thread_local=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return None
-    return lock

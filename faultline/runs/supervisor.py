@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 
 from faultline.base.errors import NeverReady, ServerDied
 from faultline.base.paths import ROOT
 from faultline.ranks import preload, start
 from faultline.ranks.job import Job
 from faultline.ranks.report import Message
-from faultline.runs import nodes
+from faultline.runs import nodes, scratch
 from faultline.runs.hangs import TICK, Progress, text
 from faultline.runs.nodes import DEADLINE, Begun, Ended, Finished, Left, Node, Seen
 
@@ -100,7 +99,8 @@ class RankServer:
         self.python = python
         self.deadline = deadline
         self.device = device
-        self.folder = Path(tempfile.mkdtemp(prefix="faultline-"))
+        self._scratch = scratch.made()
+        self.folder = self._scratch.path
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = threading.Lock()
         self._buffer = b""
@@ -253,20 +253,10 @@ class RankServer:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        if self._process.wait():
-            self._sweep()
+        if self._process.wait():  # it could not clear up: its ranks die with it, what they started does not
+            scratch.end_processes(self.folder)
         self._process.stdout.close()
         self._process = None
-
-    def _sweep(self) -> None:
-        """Kill what is left of a server that could not clear up: its ranks die with it, what they started does not."""
-        killed = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("TMPDIR", "").startswith(str(self.folder)):
-                    process.kill()
-                    killed.append(process)
-        psutil.wait_procs(killed, timeout=5)
 
     def kill(self) -> None:
         """From any thread: end the server at once and for good. Where a cell was run on it, ServerDied is raised."""
@@ -278,4 +268,4 @@ class RankServer:
     def close(self) -> None:
         """End the server, its ranks and its folder."""
         self._stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.close()

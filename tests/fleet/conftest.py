@@ -28,6 +28,7 @@ def head(tmp_path_factory):
     folder = tempfile.mkdtemp(prefix="fleet-", dir="/tmp")  # short: it has sockets
     os.environ["TMPDIR"] = tempfile.tempdir = folder  # of the nodes too: others may use the usual one
     before = {process.pid for process in psutil.process_iter()}
+    memory = shared_memory()
     head = Cluster(
         initialize_head=True,
         head_node_args={
@@ -44,6 +45,7 @@ def head(tmp_path_factory):
     fleet_cluster.connect.cache_clear()
     left = [process for process in psutil.process_iter() if process.pid not in before and of_ray(process)]
     assert not left, "processes of Ray outlive the cluster"
+    assert not shared_memory() - memory, "shared memory outlives the cluster"
     shutil.rmtree(folder)
 
 
@@ -64,10 +66,11 @@ def nodes(head):
 
 @pytest.fixture
 def nothing_is_left(head):
-    """Breaks when a folder of a rank server, or what runs in one, outlives a test."""
+    """Breaks when a folder of a rank server, its memory, or what runs in one, outlives a test."""
+    memory = shared_memory()
     yield
     for _ in range(600):  # a server that is busy with imports hears of the end after them
-        left = [*Path(tempfile.gettempdir()).glob("faultline-*"), *of_cells()]
+        left = [*Path(tempfile.gettempdir()).glob("faultline-*"), *of_cells(), *(shared_memory() - memory)]
         if not left:
             return
         time.sleep(0.1)
@@ -80,6 +83,10 @@ def of_cells():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("TMPDIR", "").startswith(f"{tempfile.gettempdir()}/faultline-"):
                 yield process
+
+
+def shared_memory():
+    return {*os.listdir("/dev/shm")}
 
 
 def of_ray(process):

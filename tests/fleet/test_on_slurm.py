@@ -140,9 +140,10 @@ def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path):
     assert outcomes(folder / "merged") == here and before.items() <= outcomes(first.parent).items()
 
 
-def test_a_ray_cluster_within_an_allocation(slurm, here, tmp_path):
+@pytest.mark.parametrize("spread", [1, 2])
+def test_a_ray_cluster_within_an_allocation(slurm, here, tmp_path, spread):
     """Breaks when the head, its nodes and the run don't find each other, or the job leaves a cluster behind."""
     folder = tmp_path / "run"
-    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh")
+    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh", f"--spread={spread}")
     assert slurm.ended(job, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
     assert outcomes(folder / "run") == here

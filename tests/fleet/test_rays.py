@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
@@ -20,7 +22,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.selection import Selection, select
 from faultline.fleet import cluster as fleet_cluster
 from faultline.fleet.rays import Rays
-from faultline.runs import engines
+from faultline.runs import engines, scratch
 from faultline.runs.driver import Plan
 from faultline.runs.runner import run_cell
 from faultline.stacks.environments import OF_STACK, Environment
@@ -37,12 +39,17 @@ CELLS = [
     if not failures()[cell.failure].variant(cell.variant).trainer and cell.life == "straight"
 ][:60]
 ON_NODE = re.compile(r"(?<=rank \d) on \S+ \(\w+\)|^rank 0 on \S+ \(\w+\): (?=ValueError)")
-DEEDS = ("last_waits_first_fails", "dies_but_its_fork_lives")
+DEEDS = (*("last_waits_first_fails", "dies_but_its_fork_lives", "trains") * 5, "waits")
 
 
 def deed(cell):
     """What the ranks of a cell do: always the same."""
     return DEEDS[sum(cell.id.encode()) % len(DEEDS)]
+
+
+def test_cells_do_all_that_cells_do():
+    """Breaks when the cells of these tests become fewer, or all of them do the same."""
+    assert len(CELLS) == 60 and {deed(cell) for cell in CELLS} == {*DEEDS}
 
 
 def run(server, references, cell):
@@ -71,7 +78,7 @@ def here(stack):
 class Running:
     """The cells on a cluster, in a thread; `after` a number of results, the test does something."""
 
-    def __init__(self, head, stack, workers=8, nodes=1, how=run):
+    def __init__(self, head, stack, workers=0, nodes=1, how=run):
         self.results, self.error = [], None
         self.thread = threading.Thread(target=self.go, args=(Rays(head.address, nodes), Plan(workers, stack, how)))
         self.thread.start()
@@ -167,6 +174,9 @@ def test_a_node_that_joins_late_gets_cells(head, nodes, stack, here):
     time.sleep(2)
     assert not running.results and not running.error
     nodes()
+    running.after(5)
+    nodes()
+    wait_until(lambda: len(descendants("ray::OnRay")) == 2, 60)
     running.ends_as(here)
 
 
@@ -177,7 +187,7 @@ def test_a_node_without_room_gets_no_cell(head, nodes, stack, here):
     nodes(num_cpus=4, memory=1 << 28)
     usable = nodes()
     rays = Rays(head.address)
-    assert rays.workers(CELLS, 0) == (1, "") and rays.workers(CELLS, 3)[1].startswith("1 worker, not 3:")
+    assert rays.workers(CELLS, 0) == (1, "") and rays.workers(CELLS, 3)[1].startswith("1 worker at first, not 3:")
     running = Running(head, stack)
     running.ends_as(here)
     assert usable
@@ -189,7 +199,7 @@ def test_cells_on_two_nodes_do_what_they_do_here(head, nodes, stack, here):
         nodes()
     running = Running(head, stack, nodes=2)
     running.ends_as(here)
-    assert all(ON_NODE.search(entry.detail) for entry in running.results)
+    assert all(ON_NODE.search(entry.detail) for entry in running.results if entry.detail)
     assert ray_state(head) == []
 
 
@@ -245,6 +255,27 @@ def lines(folder):
     return [line for file in folder.glob("2*/cells.jsonl") for line in file.read_text().splitlines()]
 
 
+CELL = "zero3_dummy_loss/broken/zero3/off/fp32/w2/cpu"
+ASKED = {
+    "explore": (["--specs=4", "--strategy=ddp", "--seed=3"], "programs drawn: 4"),
+    "is-safe": (["deepspeed==0.19.7", f"--cell={CELL}"], "SAFE"),
+    "bisect": (["--package=deepspeed", "--from=0.19.6", "--to=0.19.7", "--others=fixed", f"--cell={CELL}"], "0.19.6"),
+    "timeline": (["--since=2026-10-01", "--until=2026-11-01", f"--cell={CELL}"], "26-11"),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ASKED)
+def test_other_commands_run_on_it_too(head, nodes, tmp_path, command):
+    """Breaks when a command takes --fleet, and can't run its cells there, such as those of another stack."""
+    nodes()
+    words, says = ASKED[command]
+    asked = [sys.executable, "-c", PROGRAM, str(tmp_path), command, *words, "--fleet=ray", f"--address={head.address}"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1) and says in done.stdout, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 @pytest.mark.nightly
 def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here, tmp_path):
     """Breaks when one node without the stack ends a run, or loses its cells; or when no node has it, and it waits."""
@@ -257,3 +288,23 @@ def test_a_node_that_cannot_have_the_stack_is_left_out(head, nodes, stack, here,
     assert isinstance(lacking.error, NeverReady) and "no node can run these cells" in str(lacking.error)
     nodes()
     Running(head, Environment(str(program), "")).ends_as(here)
+
+
+UNABLE = {
+    "cannot be installed": lambda program: Environment(program, "faultline-has-no-such-package==1.0\n"),
+    "kills its slot": lambda program: Environment(program, ""),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("why", UNABLE)
+def test_slots_that_never_begin_end_the_run(head, nodes, tmp_path, why):
+    """Breaks when slots whose stack can't be made, or that die as they start, are started again for ever."""
+    program = tmp_path / "stack"
+    program.write_text("#!/bin/sh\nkill -9 $PPID\n")
+    program.chmod(0o755)
+    nodes()
+    running = Running(head, UNABLE[why](str(program)))
+    running.thread.join(120)
+    assert isinstance(running.error, NeverReady) and "no node can run these cells" in str(running.error)
+    scratch.sweep(Path(tempfile.gettempdir()))  # as the next slot of the node does

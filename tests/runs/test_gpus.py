@@ -251,6 +251,9 @@ def test_a_worker_is_not_started_beyond_what_the_machine_has(monkeypatch):
     )
     monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
     assert workers.bounded(cells, 64)[0] == 1, "one worker is always tried"
+    monkeypatch.setattr(machine, "memory", lambda: 6 << 30)
+    larger = [*cells, replace(cells[0], world_size=4)]
+    assert [workers.bounded(each, 64)[0] for each in (cells, larger)] == [4, 3], "each rank takes its part"
 
 
 def test_gpus_of_a_fleet_are_not_looked_for_here(monkeypatch):

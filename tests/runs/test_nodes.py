@@ -15,7 +15,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.ranks.job import Job
 from faultline.ranks.report import ErrorReport, Message, Report
-from faultline.runs import oracle
+from faultline.runs import oracle, scratch
 from faultline.runs.nodes import Ended, Left, RankEnd, Watched
 from faultline.runs.runner import References, run_cell
 from faultline.runs.supervisor import RankServer
@@ -35,7 +35,9 @@ def pair(tmp_path):
         yield first, second
         for server in (first, second):
             assert not survivors(server), "a process of a cell is still there after it"
-            assert {file.name for file in server.folder.iterdir()} <= {"server.log"}, "a cell left files behind"
+            assert {file.name for file in server.folder.iterdir()} <= {"server.log", scratch.HELD}, (
+                "a cell left files behind"
+            )
 
 
 def run(server, deed, world_size=2):

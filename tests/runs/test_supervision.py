@@ -20,7 +20,7 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.maintain import reliability
 from faultline.ranks.job import Job
-from faultline.runs import hangs, nodes, oracle, runner, supervisor
+from faultline.runs import hangs, nodes, oracle, runner, scratch, supervisor
 from faultline.runs.supervisor import NeverReady, RankServer, ServerDied
 from tests.support import light
 from tests.support.light import have_ended, survivors
@@ -39,7 +39,9 @@ def server(tmp_path):
         assert not survivors(server), "a process of a cell is still there after it"
         if server._process:
             assert not psutil.Process(server._process.pid).net_connections(), "the server keeps a rank's connection"
-        assert {file.name for file in server.folder.iterdir()} <= {"server.log"}, "a cell left files behind"
+        assert {file.name for file in server.folder.iterdir()} <= {"server.log", scratch.HELD}, (
+            "a cell left files behind"
+        )
     assert not server.folder.exists(), "closing the server leaves its folder behind"
 
 

@@ -1,0 +1,72 @@
+"""`run --fleet ray` where no cluster is: a small one is started, and goes with the run, however that ends."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultline.base.paths import ROOT
+from faultline.runs import scratch
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+
+PROGRAM = """
+import sys, tempfile
+from pathlib import Path
+from faultline.base import paths
+paths.RESULTS = Path(sys.argv[1])
+from faultline.fleet import cluster
+cluster.FOLDER = sys.argv[2]
+from faultline.cli import app
+sys.exit(app.main(sys.argv[3:]))
+"""
+CELLS = ("--failure", "zero3_dummy_loss", "--strategy", "single,ddp", "--precision", "fp32", "--fresh")
+
+
+@pytest.fixture
+def place():
+    """A folder for the cluster, whose name is short: it has sockets."""
+    folder = tempfile.mkdtemp(prefix="f-", dir="/tmp")
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+def command(results, place, *more):
+    return [sys.executable, "-c", PROGRAM, str(results), str(place), "run", "--fleet", "ray", *CELLS, *more]
+
+
+def started(*words):
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def left(place):
+    """What is left of a cluster, in its folder or at work there."""
+    ray = [
+        process for process in psutil.process_iter(["cmdline"]) if str(place) in " ".join(process.info["cmdline"] or ())
+    ]
+    return [*place.glob(f"{scratch.PREFIX}*"), *ray]
+
+
+def test_a_run_starts_a_cluster_and_leaves_nothing(tmp_path, place):
+    """Breaks when somebody who has no cluster can't try it, or it stays behind."""
+    done = subprocess.run(command(tmp_path, place), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 not as expected" in done.stdout and not left(place)
+
+
+def test_a_killed_run_leaves_no_cluster(tmp_path, place):
+    """Breaks when the processes of a killed run's cluster live on, or their folder is there after the next run."""
+    with started(*command(tmp_path, place)) as run:
+        wait_until(lambda: any(tmp_path.glob("2*/cells.jsonl")) or run.poll() is not None, 120)
+        assert run.poll() is None, "it ended before it could be killed"
+        os.kill(run.pid, signal.SIGKILL)
+    done = subprocess.run(command(tmp_path, place, "--resume"), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not left(place)
