@@ -35,6 +35,9 @@ def slurm(
     gpus: Annotated[int, Parameter(help="GPUs of each node; the cells' device is then cuda.")] = 0,
     cpus: Annotated[int, Parameter(help="Processors of each node (default: 4).")] = 4,
     ray: Annotated[bool, Parameter(help="Run on one Ray cluster of all these nodes, without shards.")] = False,
+    spread: Annotated[
+        int, Parameter(help="Of these nodes, over which the ranks of each cell are spread, with --ray (default: 1).")
+    ] = 1,
     sbatch: Annotated[
         tuple[str, ...],
         Parameter(metavar="OPTION=VALUE", help="An option of sbatch, such as time=04:00:00; may be repeated."),
@@ -62,9 +65,11 @@ def slurm(
       faultline fleet slurm --nodes 2 --ray --failure zero3_dummy_loss
     """
     at_most_one(stack="" if stack == TODAY else stack, python=python)
-    for name, value, least in (("nodes", nodes, 1), ("cpus", cpus, 1), ("gpus", gpus, 0)):
+    for name, value, least in (("nodes", nodes, 1), ("cpus", cpus, 1), ("gpus", gpus, 0), ("spread", spread, 1)):
         if value < least:
             raise UsageError(f"--{name} must be at least {least}, not {value}")
+    if spread > (nodes if ray else 1):
+        raise UsageError(f"--spread {spread} needs --ray, and as many --nodes at least")
     if gpus and not axes.cell and not axes.places.device:
         axes = replace(axes, places=replace(axes.places, device="cuda"))
     cells = selected(axes, quick)
@@ -79,6 +84,7 @@ def slurm(
     words = {name: value for name, value in vars(axes).items() if name != "places"} | vars(axes.places)
     words |= {"stack": "" if stack == TODAY else stack, "python": python, "workers": workers}
     asked = [f"--{name}={value}" for name, value in words.items() if value]
+    asked += [f"--nodes={spread}"] if spread > 1 else []
     asked += [f"--{name}" for name, on in (("fresh", fresh), ("quick", quick)) if on]
     folder = Path(results) if results else RESULTS / time.strftime("slurm-%Y-%m-%dT%H-%M-%S")
     of = jobs.Nodes(nodes if ray else min(nodes, len(cells)), gpus, cpus, sbatch, ray)

@@ -113,6 +113,7 @@ def test_no_more_shards_are_made_than_there_are_cells(asked, tmp_path):
     [
         (["--nodes=0"], "--nodes must be at least 1"),
         (["--nodes=1", "--gpus=-1"], "--gpus must be at least 0"),
+        (["--nodes=2", "--spread=2"], "--spread 2 needs --ray"),
         (["--nodes=1", "--device=cuda"], "need --gpus"),
         (["--nodes=1", "--gpus=1", "--device=cpu"], "no other cells do"),
         (["--nodes=1", "--strategy=zero33"], "did you mean zero3"),
