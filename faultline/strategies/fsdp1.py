@@ -93,7 +93,7 @@ save, load = save_shards, load_shards
 
 
 def arguments(options: Options, setup: Setup) -> dict[str, object]:
-    _refuse_nodes(options)
+    _refuse_nodes(options, setup)
     # Accelerate 1.15 takes FULL_SHARD whatever `fsdp` says, unless this variable of its launcher is set.
     os.environ["FSDP_SHARDING_STRATEGY"] = options.sharding
     return {
@@ -103,7 +103,7 @@ def arguments(options: Options, setup: Setup) -> dict[str, object]:
 
 
 def accelerate(options: Options, setup: Setup) -> dict[str, object]:
-    _refuse_nodes(options)
+    _refuse_nodes(options, setup)
     plugin = fsdp_plugin(
         1,
         sharding_strategy=options.sharding,  # `reshard_after_forward` has no effect in accelerate 1.15
@@ -114,13 +114,17 @@ def accelerate(options: Options, setup: Setup) -> dict[str, object]:
     return {"fsdp_plugin": plugin}
 
 
-def _refuse_nodes(options: Options) -> None:
-    """Raises Impossible for HYBRID_SHARD: accelerate 1.15 (accelerator.py:1940) hands FSDP1 no mesh, and torch 2.13
-    (fsdp/_init_utils.py:162) then takes as many ranks for a node as it counts devices: on a CPU, one."""
-    if options.sharding == HYBRID:
+def _refuse_nodes(options: Options, setup: Setup) -> None:
+    """Raises Impossible for HYBRID_SHARD unless half of the ranks have a GPU each here: accelerate 1.15
+    (accelerator.py:1940) hands FSDP1 no mesh, and torch 2.13 (fsdp/_init_utils.py:162) then takes as many ranks for a
+    node as it counts devices: on a CPU, one."""
+    import torch
+
+    devices = torch.cuda.device_count() if setup.device.type == "cuda" else 1
+    if options.sharding == HYBRID and devices * nodes.NODES != setup.world_size:
         raise Impossible(
-            "accelerate gives FSDP1 no device mesh, so that torch takes the devices that it counts for a node:"
-            " here each rank would be one, and nothing would be sharded"
+            "accelerate gives FSDP1 no device mesh, so that torch takes as many ranks for a node as it counts devices:"
+            f" here {devices} of {setup.world_size}, and not half of them"
         )
 
 

@@ -2,7 +2,7 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, helps, variants
 
-SOME = ("single", "ddp", "zero[0-3]", "fsdp1-full", "fsdp2")
+SOME = ("single", "ddp", "zero[0-3]", "zero3-hpz", "fsdp1-full", "fsdp1-hybrid", "fsdp2", "fsdp2-hsdp")
 
 FAILURE = Failure(
     title="DeepSpeed can't initialize models with a scalar weight, such as CLIP's",
