@@ -60,6 +60,9 @@ def soak(
 def scaling(
     *,
     cells: Annotated[int, Parameter(help="How many cells that do nothing to hand out (default: 6000).")] = 6000,
+    overhead: Annotated[
+        int, Parameter(metavar="CELLS", help="Run so many cells with Ray and without, in turn (default: none).")
+    ] = 0,
 ) -> int:
     """Replay a run on up to 1,000 slots of a cluster.
 
@@ -67,12 +70,13 @@ def scaling(
 
     Examples:
       faultline maintain scaling
+      faultline maintain scaling --overhead 1000
     """
-    if cells < 2:
-        raise UsageError("--cells must be at least 2")
+    if cells < 2 or overhead < 0:
+        raise UsageError("--cells must be at least 2, and --overhead no less than 0")
     from faultline.maintain import scaling as cluster
 
-    return cluster.run(cells)
+    return cluster.run(cells, overhead)
 
 
 def findings(

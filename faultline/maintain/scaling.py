@@ -24,6 +24,7 @@ from faultline.fleet.cluster import Node
 from faultline.fleet.places import Room, best
 from faultline.fleet.rays import Rays
 from faultline.maintain import soak
+from faultline.maintain.overhead import measured
 from faultline.runs import durations, engines
 from faultline.runs.driver import Driver, Part
 from faultline.runs.nodes import Ended
@@ -113,8 +114,9 @@ class Simulated:
         heapq.heappush(self.coming, (self.now + seconds, self.number, slot, work))
 
 
-def run(cells: int) -> int:
-    """Print what the schedule makes of 10 to 1,000 slots, and how many cells a second a driver hands out here."""
+def run(cells: int, overhead: int) -> int:
+    """Print what the schedule makes of 10 to 1,000 slots, how many cells a second a driver hands out here, and what Ray
+    costs where some cells are to show it."""
     matrix, console = selection.select(failures(), Selection()), Console()
     table = Table("slots", "time", "efficiency", title=f"{count(len(matrix), 'cell')} on each of {STACKS} stacks")
     for slots in SLOTS:
@@ -132,6 +134,8 @@ def run(cells: int) -> int:
         f"{rate:,.0f} cells a second, of {cells:,} that do nothing, on {soak.NODES} Ray nodes of this machine; bare"
         f" actors there take {bare:,.0f} calls a second.",
     )
+    if overhead:
+        write_line(console, measured(overhead))
     return EXIT_AS_EXPECTED
 
 

@@ -32,7 +32,7 @@ from faultline.cells.selection import Selection
 from faultline.fleet import cluster
 from faultline.fleet.rays import Rays
 from faultline.ranks import start
-from faultline.runs import cache, folders, storage
+from faultline.runs import cache, folders, scratch, storage
 from faultline.runs.driver import Plan
 from faultline.runs.results import Result
 from faultline.stacks import environments
@@ -87,7 +87,7 @@ def run(cells: int, seed: int) -> int:
 
         folders.measure(drawn, Plan(NODES, environment), folder, seen=after, engine=Rays(fire.address))
         folder.describe(finished=True)
-    soak = judged(drawn, seen, here, fire.left())
+    soak = judged(drawn, seen, here, fire.remains)
     _show(soak, cells, fire.kills)
     print(f"results: {folder.shown}/cells.jsonl")
     return EXIT_UNEXPECTED if any(vars(soak).values()) else EXIT_AS_EXPECTED
@@ -130,6 +130,7 @@ class Fire:
 
         self.folder, self.choose = folder, choose
         self.kills: Counter[str] = Counter()
+        self.remains: list[str] = []  # what is still there once it is closed
         self._ports, self._memory = _ports(), _memory()
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE, "temp_dir": f"{folder}/ray"}
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
@@ -147,7 +148,7 @@ class Fire:
             node = self._nodes.pop(self.choose.randrange(len(self._nodes)))
             self._cluster.remove_node(node, allow_graceful=False)
             self._nodes.append(self._add())
-        elif there := [process for process in self._processes() if is_of(kind, process)]:
+        elif there := [process for process in scratch.processes(self.folder) if is_of(kind, process)]:
             with contextlib.suppress(psutil.Error):
                 self.choose.choice(sorted(there, key=lambda process: process.pid)).kill()
         else:
@@ -157,28 +158,17 @@ class Fire:
         self._ray.shutdown()
         self._cluster.shutdown()
         cluster.connect.cache_clear()
-
-    def left(self) -> list[str]:
-        """What is still there of it: processes, folders of rank servers, shared memory, ports."""
         end = time.monotonic() + GONE
         while (left := self._left()) and time.monotonic() < end:
             time.sleep(0.5)
-        return left
+        self.remains = left
 
     def _left(self) -> list[str]:
-        processes = [f"process {each.pid} {each.name()}" for each in self._processes()]
+        """What is still there of it: processes, folders of rank servers, shared memory, ports."""
+        processes = [f"process {each.pid} {each.name()}" for each in scratch.processes(self.folder)]
         folders = [f"folder {path.name}" for path in self.folder.glob("faultline-*")]
         memory = [f"shared memory {name}" for name in sorted(_memory() - self._memory)]
         return [*processes, *folders, *memory, *(f"port {port}" for port in sorted(_ports() - self._ports))]
-
-    def _processes(self) -> list[psutil.Process]:
-        """The processes that work in its folder, but this one."""
-        there = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("TMPDIR", "").startswith(str(self.folder)) and process.pid != os.getpid():
-                    there.append(process)
-        return there
 
 
 def is_of(kind: str, process: psutil.Process) -> bool:
