@@ -68,7 +68,8 @@ def begin(
 ) -> Campaign:
     """A new folder ``results/<kind>-<time>``, or the newest of the kind that answers the same request.
 
-    It is only the same as long as what is installed here is. 0 workers are as many as the engine has room for.
+    It is only the same as long as what is installed here is. 0 workers are as many as the engine has room for, at any
+    time where it isn't `here`.
     """
     asked = {**request, "installed": _digest("\n".join(requests.installed()))}
     if resume:
@@ -83,7 +84,7 @@ def begin(
         lock.acquire(timeout=0)
     except Timeout:
         raise UsageError(f"{folder.path.name} is already running in another process") from None
-    return Campaign(folder, workers or engine.room(), lock, fresh, engine)
+    return Campaign(folder, workers or (engine.room() if engine.here else 0), lock, fresh, engine)
 
 
 def resolved(campaign: Campaign, name: str, stack: Stack) -> Measured:
@@ -234,7 +235,8 @@ def _digest(text: str) -> str:
 def announce(campaign: Campaign, cells: Sequence[Cell], runs: int, more: str = "") -> None:
     """Say before anything is measured what that will take; `more` says what isn't in it."""
     beside = f"; {more}" if more else ""
-    note(f"{estimate(cells, campaign.workers, runs)}{beside}; an environment that is not there yet is made first")
+    workers = campaign.workers or campaign.engine.room()
+    note(f"{estimate(cells, workers, runs)}{beside}; an environment that is not there yet is made first")
 
 
 def note(text: str) -> None:

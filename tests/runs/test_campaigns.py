@@ -25,20 +25,20 @@ class Engine:
     here = False
 
     def __init__(self, refuses=(), stops_after=99):
-        self.refuses, self.stops_after, self.ran, self.peak = refuses, stops_after, [], 0
+        self.refuses, self.stops_after, self.ran, self.peak, self.given = refuses, stops_after, [], 0, 0
 
     def room(self):
         return 2
 
     def workers(self, cells, asked):
-        return asked, ""
+        return 1, ""
 
     def parts(self, part):
         return [part]
 
     @contextlib.contextmanager
     def slots(self, workers, run, driver):
-        self.peak = max(self.peak, len(driver.parts))
+        self.peak, self.given = max(self.peak, len(driver.parts)), workers
         thread = threading.Thread(target=self.work, args=(driver,))
         thread.start()
         yield
@@ -74,7 +74,7 @@ def campaign(monkeypatch, tmp_path):
     monkeypatch.setattr(environments, "resolve", lock)
     monkeypatch.setattr(environments, "make", refuse)
     storage.RunFolder(tmp_path).describe(kind="timeline")
-    return lambda engine: Campaign(RunFolder(tmp_path), 2, engine=engine)
+    return lambda engine, workers=2: Campaign(RunFolder(tmp_path), workers, engine=engine)
 
 
 STACKS = {name: Stack(name) for name in ("1.0", "2.0", "3.0", "gone")}
@@ -96,6 +96,14 @@ def test_a_stack_that_no_node_can_run_leaves_the_others_alone(campaign):
     measured = campaigns.measure_each(campaign(Engine(["torch==2.13.0\ntrl==2.0\n"])), STACKS, CELLS)
     assert [each.unusable for each in measured] == ["", "it has no room", "", "no such release"]
     assert len(measured[0].results) == len(measured[2].results) == 3
+
+
+@pytest.mark.parametrize(("workers", "given"), [(0, 9), (2, 2), (99, 9)])
+def test_an_engine_that_may_grow_gets_what_was_asked(campaign, workers, given):
+    """Breaks when nodes that join a cluster are never used, for it had room for one slot as the run began."""
+    engine = Engine()
+    campaigns.measure_each(campaign(engine, workers), STACKS, CELLS)
+    assert engine.given == given
 
 
 def test_an_interrupted_measurement_goes_on_with_what_is_left(campaign):
