@@ -40,14 +40,16 @@ def _of_program(finding: Finding) -> str:
         cell = _cell(finding, NAME)
         raises = finding.seen.outcome == Outcome.RAISES
         named = skeleton.signature(finding) if raises else finding.seen.signature
-        variant = failure.variant("broken")
+        variant = failure.variant(cell.variant)
         pins = dict(measured.pinned())
         return emit.write(ExportedCell(cell, failure, variant, finding.seen.outcome, named, pins, False, home))
 
 
 def _cell(finding: Finding, failure: str) -> Cell:
     """The place where a finding was seen, as the cell of a failure's broken variant on the CPU."""
-    return replace(finding.case.cell, failure=failure, variant="broken", device="cpu")
+    program = finding.case.program
+    variant = f"{program.trainer}-broken" if program.in_trl else "broken"
+    return replace(finding.case.cell, failure=failure, variant=variant, device="cpu")
 
 
 def issue(finding: Finding, text: str, output: str) -> str:

@@ -14,8 +14,10 @@ from faultline.base.text import listing
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore.findings import Finding
 from faultline.export import emit
+from faultline.programs import in_trl
 from faultline.programs.program import Program
-from faultline.programs.settings import SETTINGS
+from faultline.programs.settings import SETTINGS, TRAINER, TRAINERS
+from faultline.programs.training import LIMIT
 
 SHOWN = 60  # characters of an error by which it is known again
 UPSTREAM = {"deepspeed": "deepspeedai/DeepSpeed", "torch": "pytorch/pytorch"}
@@ -47,6 +49,15 @@ WRITTEN: Mapping[str, tuple[Any, ...]] = {
     **{key: ANY for key, each in SETTINGS.items() if each.family == "zero" and each.name != "round_robin_gradients"},
 }
 """The features, and their values, that a failure's file can be written of."""
+IN_TRL: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("layers", "frozen", "adapter", "through", "accumulate", "checkpointing"), ANY),
+    **dict.fromkeys(("precision", "world_size"), ANY),
+    "clip": ("norm",),
+    "block": ("experts",),
+    "tied": ("head",),
+    **{key: ANY for key, each in SETTINGS.items() if each.family in TRAINERS},
+}
+"""The same of a program in a trainer of TRL."""
 OPTIMIZERS = {
     "adamw": "return torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)",
     "no momentum": "return torch.optim.SGD(model.parameters(), lr=0.05)",
@@ -65,10 +76,11 @@ MEASURED = "<!-- measured: begin -->\n<!-- measured: end -->\n"
 
 def missing(program: Program) -> list[str]:
     """The features of a program that no failure's file is written of yet."""
+    written = IN_TRL if program.in_trl else WRITTEN
     return [
         name
         for name, value in program.chosen
-        if name not in WRITTEN or (WRITTEN[name] != ANY and value not in WRITTEN[name])
+        if name not in written or (written[name] != ANY and value not in written[name])
     ]
 
 
@@ -95,12 +107,10 @@ def write(finding: Finding, folder: Path) -> None:
 def failure(finding: Finding) -> str:
     """The source of failure.py."""
     case, seen = finding.case, finding.seen
-    training, package = case.program.training, strategies.package(case.strategy)
+    program, package = case.program, strategies.package(case.strategy)
     did = seen.where.get(case.strategy)
     raises = seen.outcome == Outcome.RAISES
-    kind = training.optimizer if training.optimizer != "sgd" or training.unfreeze else ""
-    body = "\n".join(f"        {line}" for line in OPTIMIZERS[kind].splitlines()) if kind else ""
-    return TEMPLATES.get_template("failure.py.j2").render(
+    return TEMPLATES.get_template("failure_in_trl.py.j2" if program.in_trl else "failure.py.j2").render(
         title=json.dumps(finding.about.title),
         sentence=finding.about.title.replace('"', "'"),
         since=f"{package} {seen.stack.get(package, '')} (where it was seen)",
@@ -109,11 +119,29 @@ def failure(finding: Finding) -> str:
         pattern=pattern(seen.detail) if raises else "",
         strategies=[name for name, other in seen.where.items() if other == did or other == Outcome.TRAINS],
         helping=next((name for name, other in seen.where.items() if other == Outcome.TRAINS), ""),
-        spec=case.program.spec,
-        training=training,
-        optimizer=body,
-        config=case.program.deepspeed,
+        spec=program.spec,
+        training=program.training,
+        **(_of_trl(program) if program.in_trl else _of_loop(program)),
     )
+
+
+def _of_loop(program: Program) -> dict[str, Any]:
+    """What the file of a loop of one's own has beside model and training."""
+    training = program.training
+    kind = training.optimizer if training.optimizer != "sgd" or training.unfreeze else ""
+    body = "\n".join(f"        {line}" for line in OPTIMIZERS[kind].splitlines()) if kind else ""
+    return {"optimizer": body, "config": program.deepspeed}
+
+
+def _of_trl(program: Program) -> dict[str, Any]:
+    """What the file of a trainer of TRL has beside model and training."""
+    name, training = program.trainer, program.training
+    settings: dict[str, Any] = in_trl.of_rows(name) | program.nested(TRAINER) | program.nested(name)
+    if training.accumulate > 1:
+        settings["gradient_accumulation_steps"] = training.accumulate
+    if training.clip == "norm":
+        settings["max_grad_norm"] = LIMIT["norm"]
+    return {"trainer": name, "words": in_trl.word(name), "columns": in_trl.COLUMNS.get(name, ""), "settings": settings}
 
 
 def signature(finding: Finding) -> str:

@@ -22,9 +22,7 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
 
     made = loop.taken(text, setup)
     name = made.trainer
-    settings: dict[str, Any] = {} if name in ("sft", "reward") else {"ref_model_sync_steps": 1}
-    if name == "kto":
-        settings["loss_type"] = "apo_zero_unpaired"  # the other is about the rows that a rank has
+    settings = of_rows(name)
     once = turns(COLUMNS[name]) if name in COLUMNS else prompts()
     rows = once.select([*range(len(once))] * TIMES)
     others: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer()}
@@ -33,9 +31,19 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
         settings |= GRPO
         others["reward_funcs"] = letter_score
     model = built(made, setup)
-    words = NAMES.get(name, name.upper())
-    args = configured(from_trl(name, f"{words}Config"), made, arguments | settings, setup)
-    return from_trl(name, f"{words}Trainer")(model=model, args=args, **others)
+    args = configured(from_trl(name, f"{word(name)}Config"), made, arguments | settings, setup)
+    return from_trl(name, f"{word(name)}Trainer")(model=model, args=args, **others)
+
+
+def word(name: str) -> str:
+    """How the names of a trainer's classes begin."""
+    return NAMES.get(name, name.upper())
+
+
+def of_rows(name: str) -> dict[str, Any]:
+    """The settings of a trainer with which ranks do what one process does, whatever rows each has."""
+    settings: dict[str, Any] = {} if name in ("sft", "reward") else {"ref_model_sync_steps": 1}
+    return settings | ({"loss_type": "apo_zero_unpaired"} if name == "kto" else {})
 
 
 def built(made: Program, setup: Setup) -> Any:

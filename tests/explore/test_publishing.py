@@ -11,6 +11,7 @@ from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
 from faultline.programs import drawing
 from faultline.programs.program import VALUES, Program
+from faultline.programs.settings import SETTINGS, TRL
 
 RAISED = "RuntimeError: size 3 of (a) must match 17"
 FEATURES = [
@@ -40,6 +41,30 @@ def test_every_feature_can_be_written_out(name, value, tmp_path):
     loss = built.loss(built.model, built.batch(0, 0, 1))
     loss.backward()
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in built.model.parameters())
+
+
+TRL_FEATURES = [
+    (name, value)
+    for name, written in skeleton.IN_TRL.items()
+    if name not in ("through", "world_size")
+    for value in (VALUES[name][1:] if written == skeleton.ANY else written)
+]
+
+
+@pytest.mark.parametrize("trainer", TRL)
+def test_programs_in_trl_can_be_written_out(trainer, tmp_path):
+    """Breaks when the file of a finding in a trainer of TRL can't be exported, or lacks a feature that it has."""
+    features = [(n, v) for n, v in TRL_FEATURES if n not in SETTINGS or SETTINGS[n].family in ("trainer", trainer)]
+    for number, (name, value) in enumerate(features):
+        asked = drawing.sensible(Program.of(3, {"through": trainer, name: value}))
+        if name not in asked.features:
+            continue
+        thing = finding({"through": trainer, name: value})
+        home = tmp_path / f"thing{number}"
+        skeleton.write(thing, home)
+        assert loading.load(home).variant(f"{trainer}-broken")
+        assert name not in SETTINGS or f"'{SETTINGS[name].name}'" in (home / "failure.py").read_text()
+    compile(reproduction.source(finding({"through": trainer, "adapter": "lora"})), "repro.py", "exec")
 
 
 def test_what_no_file_has_yet_is_refused(tmp_path):

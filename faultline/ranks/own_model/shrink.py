@@ -38,7 +38,7 @@ MOST: tuple[tuple[re.Pattern[str], int | None], ...] = tuple(
         ),
         (r"max_position_embeddings|n_positions|max_sequence_length|max_seq_len|seq_length", 512),
         (r"max_source_positions", 16),
-        (r"sliding_window|attention_chunk_size|window_size|local_attention", 8),
+        (r"sliding_window|(attention_|mamba_)?chunk_size|window_size|local_attention", 8),
         (r"temporal_patch_size|mm_tokens_per_image", 4),
     )
 )
