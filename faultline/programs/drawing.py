@@ -211,7 +211,6 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": TRL}, {"trainer.average_tokens_across_devices", "trainer.use_seedable_sampler"}),
     # Refused in one process too.
     ({"through": SAMPLING}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),
-    ({"through": SAMPLING, "block": "experts"}, {"block"}),  # between which rounding may choose then
     ({"through": "reward"}, {"block", "tied"}),
     ({"rloo.beta": 0.0}, {"rloo.sync_ref_model"}),
     ({"grpo.beta": 0.0}, {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}),

@@ -73,5 +73,8 @@ def bare(spec: Spec, rewards: bool) -> Any:
         sizes = config(num_hidden_layers=spec.layers, num_labels=1)
         return build(lambda: Qwen2ForSequenceClassification(sizes), spec.seed)
     if spec.block == "experts":
-        return qwen3_moe(spec.seed)
+        model = qwen3_moe(spec.seed)
+        # TRL adds the loss that balances experts, which each rank has of its own rows: their mean is another one.
+        model.config.router_aux_loss_coef = 0.0
+        return model
     return qwen2(spec.seed, num_hidden_layers=spec.layers, tie_word_embeddings=spec.tied == "head")
