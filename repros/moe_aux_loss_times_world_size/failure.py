@@ -16,6 +16,12 @@ FAILURE = Failure(
     variants=(
         Variant("divided", strategies=SOME),
         *variants("broken aux_apart divided local_counts", trainer="trainer", strategies=SOME),
+        Variant(
+            "accumulated",
+            trainer="trainer",
+            strategies=("single", "ddp", "fsdp2"),
+            text="with gradient accumulation, the balancing loss counts once for each micro-batch as well",
+        ),
         Variant("in_trl", trainer="sft", strategies=SOME, text="the same model and rows in TRL's `SFTTrainer`"),
     ),
     claims={
@@ -100,6 +106,9 @@ def trainer(variant, arguments, setup):
     if variant.trainer == "sft":
         args = from_trl("sft", "SFTConfig")(**arguments)
         return from_trl("sft", "SFTTrainer")(model, args, train_dataset=data, processing_class=words)
+    if variant.remedy == "accumulated" and not setup.reference:
+        arguments["per_device_train_batch_size"] //= 2
+        arguments["gradient_accumulation_steps"] = 2
     if variant.remedy == "local_counts":
         arguments["average_tokens_across_devices"] = False
     kind = AuxApart if variant.remedy == "aux_apart" else Trainer
