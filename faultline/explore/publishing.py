@@ -16,21 +16,34 @@ from faultline.export import prove
 
 
 def files(names: Sequence[str]) -> int:
-    """Write the file of each finding and run it in an empty folder; one that doesn't reproduce is not kept."""
+    """Write the file of each finding and run it in an empty folder; one that doesn't reproduce is not kept.
+
+    Where no file can be written, one that somebody wrote by hand runs, and stays.
+    """
     wrong = 0
     chosen = findings.named(names)
     for finding in chosen:
+        hand = ""
         try:
             text = reproduction.source(finding)
         except (UsageError, NotExportable) as error:
-            print(f"{finding.name}: no file: {error}", flush=True)
-            continue
+            text = hand = by_hand(finding)
+            if not hand:
+                print(f"{finding.name}: no file: {error}", flush=True)
+                continue
         code, output = prove.run(text)
         wrong += bool(code)
         print(f"{finding.name}: {'not reproduced' if code else 'reproduced'}, {count(len(text.splitlines()), 'line')}")
-        keep(finding, text, output, reproduced=not code)
+        if not (hand and code):
+            keep(finding, text, output, reproduced=not code)
     print(f"{count(len(chosen), 'finding')}, {wrong} with a file that doesn't reproduce")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
+
+
+def by_hand(finding: Finding) -> str:
+    """The file of a finding that no program could write; empty if there is none."""
+    file = findings.FINDINGS / finding.name / findings.FILE
+    return file.read_text("utf-8") if file.exists() else ""
 
 
 def count_in(run: str) -> int:

@@ -115,6 +115,19 @@ def test_files_that_do_not_reproduce_are_not_kept(tmp_path, monkeypatch, capsys)
     assert "not reproduced" in capsys.readouterr().out
 
 
+def test_a_file_by_hand_stays_and_has_its_issue(tmp_path, monkeypatch):
+    """Breaks when what somebody wrote is lost, or its issue keeps a cause that was read since."""
+    home = tmp_path / "zero_thing_differs"
+    home.mkdir()
+    (home / "repro.py").write_text("by hand")
+    monkeypatch.setattr(findings, "FINDINGS", tmp_path)
+    monkeypatch.setattr(findings, "every", lambda: [finding({"backward": "halves"})])
+    for code in (0, 1):
+        monkeypatch.setattr(publishing.prove, "run", lambda text, code=code: (code, f"ran {text}"))
+        assert publishing.files(()) == code
+        assert (home / "repro.py").read_text() == "by hand" and "ran by hand" in (home / "issue.md").read_text()
+
+
 @pytest.mark.slow
 def test_the_file_of_a_finding_reproduces_it_in_an_empty_folder():
     """Breaks when what is sent upstream doesn't show what was seen."""
