@@ -1,5 +1,6 @@
 """What a machine gives this process: processors and memory, less where a container or a batch system says so."""
 
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -25,6 +26,14 @@ VERSIONS = (
 def cores() -> int:
     """The processors that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def shares(workers: int) -> list[frozenset[int]]:
+    """The processors that each of so many workers has for itself, or all of them for each where they are too few."""
+    every = sorted(os.sched_getaffinity(0))
+    bounds = [number * len(every) // workers for number in range(workers + 1)]
+    parts = [frozenset(every[first:last]) for first, last in itertools.pairwise(bounds)]
+    return parts if all(parts) else [frozenset(every)] * workers
 
 
 def memory(groups: Path = GROUPS) -> int:

@@ -45,7 +45,9 @@ class Pool:
     def slots(self, workers: int, run: RunCell, driver: Driver) -> Iterator[None]:
         """Threads that run cells, each on its rank server; an exception ends all servers, and so their cells."""
         [part] = driver.parts
-        servers = [RankServer(part.stack.python, device=driver.device) for _ in range(workers)]
+        # A cell's ranks on the same processors wait less for each other: bench/README.md has what it gives.
+        cores = machine.shares(workers) if driver.device == "cpu" else [frozenset[int]()] * workers
+        servers = [RankServer(part.stack.python, device=driver.device, cores=each) for each in cores]
         slots = [Slot(f"worker {number}") for number in range(workers)]
         # In a server's own folder: if this process is killed, the server removes it.
         references = References(servers[0].folder, partial(driver.made, slots[0]))

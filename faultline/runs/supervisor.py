@@ -90,15 +90,21 @@ class RankServer:
     """One rank server and the folder that its cells work in. Use it as a context manager.
 
     Its ranks meet over loopback, or at an `address` of this machine, by the interface that has it. With `peers`, on
-    other nodes, the ranks of each cell are spread over all of them.
+    other nodes, the ranks of each cell are spread over all of them. It runs on some `cores` alone, if any are named.
     """
 
     def __init__(
-        self, python: str, deadline: float = DEADLINE, device: str = "cpu", address: str = "", name: str = ""
+        self,
+        python: str,
+        deadline: float = DEADLINE,
+        device: str = "cpu",
+        address: str = "",
+        name: str = "",
+        cores: frozenset[int] = frozenset(),
     ) -> None:
         self.python = python
         self.deadline = deadline
-        self.device = device
+        self.device, self.cores = device, cores
         self._scratch = scratch.made()
         self.folder = self._scratch.path
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,6 +142,8 @@ class RankServer:
                 env=inherited(self.python) | preload.environment(self.device) | self._of_ranks,
                 start_new_session=True,
             )
+            if self.cores:
+                os.sched_setaffinity(self._process.pid, self.cores)
         self._buffer = b""
         try:
             self.versions = self._ready().versions

@@ -4,6 +4,8 @@ import os
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faultline.base import machine
 
@@ -42,3 +44,17 @@ def test_a_process_has_the_processors_that_it_may_run_on(monkeypatch):
     """Breaks when a batch system's job of two processors starts a worker for each of the node's hundred."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     assert machine.cores() == 2
+
+
+@given(st.sets(st.integers(0, 300), min_size=1), st.integers(1, 64))
+def test_workers_share_the_processors_out(every, workers):
+    """Breaks when two workers are kept to one processor while another one is idle."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine.os, "sched_getaffinity", lambda _: every)
+        shares = machine.shares(workers)
+    assert len(shares) == workers
+    if len(every) < workers:
+        assert {*shares} == {frozenset(every)}
+    else:
+        assert sorted(core for share in shares for core in share) == sorted(every)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -191,6 +191,14 @@ def test_an_error_that_follows_another_is_not_the_cause(server, monkeypatch):
     assert outcome(ended)[::2] == ("raises", "ValueError: the cause")
 
 
+def test_ranks_keep_to_the_processors_of_their_worker(tmp_path):
+    """Breaks when the ranks of two workers wait for each other's processors."""
+    [core, *_] = os.sched_getaffinity(0)
+    with RankServer(light.command(tmp_path), cores=frozenset({core})) as server:
+        ended = run(server, "processors")
+    assert [rank.report.evidence["found"] for rank in ended.ranks] == [[core]] * 2
+
+
 def test_a_cell_does_not_see_the_launcher_around_the_run(server, monkeypatch):
     """Breaks when a cell in a shell of torchrun's, of accelerate's or of a cluster's job is another one than elsewhere.
 

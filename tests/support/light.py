@@ -89,6 +89,10 @@ def environment(rank):
     return dict(os.environ)
 
 
+def processors(rank):
+    return sorted(os.sched_getaffinity(0))
+
+
 def wait_for_ever():
     threading.Event().wait()
 
