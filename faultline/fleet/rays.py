@@ -10,10 +10,9 @@ from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.fleet import cluster
 from faultline.fleet.running import Fleet
-from faultline.runs import gpus
+from faultline.runs import gpus, workers
 from faultline.runs.driver import Driver, Part
 from faultline.runs.runner import RunCell
-from faultline.runs.workers import ranks
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Rays:
 
         Nodes that come later have slots too.
         """
-        room = self._room(cells[0].device, ranks(cells), min(map(gpus.needed, cells)))
+        room = self._room(cells[0].device, workers.ranks(cells), min(map(gpus.needed, cells)))
         if asked and room < asked:
             return max(1, room), f"{count(room, 'worker')} at first, not {asked}: the cluster has no more room yet"
         return asked or max(1, room), ""

@@ -106,7 +106,7 @@ def _here(cells: Sequence[Cell], environment: Environment) -> list[Result]:
 def judged(drawn: Sequence[Cell], seen: Sequence[Result], here: Mapping[Cell, Result], left: Sequence[str]) -> Soak:
     """What is wrong with the results of the cells that were drawn, held against those that they have here."""
     wanted, got = Counter(drawn), Counter(entry.cell for entry in seen)
-    other = [entry for entry in seen if entry.cell not in here or entry.did != here[entry.cell].did]
+    other = [entry for entry in seen if entry.cell not in here or differs(entry, here[entry.cell])]
     blamed = {entry.cell.id: f"{entry.cell.id}: {entry.detail}" for entry in other if of_kill(entry)}
     return Soak(
         [cell.id for cell in (wanted - got).elements()],
@@ -115,6 +115,11 @@ def judged(drawn: Sequence[Cell], seen: Sequence[Result], here: Mapping[Cell, Re
         [f"{entry.cell.id}: {' '.join(entry.did)}" for entry in other if entry.cell.id not in blamed],
         left,
     )
+
+
+def differs(entry: Result, other: Result) -> bool:
+    """Whether two results of a cell do: not if both are expected, as where either of two ranks may be the first."""
+    return entry.did != other.did and not entry.verdict == other.verdict == "expected"
 
 
 def of_kill(entry: Result) -> bool:
