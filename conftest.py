@@ -1,9 +1,11 @@
 """Every cell is a pytest item; -k, -m, -n, -x and --junitxml work as people know them."""
 
+import os
 import sys
 
 import pytest
 
+from faultline.base import machine
 from faultline.base.errors import NotAsExpected, UsageError
 from faultline.base.paths import REPROS
 from faultline.base.text import plain
@@ -54,6 +56,12 @@ class Cells(pytest.File):
             yield CellItem.from_parent(self, name=cell.name, cell=cell)
 
 
+def cores():
+    """The processors of this worker of pytest-xdist: each has its part of them, as in `faultline run`."""
+    name, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return machine.shares(workers)[int(name.removeprefix("gw")) % workers]
+
+
 class CellItem(pytest.Item):
     """One cell; it passes when it does what expected.toml says."""
 
@@ -96,7 +104,8 @@ RANKS = pytest.StashKey()
 
 def start(config):
     """One rank server for each pytest process, with references of its own; all of it goes with the server."""
-    server = RankServer(sys.executable, device=config.getoption("--device"))
+    device = config.getoption("--device")
+    server = RankServer(sys.executable, device=device, cores=cores() if device == "cpu" else frozenset())
     config.stash[RANKS] = server, runner.References(server.folder)
     return config.stash[RANKS]
 
