@@ -130,7 +130,7 @@ def _of_loop(program: Program) -> dict[str, Any]:
     training = program.training
     kind = training.optimizer if training.optimizer != "sgd" or training.unfreeze else ""
     body = "\n".join(f"        {line}" for line in OPTIMIZERS[kind].splitlines()) if kind else ""
-    return {"optimizer": body, "config": program.deepspeed}
+    return {"trainer": "", "optimizer": body, "config": program.deepspeed}
 
 
 def _of_trl(program: Program) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def _of_trl(program: Program) -> dict[str, Any]:
         settings["gradient_accumulation_steps"] = training.accumulate
     if training.clip == "norm":
         settings["max_grad_norm"] = LIMIT["norm"]
-    return {"trainer": name, "words": in_trl.word(name), "columns": in_trl.COLUMNS.get(name, ""), "settings": settings}
+    rows = {"columns": in_trl.COLUMNS.get(name, ""), "times": in_trl.TIMES}
+    return {"trainer": name, "words": in_trl.word(name), "settings": settings, **rows}
 
 
 def signature(finding: Finding) -> str:
