@@ -132,8 +132,10 @@ def mechanism(cell):
 def test_strategies_of_four_ranks_run_few_cells_unless_they_are_named():
     """Breaks when they double the time of every run, or when somebody who names one gets a part of it."""
     few = [cell for cell in DEFAULT if hybrid(cell)]
-    assert all(mechanism(cell) and cell.world_size == 4 for cell in few) and len(few) <= 160
-    assert {cell.strategy for cell in few} == {n for n in strategies.names() if strategies.usual_ranks(n) == 4}
+    assert all(mechanism(cell) and cell.world_size == 4 for cell in few)
+    four = {name for name in strategies.names() if strategies.usual_ranks(name) == 4}
+    assert {cell.strategy for cell in few} == four
+    assert max(Counter(cell.failure for cell in few).values()) <= 2 * len(four), "more than two cells of a strategy"
     assert {cell.failure for cell in few} <= {cell.failure for cell in EVERY_STRATEGY if hybrid(cell)}
     assert len([cell for cell in EVERY_STRATEGY if hybrid(cell)]) > 3 * len(few)
     assert not {cell for cell in POSSIBLE if hybrid(cell) and cell.world_size < 4}
