@@ -1,5 +1,6 @@
 """Is a candidate stack safe: the same cells on it and on a baseline, and again what changed."""
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -124,6 +125,7 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
         cells = covers.ordered(covers.narrowed(cells) if how.affected else cells)
         comparison, ran = compare(campaign, (old, new), cells, how.fail_fast)
         covers = covers.within(ran)
+        covers = covers if comparison.unusable else on_candidate(campaign, new, covers)
         scope = [*narrowing(covers, asked, cells, how), *early(len(cells) - len(ran)), *covers.lines()]
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
@@ -153,11 +155,21 @@ def reached(
     """What of the packages that changed cells execute."""
     old, new = (campaigns.ready(Stack(each.name), each.lock) for each in both)
     try:
-        # Functions are recorded on this machine, whichever one measures.
-        workers = campaign.workers if isinstance(campaign.engine, Pool) else LOCAL.room()
-        return reach.of((old, new), [name for name, _, _ in changed], cells, workers)
+        return reach.of((old, new), [name for name, _, _ in changed], cells, recorders(campaign))
     except NeverReady:  # which the measurement will say
         return Reach()
+
+
+def on_candidate(campaign: Campaign, new: Measured, covers: Reach) -> Reach:
+    """What cells reach, with what they execute of the candidate alone."""
+    with contextlib.suppress(NeverReady):
+        return covers.on(campaigns.ready(Stack(new.name), new.lock), recorders(campaign))
+    return covers
+
+
+def recorders(campaign: Campaign) -> int:
+    """How many workers record functions: on this machine, whichever one measures."""
+    return campaign.workers if isinstance(campaign.engine, Pool) else LOCAL.room()
 
 
 def narrowing(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell], how: How) -> list[str]:

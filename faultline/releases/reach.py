@@ -23,23 +23,34 @@ LISTED = 5  # functions that aren't reached and are named in a line
 class Reach:
     """The functions and module bodies that differ, which of them each cell executes, and how many count for it.
 
-    `touched` has the number of those that make a cell affected (see `touches`); `unread` are packages that differ and
-    that nobody looked into.
+    `executes` is of the baseline, and orders the cells; `later` is what they execute of the candidate alone. `touched`
+    has the number of those that make a cell affected (see `touches`), `near` the cells that may execute on the
+    candidate what none does on the baseline, such as a new function; `unread` are packages that differ and that nobody
+    looked into.
     """
 
     changed: frozenset[Unit] = frozenset()
     executes: Mapping[Cell, frozenset[Unit]] = field(default_factory=dict)
     touched: Mapping[Cell, int] = field(default_factory=dict)
     unread: Sequence[str] = ()
+    near: Sequence[Cell] = ()
+    later: Mapping[Cell, frozenset[Unit]] = field(default_factory=dict)
 
     @property
     def reached(self) -> frozenset[Unit]:
-        return frozenset().union(*{*self.executes.values()})
+        return frozenset().union(*{*self.executes.values(), *self.later.values()})
 
     def within(self, cells: Collection[Cell]) -> "Reach":
         """What these cells reach, of which others may have run."""
         ran = {*cells}
-        return replace(self, executes={cell: names for cell, names in self.executes.items() if cell in ran})
+        executes = {cell: names for cell, names in self.executes.items() if cell in ran}
+        return replace(self, executes=executes, near=[cell for cell in self.near if cell in ran])
+
+    def on(self, candidate: Environment, workers: int) -> "Reach":
+        """With what its `near` cells execute on the candidate, of which a few are recorded: the answer waits for it,
+        the order of cells doesn't."""
+        ran = executed.of(candidate, self.near[:SEVERAL], workers) if self.near else {}
+        return replace(self, later={cell: _among(self.changed, names) for cell, names in ran.items()})
 
     @property
     def missed(self) -> list[Unit]:
@@ -109,11 +120,7 @@ class Reach:
 
 
 def of(both: tuple[Environment, Environment], packages: Collection[str], cells: Sequence[Cell], workers: int) -> Reach:
-    """What of the packages that differ cells execute on either side.
-
-    The candidate's cells are only recorded where something that changed is reached by none on the baseline, such as a
-    new function; only some are, which execute something of the same files there.
-    """
+    """What of the packages that differ cells execute on the baseline, the first of both."""
     folders = [units.packages_of(each.python) for each in both]
     looked = [name for name in packages if name in NEEDED]
     unread = tuple(name for name in packages if name not in NEEDED)
@@ -126,14 +133,12 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
     before = executed.of(both[0], {*chosen.values()}, workers)
     # A cell of which nothing is known, such as one that hangs, may well be affected.
     touched = {cell: touches(changed, before[chosen[cell]]) if chosen[cell] in before else 1 for cell in cells}
-    names = frozenset().union(*before.values())
-    files = {unit.file for unit in changed if (unit.file, unit.name) not in names}
-    near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
-    near = Reach(touched=touched).ordered(near)[:SEVERAL]
-    after = executed.of(both[1], near, workers) if near else {}
-    by_chosen = {cell: _among(changed, ran | after.get(cell, frozenset())) for cell, ran in before.items()}
+    by_chosen = {cell: _among(changed, ran) for cell, ran in before.items()}
     executes = {cell: by_chosen[chosen[cell]] for cell in cells if chosen[cell] in by_chosen}
-    return Reach(changed, executes, touched, unread)
+    covers = Reach(changed, executes, touched, unread)
+    files = {unit.file for unit in covers.missed}
+    near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
+    return replace(covers, near=covers.ordered(near))
 
 
 def touches(changed: Collection[Unit], ran: Ran) -> int:

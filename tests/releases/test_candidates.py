@@ -162,6 +162,26 @@ def test_only_affected_cells_and_a_sample_run(lab, asked, monkeypatch):
     assert lab[2] == [("1.16.0", answer["cells"]), ("1.12.0", answer["cells"])]
 
 
+@pytest.mark.parametrize(("trl", "code", "recorded"), [([TRAINS], 0, 1), (NeverReady, EXIT_UNDECIDED, 0)])
+def test_the_candidate_is_recorded_once_its_cells_ran(lab, asked, monkeypatch, trl, code, recorded):
+    """Breaks when the first regression waits for a recording, or a release that can't start is started once more."""
+    root, does, done = lab
+    does["1.12.0"] = trl
+    after = []
+
+    def of(environment, cells, workers):
+        after.append(done[-1][0])
+        return {cell: frozenset({("trl/a.py", "f")}) for cell in cells}
+
+    unit = Unit("trl", "trl/a.py", "f")
+    monkeypatch.setattr(reach, "of", lambda both, packages, cells, workers: Reach(frozenset([unit]), near=cells))
+    monkeypatch.setattr(reach.executed, "of", of)
+    assert asked("is-safe", "trl==1.12.0", *NARROW)[0] == code
+    assert after == ["1.12.0"] * recorded
+    if recorded:
+        assert answer_in(root)["reach"] == {"trl": {"functions": [1, 1], "bodies": [0, 0], "missed": []}}
+
+
 def test_what_a_release_that_cannot_start_executes_is_not_known(lab, asked, monkeypatch):
     """Breaks when a pass of its own ends the question that the measurement answers."""
 

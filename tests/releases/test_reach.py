@@ -15,6 +15,7 @@ from faultline.releases import is_safe, is_safe_view, reach, units
 from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
 from faultline.releases.units import BODY, Unit
+from faultline.stacks.environments import Environment
 from tests.support.changes import cells, compared, entry
 
 MODULE = """
@@ -191,6 +192,26 @@ def test_the_first_cells_execute_all_that_changed(executes):
     assert sorted(each.id for each in ordered) == sorted(each.id for each in CELLS)
     first = [executes.get(cell, frozenset()) for cell in ordered[: len(UNITS)]]
     assert frozenset().union(*first) == frozenset().union(*executes.values())
+
+
+def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypatch):
+    """Breaks when a new function counts as not reached, or orders cells by what ran after them."""
+    covers = Reach(frozenset(UNITS), {CELLS[3]: frozenset(UNITS[:1])}, {CELLS[3]: 1}, near=CELLS[3:])
+    asked = []
+
+    def of(environment, cells, workers):
+        asked.extend(cells)
+        return {cells[0]: frozenset({("trl/b.py", "g<h>"), ("trl/other.py", "f")})}
+
+    monkeypatch.setattr(reach.executed, "of", of)
+    both = covers.on(Environment("python", ""), 2)
+    assert both.missed == [UNITS[1]] and covers.missed == sorted(UNITS[1:])
+    assert both.ordered(CELLS) == covers.ordered(CELLS) and both.narrowed(CELLS) == covers.narrowed(CELLS)
+    assert asked == CELLS[3 : 3 + reach.SEVERAL]
+    del asked[:]
+    assert covers.within(CELLS[:3]).on(Environment("python", ""), 2).reached == frozenset() and not asked, (
+        "none of them ran"
+    )
 
 
 @given(TOUCHED)
