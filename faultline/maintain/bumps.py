@@ -76,7 +76,8 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
         is_safe_view.terminal(Console(), answers[name])
         verdicts = {answers[name].comparison.verdict, affected[name].verdict}
         print(f"known: {bump.verdict}{'' if verdicts == {bump.verdict} else ', so this answer is WRONG'}: {bump.why}")
-        print(f"--affected: {affected[name].verdict}, with {affected[name].cells} of {len(cells)} cells\n")
+        some, every = affected[name], answers[name].comparison.compared
+        print(f"--affected: {some.verdict}, with {some.compared} of {every} cells\n")
     if not asked:
         print(put(README, lambda: table(bumps, answers, affected)))
     wrong = [
@@ -129,7 +130,7 @@ def table(bumps: Mapping[str, Bump], answers: Mapping[str, Answer], affected: Ma
         rows.append(
             f"| {is_safe_view.code(bump.requirements)}: {link} | {is_safe_view.code(bump.base)} | {bump.verdict} |"
             f" {shown(comparison.verdict, bump)} | {comparison.compared} |"
-            f" {shown(affected[name].verdict, bump)}, {affected[name].cells} | {coverage(answer)} |"
+            f" {shown(affected[name].verdict, bump)}, {affected[name].compared} | {coverage(answer)} |"
             f" {changed or (comparison.unusable and is_safe_view.code(comparison.unusable[:200])) or 'nothing'} |"
         )
     return "\n".join(rows)
