@@ -262,7 +262,7 @@ def timeline(
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest timeline.")] = False,
     fresh: Fresh = False,
-    write: Annotated[bool, Parameter(help="Make the result the committed one, in observations/.")] = False,
+    write: Annotated[bool, Parameter(help="Make the result a part of what is recorded, in observations/.")] = False,
 ) -> int:
     """Run cells on the libraries as of the first of each month.
 

@@ -26,7 +26,7 @@ from faultline.stacks import requests
 
 @dataclass(frozen=True)
 class Request:
-    """Cells to run on each month's stack between two dates; `write` makes the result the committed timeline.
+    """Cells to run on each month's stack between two dates; `write` makes the result a part of the committed timeline.
 
     `fresh` takes no cached results.
     """
@@ -63,16 +63,30 @@ def run(request: Request) -> int:
     timeline_view.page(folder / "timeline.html", timeline)
     print(f"results: {campaign.folder.shown}/timeline.json, timeline.html")
     if request.write:
+        check_stacks(observed.committed(), timeline)
         store.write(recording.with_timeline(store.everything(), timeline))
     return EXIT_AS_EXPECTED
 
 
 def check_complete(before: Timeline, dates: Sequence[str], cells: Sequence[Cell]) -> None:
-    """Raise UsageError if the recorded timeline has a month or a cell that is not to be run."""
-    lost = {cell.id for cell in before.cells.keys() - {*cells}} or {stack.month for stack in before.stacks} - {*dates}
-    if lost:
+    """Raise UsageError if cells would have other months than the recorded ones: all need the same."""
+    known = {stack.month for stack in before.stacks}
+    if lost := known - {*dates}:
+        raise UsageError(f"--write needs all months that are recorded, and {min(lost)} is not among these")
+    others = sorted(cell.id for cell in before.cells.keys() - {*cells})
+    if others and (new := {*dates} - known):
+        raise UsageError(f"--write of a new month, {min(new)}, needs all cells that are recorded, such as {others[0]}")
+
+
+def check_stacks(before: Timeline, after: Timeline) -> None:
+    """Raise UsageError if what stays as it is recorded ran on other versions than what is new."""
+    now = {stack.month: stack.versions for stack in after.stacks}
+    moved = [stack.month for stack in before.stacks if stack.versions != now[stack.month]]
+    others = sorted(cell.id for cell in before.cells.keys() - after.cells.keys())
+    if moved and others:
         raise UsageError(
-            f"--write would lose a month or cell of the recorded timeline that this run lacks: {min(lost)}"
+            f"nothing was written: the stack of {moved[0]} has other versions now, so --write needs all cells that are"
+            f" recorded, such as {others[0]}"
         )
 
 

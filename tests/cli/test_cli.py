@@ -119,7 +119,10 @@ def test_a_name_that_is_like_none_of_many_is_refused_with_some_of_them(refused):
         (["run", "--stack", ""], "a stack is a name from stacks/"),
         (["is-safe", "trl==1.12.0", "--base", ""], "a stack is a name from stacks/"),
         (["reproduce", "zero3_dummy_loss", "--device", "gpu"], "unknown device 'gpu'"),
-        (["timeline", "--write", "--failure", "zero3_dummy_loss"], "would lose a month or cell"),
+        (
+            ["timeline", "--write", "--since", "2025-06-01"],
+            "--write needs all months that are recorded, and 2025-03-01",
+        ),
         (["maintain", "bless"], "there is no run yet"),
         (["maintain", "readmes"], "there is no run yet"),
         (["report"], "there is no run yet"),

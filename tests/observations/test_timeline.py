@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from faultline.base.errors import UsageError
 from faultline.base.paths import ROOT
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import Cell
@@ -51,6 +52,38 @@ def test_months_are_their_first_days(first, last):
     assert len(set(days)) == len(days)
     between = {(first + datetime.timedelta(n)).replace(day=1) for n in range((last - first).days + 1)}
     assert set(days) == {day for day in between if day >= first}
+
+
+RECORDED = Timeline([Stack("a", {"trl": "1"}, "2026-01-01"), Stack("b", {"trl": "2"}, "today")], {CELL: [TRAINS] * 2})
+
+
+@pytest.mark.parametrize(
+    ("dates", "cells", "refused"),
+    [
+        (["2026-01-01", "today"], [CELL], ""),
+        (["2026-01-01", "today"], [OTHER], ""),
+        (["2026-01-01", "2026-02-01", "today"], [CELL, OTHER], ""),
+        (["2026-01-01", "2026-02-01", "today"], [OTHER], "2026-02-01, needs all cells"),
+        (["2026-02-01", "today"], [CELL, OTHER], "and 2026-01-01 is not among these"),
+    ],
+)
+def test_what_is_recorded_has_the_same_months_for_all_cells(dates, cells, refused):
+    """Breaks when a new failure takes a run of all others, or leaves months in which others did nothing."""
+    if not refused:
+        releases_timeline.check_complete(RECORDED, dates, cells)
+        return
+    with pytest.raises(UsageError, match=refused):
+        releases_timeline.check_complete(RECORDED, dates, cells)
+
+
+def test_cells_that_are_added_ran_on_the_recorded_stacks():
+    """Breaks when a month has two stacks, of which one is shown for the cells of both."""
+    same = Timeline(RECORDED.stacks, {OTHER: [TRAINS] * 2})
+    releases_timeline.check_stacks(RECORDED, same)
+    moved = Timeline([RECORDED.stacks[0], Stack("c", {"trl": "3"}, "today")], same.cells)
+    with pytest.raises(UsageError, match="the stack of today has other versions now"):
+        releases_timeline.check_stacks(RECORDED, moved)
+    releases_timeline.check_stacks(RECORDED, Timeline(moved.stacks, {CELL: [TRAINS] * 2, OTHER: [TRAINS] * 2}))
 
 
 @given(timelines())
