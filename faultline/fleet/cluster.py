@@ -3,6 +3,7 @@
 import atexit
 import functools
 import os
+import secrets
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,8 @@ SETTINGS = {
     "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
+# Of Ray's own, and what it reads: https://docs.ray.io/en/latest/ray-security/token-auth.html
+TOKEN, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def connect(address: str) -> ModuleType:
             " else `pip install 'faultline[run,fleet]'`"
         ) from None
     options = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
+    where = f" at {address}" if address else ""
     try:
         try:
             ray.init(address=address or "auto", **options)
@@ -60,8 +64,12 @@ def connect(address: str) -> ModuleType:
             if address or os.environ.get("RAY_ADDRESS"):
                 raise
             _start(ray, options)
+    except ray.exceptions.AuthenticationError:
+        raise UsageError(
+            f"the Ray cluster{where} asks for its token: set {MODE}=token, and {TOKEN} unless the token is in"
+            " ~/.ray/auth_token"
+        ) from None
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = f" at {address}" if address else ""
         raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}") from None
     atexit.register(ray.shutdown)
     return ray
@@ -70,6 +78,8 @@ def connect(address: str) -> ModuleType:
 def _start(ray: ModuleType, options: dict[str, Any]) -> None:
     """A cluster of this machine alone, whose files go with it. The folder's name is short, for it has sockets."""
     folder = scratch.made("faultline-ray-", FOLDER)
+    # Else Ray writes one into the home folder, and each cluster that is started later asks for it.
+    os.environ.setdefault(TOKEN, secrets.token_hex(32))
     atexit.register(folder.close)
     ray.init(
         address="local",

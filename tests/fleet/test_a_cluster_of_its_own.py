@@ -1,8 +1,11 @@
 """`run --fleet ray` where no cluster is: a small one is started, and goes with the run, however that ends."""
 
+import contextlib
+import functools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline.base.errors import EXIT_USAGE
 from faultline.base.paths import ROOT
 from faultline.runs import scratch
+from tests.support.slurm import free_ports
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -42,8 +47,14 @@ def command(results, place, *more):
     return [sys.executable, "-c", PROGRAM, str(results), str(place), "run", "--fleet", "ray", *CELLS, *more]
 
 
-def started(*words):
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def started(*words, **options):
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def left(place):
@@ -55,10 +66,19 @@ def left(place):
 
 
 def test_a_run_starts_a_cluster_and_leaves_nothing(tmp_path, place):
-    """Breaks when somebody who has no cluster can't try it, or it stays behind."""
-    done = subprocess.run(command(tmp_path, place), cwd=ROOT, capture_output=True, text=True, check=False)
+    """Breaks when somebody who has no cluster can't try it, or it stays behind, or a token that later ones ask for."""
+    home = tmp_path / "home"
+    done = subprocess.run(
+        command(tmp_path, place),
+        cwd=ROOT,
+        env=os.environ | {"HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 not as expected" in done.stdout and not left(place)
+    assert not (home / ".ray").exists()
 
 
 def test_a_killed_run_leaves_no_cluster(tmp_path, place):
@@ -70,3 +90,21 @@ def test_a_killed_run_leaves_no_cluster(tmp_path, place):
     done = subprocess.run(command(tmp_path, place, "--resume"), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not left(place)
+
+
+def test_a_cluster_with_a_token_says_that_it_asks_for_it(tmp_path, place):
+    """Breaks when a cluster that somebody started as Ray's documentation says ends in a traceback, or can't be used."""
+    [port] = free_ports(1)
+    address, token = f"127.0.0.1:{port}", {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    plain = {name: value for name, value in os.environ.items() if name not in token}
+    start = ("start", "--head", "--block", "--num-cpus=2", "--include-dashboard=false", f"--temp-dir={place}")
+    words = [sys.executable, "-m", "ray.scripts.scripts", *start, "--node-ip-address=127.0.0.1", f"--port={port}"]
+    with started(*words, env=plain | token) as head:
+        wait_until(lambda: answers(port) or head.poll() is not None, 60)
+        run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
+        refused = run(command(tmp_path, place, "--address", address), env=plain)
+        done = run(command(tmp_path, place, "--address", address), env=plain | token)
+        head.terminate()
+    assert refused.returncode == EXIT_USAGE and "set RAY_AUTH_MODE=token" in refused.stderr, refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert done.returncode == 0, done.stdout + done.stderr
