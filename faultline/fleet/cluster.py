@@ -56,7 +56,6 @@ def connect(address: str) -> ModuleType:
             " else `pip install 'faultline[run,fleet]'`"
         ) from None
     options = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
-    where = f" at {address}" if address else ""
     try:
         try:
             ray.init(address=address or "auto", **options)
@@ -64,13 +63,10 @@ def connect(address: str) -> ModuleType:
             if address or os.environ.get("RAY_ADDRESS"):
                 raise
             _start(ray, options)
-    except ray.exceptions.AuthenticationError:
-        raise UsageError(
-            f"the Ray cluster{where} asks for its token: set {MODE}=token, and {TOKEN} unless the token is in"
-            " ~/.ray/auth_token"
-        ) from None
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}") from None
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f" at {address}" if address else ""
+        asks = "" if os.environ.get(MODE) == "token" else f"; if it asks for a token, set {MODE}=token and {TOKEN}"
+        raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}{asks}") from None
     atexit.register(ray.shutdown)
     return ray
 
