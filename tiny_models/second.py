@@ -27,6 +27,17 @@ def prepared_as_by_trl(accelerator: Any, model: Any) -> Any:
     return accelerator.prepare_model(model, evaluation_mode=True)
 
 
+def second_model(prepare: Callable[[Any], Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """Where `near` finds the model that `prepare` makes of an accelerator, and what a scenario calls to make it."""
+    prepared: dict[str, Any] = {}
+
+    def second(accelerator: Any) -> Any:
+        prepared["second"] = prepare(accelerator)
+        return prepared["second"]
+
+    return prepared, second
+
+
 def near(prepared: dict[str, Any], of_its_own: bool = True) -> Callable[..., Any]:
     """A loss that keeps a model near the second one in `prepared`, beside a loss `of_its_own`, or without one."""
 

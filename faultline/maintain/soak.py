@@ -41,7 +41,7 @@ from faultline.stacks.environments import Environment
 NODES = 3  # of the cluster, one slot each
 RATE = 0.05  # of the cells are followed by a kill
 KINDS = ("node", "actor", "rank server", "rank")
-GONE = 30.0  # seconds in which the last processes of a cluster may end
+ENDS_WITHIN = 30.0  # seconds in which the last processes of a cluster may end
 STORE = 80 << 20  # bytes of each node's object store, of which Ray wants 75 MiB at least
 
 
@@ -163,7 +163,7 @@ class Fire:
         self._ray.shutdown()
         self._cluster.shutdown()
         cluster.connect.cache_clear()
-        end = time.monotonic() + GONE
+        end = time.monotonic() + ENDS_WITHIN
         while (left := self._left()) and time.monotonic() < end:
             time.sleep(0.5)
         self.remains = left

@@ -81,13 +81,13 @@ class Shares:
         self._ran = 0
         self._read = lambda: read(buffers(built.model))
         self._before: Tensors = {}
-        self._start: Kept | None = None
-        self._first: Kept | None = None
+        self._start: Snapshot | None = None
+        self._first: Snapshot | None = None
         self._left: list[Tensors] = []
 
     def begin(self) -> None:
         self._before, self._left, self._ran = self._read(), [], 0
-        self._start = Kept(self._model) if self._count or self._before else None
+        self._start = Snapshot(self._model) if self._count or self._before else None
 
     def ran(self) -> None:
         """After a micro-batch's backward pass."""
@@ -96,7 +96,7 @@ class Shares:
             return
         self._left.append(self._read())
         if len(self._left) == 1:
-            self._first = Kept(self._model)
+            self._first = Snapshot(self._model)
         if len(self._left) < self._count:
             self._start.restore()
         elif self._first:
@@ -108,7 +108,7 @@ class Shares:
         same = after.keys() == self._before.keys() and all(map(torch.equal, after.values(), self._before.values()))
         if self._count or not self._start or same:
             return self._left
-        now, first = Kept(self._model), self._first
+        now, first = Snapshot(self._model), self._first
         for rank in range(RANKS):
             self._start.restore()
             if first:
@@ -116,12 +116,12 @@ class Shares:
             passes(rank, RANKS)
             self._left.append(self._read())
             if not rank:
-                self._first = Kept(self._model, parameters=False)
+                self._first = Snapshot(self._model, parameters=False)
         now.restore()
         return self._left
 
 
-class Kept:
+class Snapshot:
     """The state of a model at this moment, which `restore` puts back in place.
 
     That is every parameter and buffer, and of a module's attributes numbers, texts, tensors, and containers of them.

@@ -73,13 +73,9 @@ FAILURE = Failure(
 def scenario(remedy, setup):
     """What these trainers do, without them: a student that learns from a second model's predictions."""
     from tiny_models.kit import Scenario, qwen2, text_batch
-    from tiny_models.second import near
+    from tiny_models.second import near, second_model
 
-    prepared = {}
-
-    def second(accelerator):
-        prepared["second"] = prepare(accelerator, qwen2(seed=1), remedy)
-        return prepared["second"]
+    prepared, second = second_model(lambda accelerator: prepare(accelerator, qwen2(seed=1), remedy))
 
     return Scenario(qwen2(), near(prepared, of_its_own=False), text_batch, second=second)
 

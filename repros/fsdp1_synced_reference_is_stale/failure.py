@@ -58,13 +58,9 @@ def synchronise(reference, policy, remedy):
 def scenario(remedy, setup):
     """A policy that stays near a reference, which moves towards it after every step."""
     from tiny_models.kit import Scenario, qwen2, text_batch
-    from tiny_models.second import near, prepared_as_by_trl
+    from tiny_models.second import near, prepared_as_by_trl, second_model
 
-    prepared = {}
-
-    def second(accelerator):
-        prepared["second"] = prepared_as_by_trl(accelerator, qwen2(seed=1))
-        return prepared["second"]
+    prepared, second = second_model(lambda accelerator: prepared_as_by_trl(accelerator, qwen2(seed=1)))
 
     def before_step(model, step):
         if step:

@@ -35,13 +35,9 @@ FAILURE = Failure(
 def scenario(remedy, setup):
     """A policy that trains through accelerate and stays near a reference model, by a KL term."""
     from tiny_models.kit import Scenario, qwen2, text_batch
-    from tiny_models.second import near
+    from tiny_models.second import near, second_model
 
-    prepared = {}
-
-    def second(accelerator):
-        prepared["second"] = prepare(accelerator, qwen2(seed=1), remedy)
-        return prepared["second"]
+    prepared, second = second_model(lambda accelerator: prepare(accelerator, qwen2(seed=1), remedy))
 
     return Scenario(qwen2(), near(prepared), text_batch, second=second)
 

@@ -70,18 +70,14 @@ def change(model):
 def scenario(remedy, setup):
     """The mechanism: a policy that stays near a reference, which is read from where the policy was read from."""
     from tiny_models.kit import Scenario, qwen2, saved, text_batch
-    from tiny_models.second import near, prepared_as_by_trl
+    from tiny_models.second import near, prepared_as_by_trl, second_model
 
     policy = change(saved(qwen2(), setup))
     if remedy == "saved_again":
         policy = saved(policy, setup, "changed")
     given = remedy == "explicit" or setup.reference
     reference = copy.deepcopy(policy) if given else type(policy).from_pretrained(policy.config._name_or_path)
-    prepared = {}
-
-    def second(accelerator):
-        prepared["second"] = prepared_as_by_trl(accelerator, reference)
-        return prepared["second"]
+    prepared, second = second_model(lambda accelerator: prepared_as_by_trl(accelerator, reference))
 
     return Scenario(policy, near(prepared), text_batch, second=second)
 
