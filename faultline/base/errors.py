@@ -86,6 +86,10 @@ class NeverReady(ServerDied, Unavailable):
     what = "this stack can't run the suite: "
 
 
+class NoRoom(Unavailable):
+    """A cluster has no node, or no free one, for cells; which says nothing of their stack."""
+
+
 LACKS = "this stack lacks it: "
 """How the message of an `Impossible` begins whose cause is a failed import."""
 

@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return refuse(str(error))
     except Unavailable as error:
-        return refuse(f"{error.what}{error}")
+        return refuse("; ".join((f"{error.what}{error}", *_notes(error))))
     except metadata.PackageNotFoundError as error:
         return refuse(lacking.stack(error.name, command))
     except ModuleNotFoundError as error:

@@ -12,8 +12,6 @@ from faultline.fleet.cluster import Node
 from faultline.fleet.slot import Kit, Post
 from faultline.runs.schedule import Slot, Work
 
-PLACED = 10.0  # seconds in which nodes that have room give it
-
 
 @dataclass
 class Actor:
@@ -34,8 +32,8 @@ class Actor:
         return self.handles[0]
 
 
-def started(ray: ModuleType, kit: Any, slot: Slot, nodes: Sequence[Node], gpus: int) -> Actor | None:
-    """Start an actor on each node of a slot, all of them or none; `kit` is Ray's reference to a `Kit`."""
+def started(ray: ModuleType, kit: Any, slot: Slot, nodes: Sequence[Node], gpus: int) -> Actor:
+    """Start an actor on each node of a slot, once all of these have room; `kit` is Ray's reference to a `Kit`."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
     takes = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
@@ -44,9 +42,6 @@ def started(ray: ModuleType, kit: Any, slot: Slot, nodes: Sequence[Node], gpus: 
         chosen = [{"ray.io/node-id": node.id} for node in nodes]
         bundles = [takes] * len(nodes)
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=chosen)
-        if not group.wait(PLACED):
-            ray.util.remove_placement_group(group)
-            return None
         places = [PlacementGroupSchedulingStrategy(group, number) for number in range(len(nodes))]
     options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
     options["enable_task_events"] = False  # of each cell, for a dashboard that nobody has

@@ -1,11 +1,14 @@
 """The connection to a Ray cluster: one that is there, or a small one on this machine that ends with this process."""
 
 import atexit
+import contextlib
 import functools
 import os
 import secrets
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from faultline.base import machine
@@ -42,7 +45,7 @@ class Node:
 
 @functools.cache
 def connect(address: str) -> ModuleType:
-    """Ray, connected to the cluster at an address, to the one that runs here, or to a new one; once for this process.
+    """Ray, connected to the cluster at an address, to the one that `ray start` began here, or to a new one; only once.
 
     Raises UsageError where Ray isn't installed, or nobody answers.
     """
@@ -57,11 +60,9 @@ def connect(address: str) -> ModuleType:
         ) from None
     options = {"namespace": "faultline", "log_to_driver": False, "logging_level": "error"}
     try:
-        try:
-            ray.init(address=address or "auto", **options)
-        except ConnectionError:
-            if address or os.environ.get("RAY_ADDRESS"):
-                raise
+        if there := address or os.environ.get("RAY_ADDRESS") or _started():
+            ray.init(address=there, **options)
+        else:
             _start(ray, options)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f" at {address}" if address else ""
@@ -69,6 +70,22 @@ def connect(address: str) -> ModuleType:
         raise UsageError(f"no Ray cluster answers{where}: {cut(one_line(str(error)), 300)}{asks}") from None
     atexit.register(ray.shutdown)
     return ray
+
+
+def _started() -> str:
+    """The address of the cluster that the last `ray start` on this machine began or joined, if something answers there.
+
+    Ray's own "auto" takes any that runs here: another user's, or one that ends with the run that started it.
+    """
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+    from ray._private.services import find_bootstrap_address
+
+    address = find_bootstrap_address(None) or ""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout=1):
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        return address
+    return ""
 
 
 def _start(ray: ModuleType, options: dict[str, Any]) -> None:
@@ -87,13 +104,31 @@ def _start(ray: ModuleType, options: dict[str, Any]) -> None:
     )
 
 
-def nodes(ray: ModuleType, device: str, ranks: int) -> list[Node]:
-    """The nodes that are alive, with as many slots of so many ranks as their processors and memory allow."""
+@dataclass(frozen=True)
+class Held:
+    """What a run has of a node already: slots, and GPUs."""
+
+    slots: int = 0
+    gpus: int = 0
+
+
+NOTHING = Held()
+
+
+def nodes(ray: ModuleType, device: str, ranks: int, held: Mapping[str, Held] = MappingProxyType({})) -> list[Node]:
+    """The nodes that are alive and have room, with as many slots of so many ranks as their processors and memory allow.
+
+    What others use of a node doesn't count; what is `held` on nodes, by their ids, does.
+    """
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
     seen, takes = [], workers.memory(device, ranks)
     for node in ray.nodes():
-        has = node["Resources"]
-        slots = min(int(has.get("CPU", 0)), int(has.get("memory", 0) // takes))
+        id_, has = node["NodeID"], node["Resources"]
+        left, own = free.get(id_, {}), held.get(id_, NOTHING)
+        slots = min(int(has.get("CPU", 0)), int(left.get("CPU", 0)) + own.slots, int(has.get("memory", 0) // takes))
         if node["Alive"] and slots:
-            name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-            seen.append(Node(node["NodeID"], name, slots, int(has.get("GPU", 0))))
+            gpus = min(int(has.get("GPU", 0)), int(left.get("GPU", 0)) + own.gpus)
+            seen.append(Node(id_, f"{node['NodeManagerAddress']} ({id_[:8]})", slots, gpus))
     return seen

@@ -1,9 +1,10 @@
 """Where the next slot of a cluster starts, and for which part of a run: nodes keep their stack."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from faultline.fleet.cluster import Node
+from faultline.fleet.actors import Actor
+from faultline.fleet.cluster import NOTHING, Held, Node
 from faultline.runs.driver import Need
 
 NEAR = 10  # times that a part counts for more on a node that has its stack: another one is an environment to make
@@ -24,6 +25,23 @@ class Room:
     def without(self, gpus: int) -> "Room":
         """What is left beside such a slot."""
         return replace(self, slots=self.slots - 1, gpus=self.gpus - gpus)
+
+
+def held(actors: Iterable[Actor]) -> dict[str, Held]:
+    """What actors have of each node, by its id."""
+    by_node: dict[str, Held] = {}
+    for actor in actors:
+        for node in actor.nodes:
+            before = by_node.get(node.id, NOTHING)
+            by_node[node.id] = Held(before.slots + 1, before.gpus + actor.gpus)
+    return by_node
+
+
+def free(nodes: Iterable[Node], actors: Iterable[Actor]) -> list[Room]:
+    """What is free on nodes beside actors."""
+    has = held(actors)
+    taken = {node: has.get(node.id, NOTHING) for node in nodes}
+    return [Room(node, node.slots - of.slots, node.gpus - of.gpus) for node, of in taken.items()]
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,16 @@ class Rays:
         return asked or max(1, room), ""
 
     def parts(self, part: Part) -> Sequence[Part]:
-        """One for each number of GPUs, for a slot keeps its own."""
-        sizes = sorted({gpus.needed(cell) for cell in part.cells})
-        return [replace(part, cells=[cell for cell in part.cells if gpus.needed(cell) == size]) for size in sizes]
+        """One for each number of GPUs, for a slot keeps its own. Cells that want more than nodes have share all of
+        these."""
+        if part.cells[0].device == "cpu":
+            return [part]
+        there = cluster.nodes(cluster.connect(self.address), part.cells[0].device, 1)
+        most = self.nodes * max((node.gpus for node in there), default=0)
+        by_size: dict[int, list[Cell]] = {}
+        for cell in part.cells:
+            by_size.setdefault(max(1, min(gpus.needed(cell), most)), []).append(cell)
+        return [replace(part, cells=cells, gpus=size) for size, cells in sorted(by_size.items())]
 
     @contextlib.contextmanager
     def slots(self, workers: int, run: RunCell, driver: Driver) -> Iterator[None]:

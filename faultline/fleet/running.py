@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -9,14 +10,15 @@ from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import Any
 
-from faultline.base.errors import FaultlineError, NeverReady
+from faultline.base.errors import FaultlineError, NeverReady, NoRoom, ServerDied
 from faultline.base.text import cut, one_line
+from faultline.catalogue.outcomes import Signature
 from faultline.cells.cell import Cell, reference
-from faultline.fleet import actors, cluster
+from faultline.fleet import actors, cluster, places
 from faultline.fleet.actors import Actor
 from faultline.fleet.cluster import Node
 from faultline.fleet.gang import NodeLost, Peer
-from faultline.fleet.places import Place, Room, best
+from faultline.fleet.places import Place
 from faultline.fleet.slot import Answer, Kit
 from faultline.runs import cache
 from faultline.runs.driver import Driver
@@ -28,8 +30,9 @@ from faultline.runs.workers import ranks
 LOOK = 0.2  # seconds between two looks at what actors have done
 NODES = 1.0  # seconds between two looks for nodes that came or went
 OVERDUE = 1200.0  # seconds after which a node that says nothing is given up: a cell or an environment has far fewer
-NOBODY = 120.0  # seconds that a cluster may have no node for us
-BELIEVED = 3  # times that SIGKILL ends a cell until it is taken for the cell's, or slots of a node before they begin
+NOBODY = 120.0  # seconds that a cluster may have no room for us
+SOON = 5.0  # seconds of these after which a person is told
+BELIEVED = 3  # times that what may be a node's doing is seen of a cell until it is the cell's; or of slots, the node's
 GOODBYE = 10.0  # seconds in which actors may end their servers
 
 
@@ -44,12 +47,14 @@ class Fleet:
         # What was made for the cells of a part that share a reference, as Ray's objects.
         self.references: dict[tuple[int, Cell], dict[str, Any]] = {}
         self.refused: dict[tuple[str, int], str] = {}  # nodes that can't run a part, and why
-        self.failed: Counter[tuple[str, int]] = Counter()  # slots of these that died before they were ready
+        self.failed: Counter[tuple[str, int]] = Counter()  # slots in a row that died there before they were ready
+        self.began: set[int] = set()  # the parts that had a slot that was ready
         self.stacks: dict[str, set[int]] = {}  # the parts that a node has run
         self.number = 0
         self.ranks = -(-max(ranks(part.cells) for part in driver.parts) // spread)
         self.kits = [ray.put(Kit(part.stack, driver.device, run, spread)) for part in driver.parts]
         self.looked = self.seen = time.monotonic()
+        self.waits = False  # for room, and has said so
 
     def run(self) -> None:
         """Until nothing is left: start actors, give them cells, take answers. Whatever goes wrong ends the run."""
@@ -72,53 +77,50 @@ class Fleet:
     def look(self) -> None:
         """See which nodes there are, and start actors where there is room: on new nodes, and for what is gone."""
         self.looked = time.monotonic()
-        nodes = cluster.nodes(self.ray, self.driver.device, self.ranks)
+        nodes = cluster.nodes(self.ray, self.driver.device, self.ranks, places.held(self.actors))
         alive = {node.id for node in nodes}
-        for actor in [each for each in self.idle if not alive.issuperset(node.id for node in each.nodes)]:
-            self.idle.remove(actor)
-            self.lose(actor, "its node is gone")
-        rooms = {node.id: Room(node, node.slots, node.gpus) for node in nodes}
-        for actor in self.actors:
-            self.take_room(rooms, actor)
+        # One that runs a cell may still answer, or ends by itself.
+        for actor in [each for each in self.actors if not each.work]:
+            if not alive.issuperset(node.id for node in actor.nodes):
+                self.idle = [each for each in self.idle if each is not actor]
+                self.lose(actor, "its node is gone")
         while len(self.actors) < self.workers:
-            place = best(rooms.values(), self.driver.needs(), self.spread, self.stacks, self.refused)
-            started = self.start(place) if place else None
-            if not started:
+            rooms = places.free(nodes, self.actors)
+            place = places.best(rooms, self.driver.needs(), self.spread, self.stacks, self.refused)
+            if not place:
                 break
-            self.take_room(rooms, started)
+            self.start(place)
         if self.actors:
-            self.seen = self.looked
+            self.seen, self.waits = self.looked, False
         self.give_up(alive)
 
-    def take_room(self, rooms: dict[str, Room], actor: Actor) -> None:
-        """Note that an actor has its part of the nodes that it is on."""
-        for node in actor.nodes:
-            if node.id in rooms:
-                rooms[node.id] = rooms[node.id].without(actor.gpus)
-
     def give_up(self, alive: Collection[str]) -> None:
-        """Say of parts that no node will run them."""
+        """Say of parts that no node will run them. One that ran waits for another node, as all do that have no room."""
         for part, need in enumerate(self.driver.needs()):
             why = {node: why for (node, number), why in self.refused.items() if number == part}
-            if need.waiting and why and len([node for node in alive if node not in why]) < self.spread:
+            usable = [node for node in alive if node not in why]
+            if need.waiting and why and len(usable) < self.spread and part not in self.began:
                 reasons = "; ".join(why.values())
                 self.driver.refused(part, NeverReady(f"no node can run these cells: {reasons}"))
-        if self.looked - self.seen > NOBODY:
-            raise NeverReady(f"the cluster had no node for these cells for {NOBODY:.0f} s")
+        waited = self.looked - self.seen
+        if waited > SOON and not self.waits and self.driver.left:
+            self.waits = True
+            print(f"waiting for room on the cluster, {NOBODY:.0f} s at most", file=sys.stderr, flush=True)
+        if waited > NOBODY:
+            reasons = "".join(f"; {why}" for why in dict.fromkeys(self.refused.values()))
+            raise NoRoom(f"the cluster had no room for these cells for {NOBODY:.0f} s{reasons}")
 
-    def start(self, place: Place) -> Actor | None:
-        """Start a slot, if its nodes give it room; it greets when its stack is there and its rank servers are up."""
+    def start(self, place: Place) -> None:
+        """Start a slot; it greets when its stack is there and its rank servers are up."""
         gpus = -(-self.driver.needs()[place.part].gpus // self.spread)
         self.number += 1
         slot = Slot(f"slot {self.number}", "+".join(node.id for node in place.nodes), place.part)
         actor = actors.started(self.ray, self.kits[place.part], slot, place.nodes, gpus)
-        if actor:
-            self.driver.opened(slot)
-            for node in place.nodes:
-                self.stacks.setdefault(node.id, set()).add(place.part)
-            for number, handle in enumerate(actor.handles):
-                self.busy[handle.greet.remote()] = actor, number
-        return actor
+        self.driver.opened(slot)
+        for node in place.nodes:
+            self.stacks.setdefault(node.id, set()).add(place.part)
+        for number, handle in enumerate(actor.handles):
+            self.busy[handle.greet.remote()] = actor, number
 
     def give(self) -> bool:
         """Give idle actors cells, with the references that these need; whether one made room for another part."""
@@ -169,13 +171,7 @@ class Fleet:
         """Take what an actor gives: that it is ready, a result, an error of the run, or nothing more."""
         node = actor.nodes[number]
         if isinstance(answered, self.ray.exceptions.RayTaskError):
-            cause = answered.cause
-            if isinstance(cause, NodeLost):
-                self.lose(actor, str(cause))
-            elif not actor.greetings or not isinstance(cause, FaultlineError):
-                raise cause from None
-            else:
-                self.refuse(actor, node, str(cause))
+            self.take_error(actor, node, answered.cause)
         elif isinstance(answered, self.ray.exceptions.RayError):
             why = f"{type(answered).__name__} {cut(one_line(str(answered)), 200)}"
             if actor.greetings:
@@ -189,6 +185,20 @@ class Fleet:
         else:
             self.take_greeting(actor)
 
+    def take_error(self, actor: Actor, node: Node, cause: BaseException) -> None:
+        """Take what was raised there: of a node that lacks something, of one that fails, or of the run."""
+        why = f"node {node.name}: {cut(one_line(str(cause)), 300)}"
+        if isinstance(cause, NodeLost):
+            self.lose(actor, str(cause))
+        elif isinstance(cause, OSError) and actor.greetings > 0:
+            self.lose_before_ready(actor, node, why)
+        elif isinstance(cause, OSError | ServerDied) and actor.greetings <= 0:
+            self.lose(actor, why)
+        elif isinstance(cause, FaultlineError) and actor.greetings > 0:
+            self.refuse(actor, node, str(cause))
+        else:
+            raise cause from None
+
     def take_greeting(self, actor: Actor) -> None:
         """One more of a slot's actors is ready; once all are, the first gets to know the others, and is ready too."""
         actor.greetings -= 1
@@ -200,6 +210,9 @@ class Fleet:
             self.busy[actor.first.join.remote(peers)] = actor, 0
         elif actor.greetings <= 0:
             self.idle.append(actor)
+            self.began.add(actor.slot.part)
+            for node in actor.nodes:
+                self.failed.pop((node.id, actor.slot.part), None)
 
     def take_result(self, actor: Actor, answered: Answer) -> None:
         work = actor.work
@@ -210,7 +223,7 @@ class Fleet:
             names.setdefault(made.name, self.ray.put(made))  # the actor's own object would go with it
         actor.work = None
         self.idle.append(actor)
-        if killed(answered.result) and len(work.lost) < BELIEVED - 1:
+        if doubtful(answered.result) and len(work.lost) < BELIEVED - 1:
             self.driver.lost(actor.slot, f"{answered.result.detail} (on {actor.nodes[0].name})")
             self.driver.opened(actor.slot)  # only the cell is lost
         else:
@@ -262,6 +275,11 @@ class Fleet:
             self.end(actor)
 
 
-def killed(result: Result) -> bool:
-    """Whether SIGKILL ended a rank where nothing of the kind is expected: the kernel kills so for memory, too."""
-    return result.verdict != "expected" and any(rank.exit == -signal.SIGKILL for rank in result.ranks)
+def doubtful(result: Result) -> bool:
+    """Whether a result may be its node's doing: the rank server died, or SIGKILL ended a rank and isn't expected there.
+
+    The kernel kills so for memory.
+    """
+    if result.verdict == "expected":
+        return False
+    return result.signature == Signature.SERVER or any(rank.exit == -signal.SIGKILL for rank in result.ranks)

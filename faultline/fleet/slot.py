@@ -73,7 +73,7 @@ class Post:
         the actor died.
         """
         self._kit, self._name, self._given, self._address = kit, name, given, address
-        self._open = contextlib.ExitStack()
+        self._open, self._lent = contextlib.ExitStack(), contextlib.ExitStack()
 
     def greet(self) -> str:
         """Start the rank server; a digest of the code that runs cells here.
@@ -108,6 +108,7 @@ class Post:
 
     def begin(self, job: Job) -> Begun:
         """Start the ranks of another slot's cell that are on this node."""
+        self._lent.enter_context(self._taken())
         return self._server.begin(job)
 
     def look(self, timeout: float, failed: bool) -> Seen:
@@ -116,11 +117,13 @@ class Post:
 
     def finish(self, hung: bool) -> Finished:
         """End them."""
-        return self._server.finish(hung)
+        with self._lent:
+            return self._server.finish(hung)
 
     def abort(self, leaving: bool) -> None:
         """End them, in order or not."""
-        self._server.abort(leaving)
+        with self._lent:
+            self._server.abort(leaving)
 
     def run(self, cell: str, *given: Made) -> bytes:
         """Run a cell, by its id; `given` are references that it may need and that this slot doesn't have. The answer is
@@ -129,9 +132,13 @@ class Post:
         for each in given:
             self._references.add(each.name, each.content, each.facts, each.problem)
         before = self._references.names()
-        with self._closed_by_errors():
+        with self._closed_by_errors(), self._taken():
             entry = self._kit.run(self._server, self._references, Cell.parse(cell))
         return Answer(entry, [self._made(name) for name in sorted(self._references.names() - before)]).packed()
+
+    def _taken(self) -> contextlib.AbstractContextManager[None]:
+        """The slot's GPUs, for as long as a cell is on them: others of this machine, without Ray, may want them too."""
+        return gpus.taken(self._server.gpus, lambda: self._server.killed)
 
     @contextlib.contextmanager
     def _closed_by_errors(self) -> Iterator[None]:

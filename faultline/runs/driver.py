@@ -11,7 +11,6 @@ from typing import Protocol
 from faultline.base.errors import NeverReady
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.cell import Cell
-from faultline.runs import gpus
 from faultline.runs.nodes import Ended
 from faultline.runs.oracle import Judgement
 from faultline.runs.results import Result
@@ -42,12 +41,16 @@ def raised(error: NeverReady) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells to run on a stack; `done` is called with each result, and `refused` instead if nothing can run them."""
+    """Cells to run on a stack; `done` is called with each result, and `refused` instead if nothing can run them.
+
+    Each slot has so many `gpus`, where slots keep theirs.
+    """
 
     cells: Sequence[Cell]
     stack: Environment
     done: Callable[[Result], None]
     refused: Callable[[NeverReady], None] = raised
+    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,6 @@ class Driver:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self.device = parts[0].cells[0].device
-        self._sizes = [gpus.most(part.cells) for part in parts]
         self._schedules = [Schedule(part.cells) for part in parts]
         self._slots: dict[Slot, bool] = {}  # those that an engine opened, and whether they have asked for a cell
         self._opened, self._fresh = Counter[int](), Counter[int]()  # how many of a part these are, and haven't asked
@@ -91,8 +93,8 @@ class Driver:
 
     def _needs(self) -> list[Need]:
         return [
-            Need(max(0, schedule.waiting - self._fresh[number]), self._opened[number], size)
-            for number, (schedule, size) in enumerate(zip(self._schedules, self._sizes, strict=True))
+            Need(max(0, schedule.waiting - self._fresh[number]), self._opened[number], part.gpus)
+            for number, (schedule, part) in enumerate(zip(self._schedules, self.parts, strict=True))
         ]
 
     def opened(self, slot: Slot) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from faultline.base import packages
-from faultline.base.errors import NeverReady, UsageError
+from faultline.base.errors import NeverReady, NoRoom, UsageError
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.runs import cache, engines, pool, progress, results, storage
@@ -89,7 +89,7 @@ def measure_each(
                 for share, writer in zip(shares, writers, strict=True)
             ]
             engines.run_parts(parts, now if engine.here else workers, run, engine)
-    except (OSError, KeyboardInterrupt) as error:
+    except (OSError, KeyboardInterrupt, NoRoom) as error:
         ran, folder = len(known) + sum(writer.written for writer in writers), shares[0].folder
         shown = folder if len(shares) == 1 else RunFolder(folder.path.parent)
         notes = [

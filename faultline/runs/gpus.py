@@ -1,13 +1,13 @@
 """The GPUs of this machine, and sets of them that are lent to cells, each to one cell at a time."""
 
 import contextlib
+import functools
 import itertools
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -59,7 +59,7 @@ class Gpus:
         return min(itertools.combinations(among, count), key=apart)
 
 
-@cache
+@functools.cache
 def here() -> Gpus:
     """This machine's GPUs, or those that CUDA_VISIBLE_DEVICES names; raises UsageError where NVML isn't there."""
     return seen(os.environ.get(VARIABLE))
@@ -114,6 +114,8 @@ def _named(name: str, uuids: Sequence[str]) -> str:
     name = name.strip()
     fitting = [uuids[int(name)]] if name.isdecimal() and int(name) < len(uuids) else []
     fitting += [uuid for uuid in uuids if not name.isdecimal() and uuid.startswith(name)]
+    if name.startswith("MIG-"):
+        raise UsageError(f"{VARIABLE} names {name!r}, a part of a GPU (MIG), which cells can't have: name whole ones")
     if len(fitting) != 1:
         raise UsageError(f"{VARIABLE} names {name!r}, which is none of the {len(uuids)} GPUs here")
     return fitting[0]
@@ -127,11 +129,6 @@ def _distance(nvml: ModuleType, one: object, other: object) -> int:
     with contextlib.suppress(nvml.NVMLError):
         return 1 + int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
     return 1 + int(nvml.NVML_TOPOLOGY_SYSTEM)
-
-
-def most(cells: Iterable[Cell]) -> int:
-    """The most GPUs that any of these cells wants."""
-    return max(map(needed, cells))
 
 
 def needed(cell: Cell) -> int:
@@ -150,9 +147,7 @@ def lent(cell: Cell, ended: Callable[[], bool] = lambda: False, per_gpu: int = 1
     if cell.device != "cuda":
         yield ()
         return
-    gpus = here()
-    folder = platformdirs.user_cache_path("faultline") / "gpus" / platform.node()  # which several machines may share
-    folder.mkdir(parents=True, exist_ok=True)
+    gpus, folder = here(), _locks()
     first = _until(lambda: lock(folder / "first"), ended)
     try:
         held = _until(lambda: _nearest_free(gpus, needed(cell), folder, per_gpu), ended)
@@ -163,6 +158,27 @@ def lent(cell: Cell, ended: Callable[[], bool] = lambda: False, per_gpu: int = 1
     finally:
         for each in held.values():
             each.release()
+
+
+@contextlib.contextmanager
+def taken(these: Sequence[Gpu], ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Have these GPUs and no others, as long as this lasts, among all who ask with `lent` or this; raises as `lent`."""
+    with contextlib.ExitStack() as held:
+        if these:
+            first = _until(lambda: lock(_locks() / "first"), ended)
+            try:
+                for gpu in these:
+                    held.callback(_until(functools.partial(lock, _locks() / gpu.uuid), ended).release)
+            finally:
+                first.release()
+        yield
+
+
+def _locks() -> Path:
+    """The folder of locks on GPUs, by machine: several may share a user's folders."""
+    folder = platformdirs.user_cache_path("faultline") / "gpus" / platform.node()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _until(look: Callable[[], Held | None], ended: Callable[[], bool]) -> Held:

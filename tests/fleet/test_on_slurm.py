@@ -83,6 +83,11 @@ def submitted(slurm, folder, *words):
     asked = ["fleet", "slurm", *FEW, f"--python={STACK}", "--cpus=2", "--workers=1", "--results", str(folder), *words]
     done = subprocess.run([*PROGRAM, *asked], env=slurm.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return started(slurm, folder)
+
+
+def started(slurm, folder):
+    """Submit a run's scripts, also once more; gives the numbers of the jobs."""
     out = slurm.ask("bash", str(folder / "submit.sh"))
     assert out.startswith("submitted: "), out
     return [word for word in out.partition(";")[0].replace(",", "").split() if word.isdigit()]
@@ -135,9 +140,41 @@ def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path):
     assert "missing: " in (folder / "logs" / "merge.log").read_text()
     before = outcomes(first.parent)
     assert 0 < len(before) < len(here)
-    again = slurm.ask("bash", str(folder / "submit.sh")).partition("merge ")[2].partition(";")[0]
+    _, again = started(slurm, folder)
     assert slurm.ended(again, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
     assert outcomes(folder / "merged") == here and before.items() <= outcomes(first.parent).items()
+
+
+def test_a_node_of_a_ray_cluster_that_dies_costs_no_cell(slurm, here, tmp_path):
+    """Breaks when the run ends with a node, loses what ran there, or a job that is cancelled leaves its cluster."""
+    folder = tmp_path / "run"
+    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh")
+    cells = folder / "run" / "cells.jsonl"
+    wait(lambda: cells.exists() and cells.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+    about = slurm.job(job)
+    [other] = {*slurm.ask("scontrol", "show", "hostnames", about["NodeList"]).split()} - {about["BatchHost"]}
+    slurm.kill_node(other)
+    assert slurm.ended(job, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
+    assert outcomes(folder / "run") == here
+    for left in files(slurm):  # a node without power clears nothing up
+        shutil.rmtree(left)
+    slurm.start_node(other)
+    wait(lambda: "idle" in slurm.ask("sinfo", "-h", "-n", other, "-o", "%T"), 60, "the node doesn't come back")
+
+
+def test_a_ray_cluster_that_is_cancelled_is_gone_on_with(slurm, here, tmp_path):
+    """Breaks when scancel leaves processes or folders of a cluster, or what ran is measured again."""
+    folder = tmp_path / "run"
+    [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh")
+    cells = folder / "run" / "cells.jsonl"
+    wait(lambda: cells.exists() and cells.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+    slurm.ask("scancel", job)
+    wait(lambda: not files(slurm), 60, "files outlive a job")
+    before = outcomes(folder / "run")
+    assert 0 < len(before) < len(here)
+    [again] = started(slurm, folder)
+    assert slurm.ended(again, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
+    assert outcomes(folder / "run") == here and before.items() <= outcomes(folder / "run").items()
 
 
 @pytest.mark.parametrize("spread", [1, 2])

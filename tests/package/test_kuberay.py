@@ -55,6 +55,20 @@ def test_every_node_has_the_settings_of_ray():
         assert {each["name"]: each["value"] for each in container["env"]} == SETTINGS
 
 
+def test_only_who_has_the_token_can_run_anything():
+    """Breaks when whoever reaches the head can run what they like on the nodes."""
+    assert CLUSTER["authOptions"] == {"mode": "token"}
+
+
+def test_every_node_has_shared_memory():
+    """Breaks when Ray's object store, or NCCL, has the 64 MiB of a container."""
+    for group in GROUPS:
+        [container] = group["template"]["spec"]["containers"]
+        [name] = [each["name"] for each in container["volumeMounts"] if each["mountPath"] == "/dev/shm"]
+        [volume] = [each for each in group["template"]["spec"]["volumes"] if each["name"] == name]
+        assert volume["emptyDir"]["medium"] == "Memory"
+
+
 def test_it_runs_a_command_that_there_is_with_the_pinned_ray():
     words = shlex.split(MANIFEST["spec"]["entrypoint"])
     app.app().parse_args(words[1:], exit_on_error=False, print_error=False)

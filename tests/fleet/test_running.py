@@ -1,0 +1,282 @@
+"""The actors of a run, on a stand-in for Ray: what is lost, refused and waited for as nodes and slots fail."""
+
+import errno
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import ray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.base.errors import NeverReady, NoRoom, Uninstallable
+from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.cells.cell import Cell
+from faultline.fleet import actors, cluster, running
+from faultline.fleet.actors import Actor
+from faultline.fleet.cluster import Node
+from faultline.fleet.places import held
+from faultline.fleet.rays import Rays
+from faultline.fleet.running import Fleet
+from faultline.fleet.slot import Answer
+from faultline.runs import cache
+from faultline.runs.driver import Driver, Part
+from faultline.runs.results import Result
+from faultline.runs.runner import run_cell
+from faultline.stacks.environments import Environment
+from tests.support.entries import entry
+
+STACK = Environment("python", "")
+CELLS = [Cell("example", f"v{number}", "ddp", checkpointing="off") for number in range(6)]
+ENDED = entry(CELLS[0], Outcome.INVALID, Signature.SERVER, "invalid")
+FULL, GONE = OSError(errno.ENOSPC, "No space left on device"), ray.exceptions.RayError("gone")
+
+
+@dataclass
+class Cluster:
+    """A stand-in for Ray: `does(node, method, cell)` is what an actor there gives or raises."""
+
+    nodes: list[Node]
+    does: object
+    exceptions = ray.exceptions
+
+    def __post_init__(self):
+        self.util = SimpleNamespace(remove_placement_group=lambda group: None)
+        self.most = Counter()  # slots that each node had at a time
+        self.now = []
+
+    def put(self, value):
+        return value
+
+    def kill(self, handle):
+        if handle in self.now:
+            self.now.remove(handle)
+
+    def wait(self, answers, num_returns=1, timeout=None):
+        return list(answers), []
+
+    def get(self, answers):
+        given = [self.value(each) for each in (answers if isinstance(answers, list) else [answers])]
+        return given if isinstance(answers, list) else given[0]
+
+    def value(self, answer):
+        value = answer()
+        if isinstance(value, ray.exceptions.RayError):
+            raise value
+        if isinstance(value, BaseException):
+            raise ray.exceptions.RayTaskError("method", "", value)
+        return value
+
+    def started(self, _, kit, slot, nodes, gpus):
+        handles = [Handle(self, node) for node in nodes]
+        self.now += handles
+        count = Counter(handle.node.id for handle in self.now)
+        self.most |= count
+        return Actor(slot, nodes, gpus, handles, None, running.time.monotonic(), len(nodes))
+
+
+class Handle:
+    def __init__(self, ray, node):
+        self.ray, self.node = ray, node
+
+    def __getattr__(self, method):
+        return SimpleNamespace(remote=lambda *given: Once(lambda: self.answer(method, *given)))
+
+    def answer(self, method, *given):
+        does = self.ray.does(self.node.id, method, given[0] if given else "")
+        if does is not None:
+            return does
+        if method == "run":
+            return Answer(entry(Cell.parse(given[0])), ()).packed()
+        return cache.machinery() if method == "greet" else None
+
+
+class Once:
+    """A reference of Ray's: it has one value, whoever asks."""
+
+    def __init__(self, make):
+        self.make, self.made = make, []
+
+    def __call__(self):
+        if not self.made:
+            self.made.append(self.make())
+        return self.made[0]
+
+
+def nodes(*names, slots=1):
+    return [Node(name, f"node {name}", slots) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Waits that are over soon."""
+    for name, seconds in {"NOBODY": 0.4, "SOON": 0.1, "NODES": 0.01, "LOOK": 0.01, "GOODBYE": 0.1}.items():
+        monkeypatch.setattr(running, name, seconds)
+
+
+def ran(there, cells=CELLS, workers=9, spread=1):
+    """What becomes of cells on a cluster: results by cell, how often a part was refused, and what ended the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actors, "started", there.started)
+        patch.setattr(cluster, "nodes", lambda *_: there.nodes() if callable(there.nodes) else there.nodes)
+        driver = Driver([Part(cells, STACK, print)])
+        fleet = Fleet(there, workers, run_cell, driver, spread)
+        thread = threading.Thread(target=fleet.run)
+        thread.start()
+        thread.join(20)
+        fleet.ended.set()
+        assert not thread.is_alive(), "it waits for ever"
+    events = []
+    while not driver.events.empty():
+        events.append(driver.events.get())
+    results = [event[1] for event in events if isinstance(event, tuple) and isinstance(event[1], Result)]
+    assert max(Counter(each.cell for each in results).values(), default=0) <= 1, "a cell has two results"
+    refused = [event[1] for event in events if isinstance(event, tuple) and not isinstance(event[1], Result)]
+    ends = [event for event in events if isinstance(event, BaseException)]
+    return {each.cell: each for each in results}, refused, ends
+
+
+def test_all_cells_run_and_no_node_has_more_slots_than_room():
+    there = Cluster(nodes("a", "b", slots=2), lambda *_: None)
+    results, refused, ends = ran(there)
+    assert results.keys() == {*CELLS} and not refused and not ends and max(there.most.values()) <= 2
+
+
+@pytest.mark.parametrize("error", [FULL, NeverReady("it doesn't start again"), GONE])
+def test_a_node_on_which_cells_fail_costs_no_run(error):
+    """Breaks when one full disk, or a rank server that can't start again, ends what all other nodes could do."""
+    bad = Cluster(nodes("a", "b"), lambda node, method, cell: error if (node, method) == ("a", "run") else None)
+    results, refused, ends = ran(bad)
+    assert results.keys() == {*CELLS} and not refused and not ends
+    assert {each.outcome for each in results.values()} == {"trains"}
+
+
+@pytest.mark.parametrize("error", [FULL, GONE])
+def test_a_node_on_which_no_slot_begins_is_given_up(error):
+    """Breaks when slots are started there for ever, or its errors end the run."""
+    tries = Counter()
+
+    def does(node, method, cell):
+        tries[node, method] += 1
+        return error if (node, method) == ("a", "greet") else None
+
+    results, refused, ends = ran(Cluster(nodes("a", "b"), does), cells=CELLS)
+    assert results.keys() == {*CELLS} and not refused and not ends
+    assert 0 < tries["a", "greet"] <= running.BELIEVED
+
+
+def test_slots_that_die_between_others_that_begin_cost_no_node():
+    """Breaks when a long run loses its only node to three deaths that were hours apart."""
+    tries = Counter()
+
+    def does(node, method, cell):
+        tries[method] += 1
+        dies = (method == "greet" and tries[method] % 2) or (method == "run" and tries[method] % 3 == 0)
+        return GONE if dies else None
+
+    cells = [Cell("example", f"v{number}", "ddp") for number in range(20)]
+    results, refused, ends = ran(Cluster(nodes("a"), does), cells)
+    assert tries["greet"] > 2 * running.BELIEVED and results.keys() == {*cells} and not refused and not ends
+
+
+def test_a_stack_that_no_node_can_have_is_refused_at_once():
+    lacks = Cluster(
+        nodes("a", "b"), lambda node, method, cell: Uninstallable("no wheel") if method == "greet" else None
+    )
+    results, [refused], ends = ran(lacks)
+    assert not results and not ends
+    assert isinstance(refused, NeverReady) and "no node can run these cells: node node a: no wheel" in str(refused)
+
+
+def test_cells_wait_for_another_node_if_the_only_good_one_is_gone():
+    """Breaks when a node that lacks the stack ends what waits for the place of one that has it."""
+    alive, seen = nodes("a", "b"), []
+
+    def does(node, method, cell):
+        if method == "run" and node == "b":
+            seen.append(cell)
+            if len(seen) == 2:
+                alive[:] = nodes("a")
+                threading.Timer(0.2, lambda: alive.extend(nodes("c"))).start()
+                return GONE
+        return Uninstallable("no wheel") if node == "a" and method == "greet" else None
+
+    results, refused, ends = ran(Cluster(alive, does))
+    assert results.keys() == {*CELLS} and not refused and not ends
+
+
+def test_a_cluster_without_room_is_waited_for_and_then_named(capsys):
+    """Breaks when a busy cluster is waited for without a word, or is called a stack that can't run."""
+    results, refused, [end] = ran(Cluster([], lambda *_: None))
+    assert not results and not refused and isinstance(end, NoRoom)
+    assert str(end).startswith("the cluster had no room for these cells") and not end.what
+    assert capsys.readouterr().err.count("waiting for room on the cluster") == 1
+
+
+def test_a_rank_server_that_dies_is_not_the_cells_doing_until_it_did_so_elsewhere():
+    """Breaks when one bad node makes a cell invalid that runs on every other one."""
+
+    def does(node, method, cell):
+        return Answer(entry(Cell.parse(cell), Outcome.INVALID, Signature.SERVER, "invalid"), ()).packed()
+
+    on_a = Cluster(
+        nodes("a", "b"), lambda node, method, cell: does(node, method, cell) if (node, method) == ("a", "run") else None
+    )
+    results, _, ends = ran(on_a)
+    assert {each.outcome for each in results.values()} == {"trains"} and not ends
+    everywhere = Cluster(
+        nodes("a", "b"), lambda node, method, cell: does(node, method, cell) if method == "run" else None
+    )
+    results, _, ends = ran(everywhere, CELLS[:1])
+    assert [each.signature for each in results.values()] == [Signature.SERVER] and not ends
+
+
+def test_an_error_of_our_own_ends_the_run():
+    """Breaks when a mistake in the code that runs cells is taken for a node's, and tried on each."""
+    results, _, [end] = ran(Cluster(nodes("a"), lambda node, method, cell: KeyError("x") if method == "run" else None))
+    assert not results and isinstance(end, KeyError)
+
+
+FAILS = [None, FULL, GONE, NeverReady("no")]
+CALLS = st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), st.sampled_from(FAILS))
+GREETINGS = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.integers(1, 9)), st.sampled_from([*FAILS, Uninstallable("no")])
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(GREETINGS, CALLS)
+def test_law_every_cell_has_one_result_while_a_node_is_good(greetings, runs):
+    """Breaks when a cell is lost, doubled or given up though a node could run it."""
+    calls = Counter()
+
+    def does(node, method, cell):
+        calls[node, method] += 1
+        return {"greet": greetings, "run": runs}.get(method, {}).get((node, calls[node, method]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in {"NOBODY": 5.0, "NODES": 0.001, "LOOK": 0.001}.items():
+            patch.setattr(running, name, seconds)
+        results, refused, ends = ran(Cluster(nodes("a", "b", "good"), does))
+    assert results.keys() == {*CELLS} and not refused and not ends
+
+
+def test_cells_that_want_more_gpus_than_a_node_has_share_those(monkeypatch):
+    """Breaks when cells of four ranks wait for ever on a cluster of nodes with two GPUs."""
+    monkeypatch.setattr(cluster, "connect", lambda address: None)
+    monkeypatch.setattr(cluster, "nodes", lambda *_: [Node("a", "a", 8, 2), Node("b", "b", 8, 1)])
+    cells = [Cell("example", "broken", "ddp", world_size=size, device="cuda") for size in (1, 2, 4)]
+    sizes = {cell.world_size: part.gpus for part in Rays().parts(Part(cells, STACK, print)) for cell in part.cells}
+    assert sizes == {1: 1, 2: 2, 4: 2}
+    sizes = {
+        cell.world_size: part.gpus for part in Rays(nodes=2).parts(Part(cells, STACK, print)) for cell in part.cells
+    }
+    assert sizes == {1: 1, 2: 2, 4: 4}, "four on two nodes are two on each"
+
+
+def test_what_actors_have_is_counted_by_node():
+    one, two = Node("a", "a", 4, 4), Node("b", "b", 4, 4)
+    both = [Actor(None, (one,), 1, [], None, 0.0), Actor(None, (one, two), 2, [], None, 0.0)]
+    assert held(both) == {"a": cluster.Held(2, 3), "b": cluster.Held(1, 2)}
