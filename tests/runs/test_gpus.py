@@ -81,6 +81,12 @@ def test_a_name_of_no_gpu_is_refused(visible):
         gpus.read(Nvml(3), visible)
 
 
+def test_a_part_of_a_gpu_is_refused_by_name():
+    """Breaks when somebody whose batch system gives them a MIG instance is said to have a GPU that isn't there."""
+    with pytest.raises(UsageError, match=r"names 'MIG-1', a part of a GPU \(MIG\)"):
+        gpus.read(Nvml(3), "MIG-1")
+
+
 def test_a_machine_without_nvml_is_refused_in_a_line():
     """Breaks when a machine without a driver ends in a traceback."""
     with pytest.raises(UsageError, match="NVML Shared Library Not Found"):
@@ -128,6 +134,24 @@ def test_no_two_ranks_of_cells_at_a_time_see_one_gpu(cards, tmp_path):
     assert all(len(has) == cell.world_size and has <= {*every} for _, _, cell, has in sets)
     for (one, end, _, has), (other, other_end, _, others) in itertools.combinations(sets, 2):
         assert end < other or other_end < one or not has & others
+
+
+def test_a_slot_that_keeps_its_gpus_and_who_lends_them_wait_for_each_other(cards):
+    """Breaks when cells of a fleet and of a run without one are on a GPU at a time."""
+    cards(2)
+    [first, _] = gpus.here().gpus
+    with gpus.taken([first]), gpus.lent(replace(CELL, world_size=1)) as lent:
+        assert lent == (gpus.here().gpus[1],)
+        with pytest.raises(ServerDied, match="before a GPU was free"), gpus.lent(CELL, ended=lambda: True):
+            pass
+    with (
+        gpus.lent(CELL),
+        pytest.raises(ServerDied, match="before a GPU was free"),
+        gpus.taken([first], ended=lambda: True),
+    ):
+        pass
+    with gpus.taken([]), gpus.lent(CELL) as lent:
+        assert len(lent) == 2, "the locks are given back"
 
 
 def test_who_wants_four_is_not_passed_by_those_who_want_two(cards):
