@@ -31,6 +31,7 @@ from tests.support.entries import entry
 STACK = Environment("python", "")
 CELLS = [Cell("example", f"v{number}", "ddp", checkpointing="off") for number in range(6)]
 ENDED = entry(CELLS[0], Outcome.INVALID, Signature.SERVER, "invalid")
+NOT_YET = object()
 FULL, GONE = OSError(errno.ENOSPC, "No space left on device"), ray.exceptions.RayError("gone")
 
 
@@ -55,7 +56,8 @@ class Cluster:
             self.now.remove(handle)
 
     def wait(self, answers, num_returns=1, timeout=None):
-        return list(answers), []
+        there = [each for each in answers if each() is not NOT_YET]
+        return there, [each for each in answers if each not in there]
 
     def get(self, answers):
         given = [self.value(each) for each in (answers if isinstance(answers, list) else [answers])]
@@ -100,8 +102,8 @@ class Once:
         self.make, self.made = make, []
 
     def __call__(self):
-        if not self.made:
-            self.made.append(self.make())
+        if not self.made or self.made == [NOT_YET]:
+            self.made = [self.make()]
         return self.made[0]
 
 
@@ -204,6 +206,15 @@ def test_cells_wait_for_another_node_if_the_only_good_one_is_gone():
         return Uninstallable("no wheel") if node == "a" and method == "greet" else None
 
     results, refused, ends = ran(Cluster(alive, does))
+    assert results.keys() == {*CELLS} and not refused and not ends
+
+
+def test_a_slot_that_waits_for_a_node_that_goes_is_given_up():
+    """Breaks when cells wait for a slot whose node died before it could begin."""
+    alive = nodes("a")
+    there = Cluster(alive, lambda node, method, cell: NOT_YET if node == "a" else None)
+    threading.Timer(0.1, lambda: alive.__setitem__(0, nodes("b")[0])).start()
+    results, refused, ends = ran(there, workers=1)
     assert results.keys() == {*CELLS} and not refused and not ends
 
 
