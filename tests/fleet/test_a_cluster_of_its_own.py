@@ -92,6 +92,17 @@ def test_a_killed_run_leaves_no_cluster(tmp_path, place):
     assert not left(place)
 
 
+def test_two_runs_at_a_time_have_a_cluster_each(tmp_path, place):
+    """Breaks when the second one takes the first one's, whose token it doesn't have, and which ends with the first."""
+    with started(*command(tmp_path / "first", place)) as first:
+        wait_until(lambda: any((tmp_path / "first").glob("2*/cells.jsonl")) or first.poll() is not None, 120)
+        assert first.poll() is None, "it ended before there was a second one"
+        words = command(tmp_path / "second", place)
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert first.returncode == 0 and not left(place)
+
+
 def test_a_cluster_with_a_token_says_that_it_asks_for_it(tmp_path, place):
     """Breaks when a cluster that somebody started as Ray's documentation says ends in a traceback, or can't be used."""
     [port] = free_ports(1)
