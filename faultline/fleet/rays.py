@@ -2,13 +2,14 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.fleet import cluster
+from faultline.fleet.cluster import Node
 from faultline.fleet.running import Fleet
 from faultline.runs import gpus, workers
 from faultline.runs.driver import Driver, Part
@@ -31,8 +32,8 @@ class Rays:
         return self._room("cpu", 2, 0)
 
     def _room(self, device: str, ranks: int, size: int) -> int:
-        each = -(-size // self.nodes)
         there = cluster.nodes(cluster.connect(self.address), device, -(-ranks // self.nodes))
+        each = min(-(-size // self.nodes), most(there))
         slots = [min(node.slots, node.gpus // each) if each else node.slots for node in there]
         # So many groups of nodes, none of which is in a group twice.
         groups = range(sum(slots) // self.nodes + 1)
@@ -54,10 +55,9 @@ class Rays:
         if part.cells[0].device == "cpu":
             return [part]
         there = cluster.nodes(cluster.connect(self.address), part.cells[0].device, 1)
-        most = self.nodes * max((node.gpus for node in there), default=0)
         by_size: dict[int, list[Cell]] = {}
         for cell in part.cells:
-            by_size.setdefault(max(1, min(gpus.needed(cell), most)), []).append(cell)
+            by_size.setdefault(max(1, min(gpus.needed(cell), self.nodes * most(there))), []).append(cell)
         return [replace(part, cells=cells, gpus=size) for size, cells in sorted(by_size.items())]
 
     @contextlib.contextmanager
@@ -71,3 +71,8 @@ class Rays:
         finally:
             fleet.ended.set()
             thread.join()
+
+
+def most(nodes: Iterable[Node]) -> int:
+    """GPUs of the node that has most of them."""
+    return max((node.gpus for node in nodes), default=0)
