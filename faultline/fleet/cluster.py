@@ -20,7 +20,8 @@ STORE = 200 << 20  # bytes of Ray's object store on this machine: references hav
 FOLDER = "/tmp"  # of a new cluster's folder, whose name must be short: it has sockets
 # Ray reads these when it is imported, and its processes inherit them: Faultline bounds its ranks itself, brings no
 # environment of `uv run` to other nodes, reports nothing to anybody, and needs no equal patch release of Python. A rank
-# server clears up by itself when its actor is gone; killed with it, it could not.
+# server clears up by itself when its actor is gone; killed with it, it could not. A node that is ended serves nobody
+# who would need half a minute's notice.
 SETTINGS = {
     "RAY_kill_child_processes_on_worker_exit": "0",
     "RAY_memory_monitor_refresh_ms": "0",
@@ -28,6 +29,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
 }
 # Of Ray's own, and what it reads: https://docs.ray.io/en/latest/ray-security/token-auth.html
 TOKEN, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
