@@ -10,14 +10,14 @@ from rich.console import Console
 
 from faultline.base.errors import NeverReady, UsageError
 from faultline.base.packages import STACK, TODAY, stack_name, untagged
-from faultline.base.text import count, cut
-from faultline.catalogue.loading import failures
+from faultline.base.text import cut
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
-from faultline.releases import changes, is_safe_view, reach, sides
+from faultline.releases import changes, is_safe_view, reach, scope, sides
 from faultline.releases.changes import Change, Comparison, Kind
 from faultline.releases.is_safe_view import Answer
 from faultline.releases.reach import Reach
+from faultline.releases.scope import USUAL, How
 from faultline.runs import campaigns, devices
 from faultline.runs.campaigns import Campaign, Enough, Measured
 from faultline.runs.driver import Engine
@@ -56,8 +56,8 @@ def run(request: Request) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
     cells = devices.runnable(request.selection, request.engine)
-    if not (request.whole or request.selection.variant or request.selection.cells):
-        cells = default(cells)
+    if not (request.whole or scope.named(request.selection)):
+        cells = scope.default(cells)
     if not cells:
         raise UsageError("no cell matches all of these options")
     base, notes = sides.baseline(request.base, request.python)
@@ -75,7 +75,8 @@ def run(request: Request) -> int:
     campaign = campaigns.begin("is-safe", asked, request.workers, request.resume, request.fresh, request.engine)
     for note in (*notes, *candidate.notes):
         campaigns.note(note)
-    how = How(request.affected, request.fail_fast)
+    every = request.whole or scope.named(request.selection)
+    how = How("affected" if request.affected else "every" if every else "involved", request.fail_fast)
     answer = replace(ask(campaign, candidate.text, base, cells, how), notes=(*notes, *candidate.notes))
     is_safe_view.write(campaign.folder.path, answer)
     is_safe_view.terminal(Console(), answer)
@@ -83,22 +84,7 @@ def run(request: Request) -> int:
     return answer.comparison.verdict.exit_code
 
 
-def default(cells: Sequence[Cell]) -> list[Cell]:
-    """Of the cells of a matrix those in a trainer, and of the others the broken variants, which have no remedy."""
-    known = {(name, v.name): v for name, failure in failures().items() for v in failure.variants}
-    variants = ((cell, known[cell.failure, cell.variant]) for cell in cells)
-    return [cell for cell, variant in variants if variant.trainer or variant.remedy == "broken"]
-
-
-@dataclass(frozen=True)
-class How:
-    """How cells are measured: which of them (see `Request`), and whether the first regression ends it."""
-
-    affected: bool = False
-    fail_fast: bool = False
-
-
-def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], how: How = How()) -> Answer:
+def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], how: How = USUAL) -> Answer:
     """Run cells on both stacks, and again those that changed.
 
     That both are the same is known before an environment is made, and what can't be installed before any cell runs.
@@ -119,19 +105,20 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     unusable = f"{known_as}: {old.unusable}" if old.unusable else ""
     if new.unusable and not unusable:
         unusable = f"{text} on {known_as}: {new.unusable}"
-    covers, scope, asked = Reach(), [], cells
+    covers, lines, asked = Reach(), list[str](), cells
     if not unusable and changed:
         covers = reached(campaign, (old, new), changed, cells)
-        cells = covers.ordered(covers.narrowed(cells) if how.affected else cells)
+        cells = covers.ordered(scope.some(covers, cells, how))
         comparison, ran = compare(campaign, (old, new), cells, how.fail_fast)
         covers = covers.within(ran)
         covers = covers if comparison.unusable else on_candidate(campaign, new, covers)
-        scope = [*narrowing(covers, asked, cells, how), *early(len(cells) - len(ran)), *covers.lines()]
+        left_out = scope.narrowing(covers, asked, cells, how, [name for name, _, _ in changed])
+        lines = [*left_out, *scope.early(len(cells) - len(ran)), *covers.lines()]
     else:
         comparison = Comparison(unusable=unusable, identical=not unusable)
     line = _line(pins(old.lock) or sides.expected(base))
     repeat = repeatable(base, text, new)
-    return Answer(text, base.name, changed, comparison, repeat, line, covers, scope)
+    return Answer(text, base.name, changed, comparison, repeat, line, covers, lines)
 
 
 def narrowed(answer: Answer, cells: Sequence[Cell]) -> Comparison:
@@ -144,7 +131,7 @@ def narrowed(answer: Answer, cells: Sequence[Cell]) -> Comparison:
         whole,
         cells=len(some),
         compared=min(whole.compared, len(some)),
-        unproven=whole.unproven * len(some) // len(cells),
+        unproven=whole.unproven * len(some) // whole.cells,
         changes=tuple(change for change in whole.changes if change.cell in some),
     )
 
@@ -170,21 +157,6 @@ def on_candidate(campaign: Campaign, new: Measured, covers: Reach) -> Reach:
 def recorders(campaign: Campaign) -> int:
     """How many workers record functions: on this machine, whichever one measures."""
     return campaign.workers if isinstance(campaign.engine, Pool) else LOCAL.room()
-
-
-def narrowing(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell], how: How) -> list[str]:
-    """What `--affected` left out."""
-    if not how.affected:
-        return []
-    if not covers.touched:
-        return ["--affected: what the cells execute isn't known, so all of them ran"]
-    affected = len(covers.affected(cells))
-    others = f"{len(cells) - affected} of the {len(asked) - affected} others are a sample"
-    return [f"--affected: {count(affected, 'cell')} execute what changed, and {others}"]
-
-
-def early(left: int) -> list[str]:
-    return [f"--fail-fast: {count(left, 'cell')} did not run"] if left else []
 
 
 def _line(versions: Mapping[str, str]) -> str:

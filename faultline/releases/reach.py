@@ -1,11 +1,11 @@
 """What of a release its cells execute: how much a verdict covers, which cells run first, and which run at all."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from faultline import strategies
-from faultline.base.packages import NEEDED
+from faultline.base.packages import NEEDED, STACK
 from faultline.base.text import count
 from faultline.cells.cell import Cell
 from faultline.releases import units
@@ -14,8 +14,9 @@ from faultline.runs import executed
 from faultline.runs.executed import Ran
 from faultline.stacks.environments import Environment
 
-SAMPLE = 10  # of so many cells that execute nothing that changed, one runs with `--affected`
+SAMPLE = 10  # of so many cells that needn't run, one does
 SEVERAL = 40  # cells of a candidate that are recorded
+SEEN = frozenset(STACK) - {"torch"}  # whose work is done by functions of Python, in files under the package's name
 LISTED = 5  # functions that aren't reached and are named in a line
 
 
@@ -25,8 +26,8 @@ class Reach:
 
     `executes` is of the baseline, and orders the cells; `later` is what they execute of the candidate alone. `touched`
     has the number of those that make a cell affected (see `touches`), `near` the cells that may execute on the
-    candidate what none does on the baseline, such as a new function; `unread` are packages that differ and that nobody
-    looked into.
+    candidate what none does on the baseline, such as a new function; `apart` are cells that execute nothing of any
+    package that differs, and so do the same on both; `unread` are packages that differ and that nobody looked into.
     """
 
     changed: frozenset[Unit] = frozenset()
@@ -34,6 +35,7 @@ class Reach:
     touched: Mapping[Cell, int] = field(default_factory=dict)
     unread: Sequence[str] = ()
     near: Sequence[Cell] = ()
+    apart: frozenset[Cell] = frozenset()
     later: Mapping[Cell, frozenset[Unit]] = field(default_factory=dict)
 
     @property
@@ -61,11 +63,13 @@ class Reach:
         return [cell for cell in cells if self.touched.get(cell)] if self.touched else [*cells]
 
     def narrowed(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The affected cells in their order, and a sample of the others: the first of each kind, and some of all."""
+        """The affected cells in their order, and a sample of the others."""
         affected = {*self.affected(cells)}
-        others = [cell for cell in cells if cell not in affected]
-        sample = {*others[::SAMPLE]}
-        return [cell for cell in cells if cell in affected or cell in sample]
+        return _and_a_sample(cells, lambda cell: cell in affected)
+
+    def involved(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that aren't `apart` in their order, and a sample of the others, which shows that they are."""
+        return _and_a_sample(cells, lambda cell: cell not in self.apart)
 
     def ordered(self, cells: Sequence[Cell]) -> list[Cell]:
         """First the few cells that together execute all that changed, those ahead that execute the rarest of it; then
@@ -138,13 +142,27 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
     covers = Reach(changed, executes, touched, unread)
     files = {unit.file for unit in covers.missed}
     near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
-    return replace(covers, near=covers.ordered(near))
+    alone = {recorded for recorded, ran in before.items() if _executes_nothing(packages, ran)}
+    apart = frozenset(cell for cell in cells if chosen[cell] in alone)
+    return replace(covers, near=covers.ordered(near), apart=apart)
 
 
 def touches(changed: Collection[Unit], ran: Ran) -> int:
     """How many changed functions a cell executes; the changed body of a module counts if a function of it runs."""
     files = {file for file, name in ran if name}
     return sum(unit.file in files if unit.body else (unit.file, unit.name) in ran for unit in changed)
+
+
+def _executes_nothing(packages: Collection[str], ran: Ran) -> bool:
+    """Whether what ran is no function of any of these packages; only Python's are seen, and only those of the stack."""
+    return {*packages} <= SEEN and not any(name and file.partition("/")[0] in packages for file, name in ran)
+
+
+def _and_a_sample(cells: Sequence[Cell], chosen: Callable[[Cell], bool]) -> list[Cell]:
+    """The chosen cells in their order, and every so many of the others: the first of each kind, and some of all."""
+    others = [cell for cell in cells if not chosen(cell)]
+    sample = {*others[::SAMPLE]}
+    return [cell for cell in cells if chosen(cell) or cell in sample]
 
 
 def _among(changed: Collection[Unit], ran: Ran) -> frozenset[Unit]:

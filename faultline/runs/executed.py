@@ -38,7 +38,7 @@ def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[
 
 
 def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cell, Cell]:
-    """For each cell one that executes much the same: of its failure, trainer, family of strategies and mode.
+    """For each cell one that executes much the same: of its variant, family of strategies, mode and life.
 
     One that is recorded already goes before the plainest one.
     """
@@ -51,12 +51,11 @@ def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cel
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:
-    trainer = next((v.trainer for v in failures()[cell.failure].variants if v.name == cell.variant), "")
-    return cell.failure, trainer, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
+    return cell.failure, cell.variant, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
 
 
 def _plainest(cell: Cell) -> tuple[object, ...]:
-    return not cell.broken, cell.precision != "fp32", cell.world_size != default_world(cell), cell.id
+    return cell.precision != "fp32", cell.world_size != default_world(cell), cell.id
 
 
 def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, store: Cache) -> Mapping[Cell, Ran]:

@@ -14,7 +14,7 @@ from faultline.cells.expected import Expectation
 from faultline.cells.selection import Selection
 from faultline.maintain import bumps
 from faultline.ranks.report import Report
-from faultline.releases import is_safe, reach, sides
+from faultline.releases import is_safe, reach, scope, sides
 from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
 from faultline.releases.units import Unit
@@ -160,6 +160,36 @@ def test_only_affected_cells_and_a_sample_run(lab, asked, monkeypatch):
     assert f"{sample} of the {len(seen) - affected} others are a sample" in out
     assert "the cells execute 1 of 1 changed function of trl" in out
     assert lab[2] == [("1.16.0", answer["cells"]), ("1.12.0", answer["cells"])]
+
+
+def test_cells_that_execute_nothing_of_what_differs_are_a_sample(lab, asked, monkeypatch):
+    """Breaks when an upgrade of one package runs for an hour what has no part of it, or hides that it did not."""
+    seen = []
+
+    def of(both, packages, cells, workers):
+        seen.extend(cells)
+        return Reach(frozenset([Unit("trl", "trl/a.py", "f")]), apart=frozenset(cells[4:]))
+
+    monkeypatch.setattr(reach, "of", of)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
+    answer, apart = answer_in(lab[0]), len(seen) - 4
+    sample = -(-apart // reach.SAMPLE)
+    assert code == 0 and answer["cells"] == 4 + sample < len(seen)
+    assert f"{apart} cells execute nothing of trl, and so can't change: {sample} of them ran as a sample" in out
+
+
+@pytest.mark.parametrize("how", [("--all",), ("--variant", "*broken")])
+def test_cells_that_are_asked_for_all_run(lab, asked, monkeypatch, how):
+    """Breaks when somebody names cells, and a part of them doesn't run."""
+    seen = []
+
+    def of(both, packages, cells, workers):
+        seen.extend(cells)
+        return Reach(frozenset([Unit("trl", "trl/a.py", "f")]), apart=frozenset(cells))
+
+    monkeypatch.setattr(reach, "of", of)
+    code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, *how)
+    assert code == 0 and answer_in(lab[0])["cells"] == len(seen) and "execute nothing" not in out
 
 
 @pytest.mark.parametrize(("trl", "code", "recorded"), [([TRAINS], 0, 1), (NeverReady, EXIT_UNDECIDED, 0)])
@@ -368,7 +398,7 @@ def test_a_stack_that_could_not_start_is_tried_again(lab, asked):
 def test_cells_by_default_are_trainers_and_mechanisms():
     """Breaks when is-safe measures remedies of mechanisms, or leaves a trainer out."""
     cells = selection.select(failures(), Selection())
-    chosen = is_safe.default(cells)
+    chosen = scope.default(cells)
     known = {cell: failures()[cell.failure].variant(cell.variant) for cell in cells}
     assert set(chosen) == {cell for cell, v in known.items() if v.trainer or v.name == "broken"}
     assert {v.trainer for v in map(known.get, chosen)} >= {"", "grpo", "sft"}

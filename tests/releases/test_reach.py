@@ -227,6 +227,30 @@ def test_the_affected_cells_and_a_sample_of_the_others_run(touched):
         assert some == {*CELLS}, "nothing is known, so nothing is left out"
 
 
+@given(st.sets(st.sampled_from(CELLS)))
+def test_cells_that_execute_nothing_of_a_package_are_a_sample(apart):
+    """Breaks when a cell doesn't run that a release may change, or none of those that show that it can't."""
+    covers = Reach(frozenset(UNITS), {}, {}, apart=frozenset(apart))
+    some = covers.involved(CELLS)
+    assert {*CELLS} - apart <= {*some} and some == [cell for cell in CELLS if cell in {*some}]
+    assert len(apart & {*some}) == -(-len(apart) // reach.SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("packages", "ran", "nothing"),
+    [
+        (["trl"], {("torch/a.py", "f"), ("trl/a.py", BODY)}, True),
+        (["trl"], {("trl/a.py", "f")}, False),
+        (["trl", "peft"], {("peft/a.py", "f")}, False),
+        (["trl", "numpy"], {("torch/a.py", "f")}, False),
+        (["torch"], {("trl/a.py", "f")}, False),
+    ],
+)
+def test_only_what_is_seen_can_be_known_not_to_run(packages, ran, nothing):
+    """Breaks when a package whose functions aren't Python's counts as not executed, or an import as executed."""
+    assert reach._executes_nothing(packages, frozenset(ran)) is nothing
+
+
 def test_a_cell_touches_what_it_executes():
     """Breaks when an import alone makes a cell affected: every cell imports every package."""
     assert reach.touches(UNITS, frozenset({("trl/a.py", "f")})) == 2

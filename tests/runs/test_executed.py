@@ -73,17 +73,13 @@ def test_a_cell_of_which_no_rank_reported_is_unknown(lab):
 
 
 def test_each_cell_has_one_that_stands_for_it(lab):
-    """Breaks when a cell is taken for one of another failure, trainer, family or mode, or a recorded one isn't used."""
+    """Breaks when a cell is taken for one of another failure, variant, family or mode, or a recorded one isn't used."""
     cells = select(failures(), Selection.parse(failure="grpo_lora_no_grad", strategy="zero*,ddp"))
     chosen = executed.representatives(HERE, cells)
-    assert {*chosen} == {*cells} and len({*chosen.values()}) < len(cells) / 4
+    assert {*chosen} == {*cells} and len({*chosen.values()}) < len(cells) / 2
     for cell, other in chosen.items():
-        assert (cell.failure, cell.checkpointing, cell.strategy[:3]) == (
-            other.failure,
-            other.checkpointing,
-            other.strategy[:3],
-        )
-        assert executed._kind(cell) == executed._kind(other) and (other.precision, other.broken) == ("fp32", True)
+        alike = [(each.failure, each.variant, each.checkpointing, each.strategy[:3]) for each in (cell, other)]
+        assert alike[0] == alike[1] and executed._kind(cell) == executed._kind(other) and other.precision == "fp32"
     known = next(cell for cell in cells if cell.precision == "bf16")
     lab([known], Report(executed={"trl/a.py": ["f"]}))
     assert executed.representatives(HERE, cells)[known] == known
