@@ -15,6 +15,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, UsageError,
 from faultline.base.markdown import put
 from faultline.base.packages import NEEDED, pinned
 from faultline.base.paths import RESULTS, ROOT, STACKS
+from faultline.base.text import count
 from faultline.catalogue.loading import failures
 from faultline.catalogue.outcomes import named
 from faultline.catalogue.places import axes
@@ -24,6 +25,7 @@ from faultline.cells.selection import Selection
 from faultline.releases import is_safe, is_safe_view
 from faultline.releases.changes import Comparison, Safety
 from faultline.releases.is_safe_view import Answer
+from faultline.releases.scope import USUAL, How
 from faultline.runs import campaigns
 from faultline.stacks import requests
 
@@ -64,25 +66,26 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
     campaign = campaigns.begin("replay", {"bumps": names}, workers, resume, fresh)
     answers: dict[str, Answer] = {}
     affected: dict[str, Comparison] = {}
+    wrong = []
     for name in names:
         bump = bumps[name]
         campaigns.note(f"{name}: {bump.requirements} on {bump.base}")
         cells = chosen(bump)
-        answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), cells)
-        affected[name] = is_safe.narrowed(answers[name], cells)
+        answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), cells, How("every"))
+        affected[name] = is_safe.narrowed(answers[name], cells, How("affected"))
+        usual = is_safe.narrowed(answers[name], cells, USUAL)
         folder = campaign.folder.path / name
         folder.mkdir(exist_ok=True)
         is_safe_view.write(folder, answers[name])
         is_safe_view.terminal(Console(), answers[name])
-        verdicts = {answers[name].comparison.verdict, affected[name].verdict}
-        print(f"known: {bump.verdict}{'' if verdicts == {bump.verdict} else ', so this answer is WRONG'}: {bump.why}")
-        some, every = affected[name], answers[name].comparison.compared
-        print(f"--affected: {some.verdict}, with {some.compared} of {every} cells\n")
+        asked_how = {"all cells": answers[name].comparison, "by default": usual, "--affected": affected[name]}
+        for how, comparison in asked_how.items():
+            print(f"{how}: {comparison.verdict}, {count(comparison.compared, 'cell')} compared")
+        right = {comparison.verdict for comparison in asked_how.values()} == {bump.verdict}
+        wrong += [] if right else [name]
+        print(f"known: {bump.verdict}{'' if right else ', so this answer is WRONG'}: {bump.why}\n")
     if not asked:
         print(put(README, lambda: table(bumps, answers, affected)))
-    wrong = [
-        name for name in names if {answers[name].comparison.verdict, affected[name].verdict} != {bumps[name].verdict}
-    ]
     others = f", not as known: {', '.join(wrong)}" if wrong else ""
     print(
         f"{len(names) - len(wrong)} of {len(names)} bumps answered as known{others}; results: {campaign.folder.shown}"

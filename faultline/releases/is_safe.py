@@ -121,12 +121,12 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     return Answer(text, base.name, changed, comparison, repeat, line, covers, lines)
 
 
-def narrowed(answer: Answer, cells: Sequence[Cell]) -> Comparison:
-    """What an answer about all cells would have been with `--affected`."""
+def narrowed(answer: Answer, cells: Sequence[Cell], how: How) -> Comparison:
+    """What an answer about every cell would have been if fewer had run."""
     whole = answer.comparison
     if whole.unusable or whole.identical:
         return whole
-    some = {*answer.reach.narrowed(answer.reach.ordered(cells))}
+    some = {*scope.some(answer.reach, cells, how)}
     return replace(
         whole,
         cells=len(some),

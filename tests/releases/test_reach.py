@@ -14,6 +14,7 @@ from faultline.ranks import executed
 from faultline.releases import is_safe, is_safe_view, reach, units
 from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
+from faultline.releases.scope import USUAL, How
 from faultline.releases.units import BODY, Unit
 from faultline.stacks.environments import Environment
 from tests.support.changes import cells, compared, entry
@@ -291,12 +292,16 @@ def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
     assert watch.enough
 
 
-def test_what_affected_would_have_said_is_known_from_the_whole():
-    """Breaks when the replay calls a bump seen by --affected, though none of its regressed cells would run."""
+def test_what_fewer_cells_would_have_said_is_known_from_the_whole():
+    """Breaks when the replay calls a bump seen, and none of its cells runs by default or with --affected."""
     whole = compared(["trains"] * 40, ["trains"] * 39 + ["raises:other:E: x"])
     assert whole.verdict is Safety.NOT_SAFE
     every = cells(40)
     for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
         given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), {}, touched))
-        narrowed = is_safe.narrowed(given, every)
+        narrowed = is_safe.narrowed(given, every, How("affected"))
         assert narrowed.verdict is verdict and narrowed.cells < 10
+    for apart, verdict in ((every[:39], Safety.NOT_SAFE), (every, Safety.SAFE)):
+        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), apart=frozenset(apart)))
+        narrowed = is_safe.narrowed(given, every, USUAL)
+        assert narrowed.verdict is verdict and narrowed.cells <= 5
