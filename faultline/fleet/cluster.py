@@ -128,9 +128,9 @@ def nodes(ray: ModuleType, device: str, ranks: int, held: Mapping[str, Held] = M
     seen, takes = [], workers.memory(device, ranks)
     for node in ray.nodes():
         id_, has = node["NodeID"], node["Resources"]
-        left, own = free.get(id_, {}), held.get(id_, NOTHING)
-        slots = min(int(has.get("CPU", 0)), int(left.get("CPU", 0)) + own.slots, int(has.get("memory", 0) // takes))
+        left, ours = free.get(id_, {}), held.get(id_, NOTHING)
+        slots = min(int(has.get("CPU", 0)), int(left.get("CPU", 0)) + ours.slots, int(has.get("memory", 0) // takes))
         if node["Alive"] and slots:
-            gpus = min(int(has.get("GPU", 0)), int(left.get("GPU", 0)) + own.gpus)
+            gpus = min(int(has.get("GPU", 0)), int(left.get("GPU", 0)) + ours.gpus)
             seen.append(Node(id_, f"{node['NodeManagerAddress']} ({id_[:8]})", slots, gpus))
     return seen

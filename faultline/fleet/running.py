@@ -31,7 +31,7 @@ LOOK = 0.2  # seconds between two looks at what actors have done
 NODES = 1.0  # seconds between two looks for nodes that came or went
 OVERDUE = 1200.0  # seconds after which a node that says nothing is given up: a cell or an environment has far fewer
 NOBODY = 120.0  # seconds that a cluster may have no room for us
-SOON = 5.0  # seconds of these after which a person is told
+SOON = 5.0  # seconds of these after which the wait is announced
 BELIEVED = 3  # times that what may be a node's doing is seen of a cell until it is the cell's; or of slots, the node's
 GOODBYE = 10.0  # seconds in which actors may end their servers
 

@@ -43,7 +43,7 @@ def raised(error: NeverReady) -> None:
 class Part:
     """Cells to run on a stack; `done` is called with each result, and `refused` instead if nothing can run them.
 
-    Each slot has so many `gpus`, where slots keep theirs.
+    Each slot has so many `gpus`, on an engine whose slots keep the same ones.
     """
 
     cells: Sequence[Cell]
