@@ -71,7 +71,7 @@ class Search:
 
     `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
     `related` counts by relation whether it held; `apart` are cases that break one and are to be made small, and `made`
-    are those that were, with what is wrong.
+    are those that were, with what is wrong. `once` are cases that train when they run again, and what they did.
     """
 
     strategies: Sequence[str]
@@ -89,6 +89,7 @@ class Search:
     apart: list[Apart] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
     steady: Counter[Cell] = field(default_factory=Counter)
+    once: dict[str, str] = field(default_factory=dict)
     met: Case | None = None
 
     def cases_of(self, program: Program, fault: Fault | None = None) -> Iterator[Case]:
@@ -191,7 +192,7 @@ class Search:
                 self._count(earlier)
                 continue
             try:
-                self._add(shrinking.shrunk(case, self.look, self.strategies))
+                self._add(case, shrinking.shrunk(case, self.look, self.strategies))
             except Missing as error:
                 needed |= {each.cell: each for each in error.cases}
                 waiting.append(case)
@@ -262,7 +263,12 @@ class Search:
             None,
         )
 
-    def _add(self, shrunk: Shrunk) -> None:
+    def _add(self, case: Case, shrunk: Shrunk) -> None:
+        """Take what a case came down to: a finding, what is known, or nothing, if it trains when it runs again."""
+        if shrunk.result.outcome == Outcome.TRAINS:
+            self.once[case.words] = kind(self.results[case.cell])
+            self.funnel["of them that train when they run again"] += 1
+            return
         why = known.before(shrunk.case, self.earlier, self.without) or known.after(
             shrunk.case, shrunk.result, self.without
         )

@@ -22,6 +22,8 @@ def show(search: Search, findings: Sequence[Finding]) -> None:
     print(f"relations between two cases: {search.related.total()}, held {search.held}")
     for words, where in search.broken.items():
         print(f"  broken: {words}: {where}")
+    for words, did in search.once.items():
+        print(f"  once: {words}: {did}")
     print(f"cases with a planted fault: {search.planted.total()}, seen {search.planted_seen}")
     for kind, number in sorted((kind, number) for (kind, seen), number in search.planted.items() if not seen):
         print(f"  missed: {kind}, {number}")

@@ -103,6 +103,15 @@ def test_what_was_found_explains_what_has_all_of_it():
     assert Case(later.program, "ddp") in [*search.cases_of(later.program)]
 
 
+def test_what_trains_when_it_runs_again_is_no_finding():
+    """Breaks when a machine that was slow for a moment makes a finding, or nobody hears of it."""
+    case = Case(Program.of(1, {"accumulate": 3, "zero.stage3_max_reuse_distance": 0}), "zero2")
+    hung = Judgement(Outcome.HANGS, Signature.NO_PROGRESS, "every rank stood at the same place for 20 s")
+    search, _ = searched([case], lambda each: of(each, hung if each == case else RIGHT))
+    assert not search.clusters and search.once == {case.words: "hangs"}
+    assert search.funnel["cases that differ"] == search.funnel["of them that train when they run again"] == 1
+
+
 def test_a_result_that_is_not_there_is_asked_for():
     """Breaks when a search goes on with results that it doesn't have."""
     with pytest.raises(Missing) as missing:
