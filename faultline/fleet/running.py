@@ -84,12 +84,13 @@ class Fleet:
             if not alive.issuperset(node.id for node in actor.nodes):
                 self.idle = [each for each in self.idle if each is not actor]
                 self.lose(actor, "its node is gone")
+        rooms = {room.node.id: room for room in places.free(nodes, self.actors)}
         while len(self.actors) < self.workers:
-            rooms = places.free(nodes, self.actors)
-            place = places.best(rooms, self.driver.needs(), self.spread, self.stacks, self.refused)
+            place = places.best(rooms.values(), self.driver.needs(), self.spread, self.stacks, self.refused)
             if not place:
                 break
-            self.start(place)
+            gpus = self.start(place)
+            rooms |= {node.id: rooms[node.id].without(gpus) for node in place.nodes}
         if self.actors:
             self.seen, self.waits = self.looked, False
         self.give_up(alive)
@@ -110,8 +111,8 @@ class Fleet:
             reasons = "".join(f"; {why}" for why in dict.fromkeys(self.refused.values()))
             raise NoRoom(f"the cluster had no room for these cells for {NOBODY:.0f} s{reasons}")
 
-    def start(self, place: Place) -> None:
-        """Start a slot; it greets when its stack is there and its rank servers are up."""
+    def start(self, place: Place) -> int:
+        """Start a slot, which greets when its stack is there and its rank servers are up; its GPUs on each node."""
         gpus = -(-self.driver.needs()[place.part].gpus // self.spread)
         self.number += 1
         slot = Slot(f"slot {self.number}", "+".join(node.id for node in place.nodes), place.part)
@@ -121,6 +122,7 @@ class Fleet:
             self.stacks.setdefault(node.id, set()).add(place.part)
         for number, handle in enumerate(actor.handles):
             self.busy[handle.greet.remote()] = actor, number
+        return gpus
 
     def give(self) -> bool:
         """Give idle actors cells, with the references that these need; whether one made room for another part."""

@@ -148,11 +148,8 @@ def lent(cell: Cell, ended: Callable[[], bool] = lambda: False, per_gpu: int = 1
         yield ()
         return
     gpus, folder = here(), _locks()
-    first = _until(lambda: lock(folder / "first"), ended)
-    try:
+    with _first(folder, ended):
         held = _until(lambda: _nearest_free(gpus, needed(cell), folder, per_gpu), ended)
-    finally:
-        first.release()
     try:
         yield tuple(gpu for gpu in gpus.gpus if gpu.uuid in held)
     finally:
@@ -165,13 +162,21 @@ def taken(these: Sequence[Gpu], ended: Callable[[], bool] = lambda: False) -> It
     """Have these GPUs and no others, as long as this lasts, among all who ask with `lent` or this; raises as `lent`."""
     with contextlib.ExitStack() as held:
         if these:
-            first = _until(lambda: lock(_locks() / "first"), ended)
-            try:
+            folder = _locks()
+            with _first(folder, ended):
                 for gpu in these:
-                    held.callback(_until(functools.partial(lock, _locks() / gpu.uuid), ended).release)
-            finally:
-                first.release()
+                    held.callback(_until(functools.partial(lock, folder / gpu.uuid), ended).release)
         yield
+
+
+@contextlib.contextmanager
+def _first(folder: Path, ended: Callable[[], bool]) -> Iterator[None]:
+    """Wait until nobody else waits for GPUs, and have them all wait for this one."""
+    turn = _until(lambda: lock(folder / "first"), ended)
+    try:
+        yield
+    finally:
+        turn.release()
 
 
 def _locks() -> Path:

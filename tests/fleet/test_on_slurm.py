@@ -93,6 +93,18 @@ def started(slurm, folder):
     return [word for word in out.partition(";")[0].replace(",", "").split() if word.isdigit()]
 
 
+def until_a_cell_ends(slurm, cells):
+    wait(lambda: cells.exists() and cells.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+
+
+def back(slurm, node):
+    """Start a node again that was killed: one without power clears nothing up."""
+    for left in files(slurm):
+        shutil.rmtree(left)
+    slurm.start_node(node)
+    wait(lambda: "idle" in slurm.ask("sinfo", "-h", "-n", node, "-o", "%T"), 60, "the node doesn't come back")
+
+
 def logs(folder):
     return "\n".join(f"== {file.name}\n{file.read_text()}" for file in sorted((folder / "logs").iterdir()))
 
@@ -111,7 +123,7 @@ def test_a_node_that_dies_costs_no_cell(slurm, here, tmp_path):
     folder = tmp_path / "run"
     shards, merge = submitted(slurm, folder, "--nodes=2", "--fresh")
     first = folder / "shard-1" / "cells.jsonl"
-    wait(lambda: first.exists() and first.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+    until_a_cell_ends(slurm, first)
     task = f"{shards}_1"
     node = slurm.job(task)["NodeList"]
     slurm.kill_node(node)
@@ -123,10 +135,7 @@ def test_a_node_that_dies_costs_no_cell(slurm, here, tmp_path):
     assert slurm.job(task)["NodeList"] != node
     assert outcomes(folder / "merged") == here
     assert before.items() <= outcomes(first.parent).items()
-    for left in files(slurm):  # a node without power clears nothing up
-        shutil.rmtree(left)
-    slurm.start_node(node)
-    wait(lambda: "idle" in slurm.ask("sinfo", "-h", "-n", node, "-o", "%T"), 60, "the node doesn't come back")
+    back(slurm, node)
 
 
 def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path):
@@ -134,7 +143,7 @@ def test_a_run_that_was_cancelled_is_gone_on_with(slurm, here, tmp_path):
     folder = tmp_path / "run"
     shards, merge = submitted(slurm, folder, "--nodes=1", "--fresh")
     first = folder / "shard-1" / "cells.jsonl"
-    wait(lambda: first.exists() and first.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+    until_a_cell_ends(slurm, first)
     slurm.ask("scancel", shards)
     assert slurm.ended(merge, IN_TIME)[1] == "1:0", logs(folder)
     assert "missing: " in (folder / "logs" / "merge.log").read_text()
@@ -150,16 +159,13 @@ def test_a_node_of_a_ray_cluster_that_dies_costs_no_cell(slurm, here, tmp_path):
     folder = tmp_path / "run"
     [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh")
     cells = folder / "run" / "cells.jsonl"
-    wait(lambda: cells.exists() and cells.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+    until_a_cell_ends(slurm, cells)
     about = slurm.job(job)
     [other] = {*slurm.ask("scontrol", "show", "hostnames", about["NodeList"]).split()} - {about["BatchHost"]}
     slurm.kill_node(other)
     assert slurm.ended(job, IN_TIME) == ("COMPLETED", "0:0"), logs(folder)
     assert outcomes(folder / "run") == here
-    for left in files(slurm):  # a node without power clears nothing up
-        shutil.rmtree(left)
-    slurm.start_node(other)
-    wait(lambda: "idle" in slurm.ask("sinfo", "-h", "-n", other, "-o", "%T"), 60, "the node doesn't come back")
+    back(slurm, other)
 
 
 def test_a_ray_cluster_that_is_cancelled_is_gone_on_with(slurm, here, tmp_path):
@@ -167,7 +173,7 @@ def test_a_ray_cluster_that_is_cancelled_is_gone_on_with(slurm, here, tmp_path):
     folder = tmp_path / "run"
     [job] = submitted(slurm, folder, "--nodes=2", "--ray", "--fresh")
     cells = folder / "run" / "cells.jsonl"
-    wait(lambda: cells.exists() and cells.read_text().count("\n"), IN_TIME, "no cell ends", slurm)
+    until_a_cell_ends(slurm, cells)
     slurm.ask("scancel", job)
     wait(lambda: not files(slurm), 60, "files outlive a job")
     before = outcomes(folder / "run")
