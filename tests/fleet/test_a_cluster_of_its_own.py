@@ -47,6 +47,9 @@ def command(results, place, *more):
     return [sys.executable, "-c", PROGRAM, str(results), str(place), "run", "--fleet", "ray", *CELLS, *more]
 
 
+ended = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 def started(*words, **options):
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
 
@@ -68,13 +71,10 @@ def left(place):
 def test_a_run_starts_a_cluster_and_leaves_nothing(tmp_path, place):
     """Breaks when somebody who has no cluster can't try it, or it stays behind, or a token that later ones ask for."""
     home = tmp_path / "home"
-    done = subprocess.run(
+    done = ended(
         command(tmp_path, place),
         cwd=ROOT,
         env=os.environ | {"HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 not as expected" in done.stdout and not left(place)
@@ -87,7 +87,7 @@ def test_a_killed_run_leaves_no_cluster(tmp_path, place):
         wait_until(lambda: any(tmp_path.glob("2*/cells.jsonl")) or run.poll() is not None, 120)
         assert run.poll() is None, "it ended before it could be killed"
         os.kill(run.pid, signal.SIGKILL)
-    done = subprocess.run(command(tmp_path, place, "--resume"), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ended(command(tmp_path, place, "--resume"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not left(place)
 
@@ -98,7 +98,7 @@ def test_two_runs_at_a_time_have_a_cluster_each(tmp_path, place):
         wait_until(lambda: any((tmp_path / "first").glob("2*/cells.jsonl")) or first.poll() is not None, 120)
         assert first.poll() is None, "it ended before there was a second one"
         words = command(tmp_path / "second", place)
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = ended(words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert first.returncode == 0 and not left(place)
 
@@ -112,9 +112,8 @@ def test_a_cluster_with_a_token_says_that_it_asks_for_it(tmp_path, place):
     words = [sys.executable, "-m", "ray.scripts.scripts", *start, "--node-ip-address=127.0.0.1", f"--port={port}"]
     with started(*words, env=plain | token) as head:
         wait_until(lambda: answers(port) or head.poll() is not None, 60)
-        run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
-        refused = run(command(tmp_path, place, "--address", address), env=plain)
-        done = run(command(tmp_path, place, "--address", address), env=plain | token)
+        refused = ended(command(tmp_path, place, "--address", address), env=plain)
+        done = ended(command(tmp_path, place, "--address", address), env=plain | token)
         head.terminate()
     assert refused.returncode == EXIT_USAGE and "if it asks for a token, set RAY_AUTH_MODE=token" in refused.stderr, (
         refused.stderr
