@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 PREFIX = "faultline-"
+# Seconds in which a process that was started has an environment that can be read.
+STARTS_WITHIN = 1
 # Other machines may share the folder that has them all, and need not see who holds a lock.
 HELD = f".held-on-{platform.node()}"
 
@@ -62,11 +65,20 @@ def sweep(parent: Path) -> None:
 
 def processes(folder: Path) -> Iterator[psutil.Process]:
     """What works in a folder, by the TMPDIR that it has or has inherited; this process is left out."""
-    for process in psutil.process_iter():
+    for pid in psutil.pids():  # process_iter() would give the one that had the number at an earlier look
         with contextlib.suppress(psutil.Error):
-            inside = Path(process.environ().get("TMPDIR", "")).is_relative_to(folder)
-            if inside and process.pid != os.getpid():
+            process = psutil.Process(pid)
+            if pid != os.getpid() and Path(_environment(process).get("TMPDIR", "")).is_relative_to(folder):
                 yield process
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """The environment of a process; the system shows none of one that is starting, so that one is waited for."""
+    while not (environment := process.environ()):
+        if process.status() == psutil.STATUS_ZOMBIE or time.time() - process.create_time() > STARTS_WITHIN:
+            break
+        time.sleep(0.01)
+    return environment
 
 
 def end_processes(folder: Path) -> None:

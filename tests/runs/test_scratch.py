@@ -28,17 +28,47 @@ def owner(folder):
     return process, folder / path, psutil.Process(int(pid))
 
 
-def test_what_a_killed_process_left_goes(tmp_path):
-    """Breaks when folders and programs pile up on nodes whose slots are killed together with their rank servers."""
-    process, path, program = owner(tmp_path)
+def left_by_one_that_was_killed(folder):
+    """The folder, and the program in it, of a process that was killed."""
+    process, path, program = owner(folder)
     process.kill()
     process.wait()
+    return path, program
+
+
+def test_what_a_killed_process_left_goes(tmp_path):
+    """Breaks when folders and programs pile up on nodes whose slots are killed together with their rank servers."""
+    path, program = left_by_one_that_was_killed(tmp_path)
     assert path.is_dir() and program.is_running()
     new = scratch.made(within=str(tmp_path))
     assert [*tmp_path.iterdir()] == [new.path]
     assert light.have_ended([program.pid])
     new.close()
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_program_that_was_just_started_ends_too(tmp_path, monkeypatch):
+    """Breaks when a program outlives its folder as the system did not show its environment yet."""
+    _, program = left_by_one_that_was_killed(tmp_path)
+    environment, looks = psutil.Process.environ, []
+
+    def at_its_start(self):
+        looks.append(self.pid)
+        return {} if self == program and looks.count(self.pid) < 3 else environment(self)
+
+    monkeypatch.setattr(psutil.Process, "environ", at_its_start)
+    scratch.sweep(tmp_path)
+    assert light.have_ended([program.pid]) and looks.count(program.pid) == 3
+
+
+def test_a_program_with_the_number_of_an_earlier_one_ends_too(tmp_path, monkeypatch):
+    """Breaks when a program outlives its folder as psutil remembers, and refuses to kill, who had its number."""
+    _, program = left_by_one_that_was_killed(tmp_path)
+    earlier = psutil.Process(program.pid)
+    earlier._ident = (program.pid, 1.0)  # it began long ago
+    monkeypatch.setitem(psutil._pmap, program.pid, earlier)
+    scratch.sweep(tmp_path)
+    assert light.have_ended([program.pid])
 
 
 def test_what_others_have_stays(tmp_path):
