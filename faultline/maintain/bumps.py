@@ -48,6 +48,9 @@ class Bump:
     cells: Sequence[str] = ()
 
 
+COVERING = How("affected", most=0)  # as where so many cells are affected that not all of them run
+
+
 @dataclass(frozen=True)
 class Bumps:
     """stacks/bumps.toml: `cells` are those of the bumps without their own."""
@@ -72,7 +75,7 @@ def replay(asked: Sequence[str], workers: int, resume: bool, fresh: bool = False
         campaigns.note(f"{name}: {bump.requirements} on {bump.base}")
         cells = chosen(bump)
         answers[name] = is_safe.ask(campaign, bump.requirements, requests.parse(bump.base), cells, How("every"))
-        affected[name] = is_safe.narrowed(answers[name], cells, How("affected"))
+        affected[name] = is_safe.narrowed(answers[name], cells, COVERING)
         usual = is_safe.narrowed(answers[name], cells, USUAL)
         folder = campaign.folder.path / name
         folder.mkdir(exist_ok=True)

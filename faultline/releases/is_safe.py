@@ -76,7 +76,7 @@ def run(request: Request) -> int:
     for note in (*notes, *candidate.notes):
         campaigns.note(note)
     every = request.whole or scope.named(request.selection)
-    how = How("affected" if request.affected else "every" if every else "involved", request.fail_fast)
+    how = How("affected" if request.affected else "every" if every else "usual", request.fail_fast)
     answer = replace(ask(campaign, candidate.text, base, cells, how), notes=(*notes, *candidate.notes))
     is_safe_view.write(campaign.folder.path, answer)
     is_safe_view.terminal(Console(), answer)

@@ -1,7 +1,7 @@
-"""What of a release its cells execute: how much a verdict covers, which cells run first, and which run at all."""
+"""What of a release its cells execute: how much a verdict covers, and which cells run first."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from faultline import strategies
@@ -14,9 +14,8 @@ from faultline.runs import executed
 from faultline.runs.executed import Ran
 from faultline.stacks.environments import Environment
 
-SAMPLE = 10  # of so many cells that needn't run, one does
 SEVERAL = 40  # cells of a candidate that are recorded
-SEEN = frozenset(STACK) - {"torch"}  # whose work is done by functions of Python, in files under the package's name
+SEEN = frozenset(STACK) - {"torch"}  # all that they do is seen: functions of Python, in files under the package's name
 LISTED = 5  # functions that aren't reached and are named in a line
 
 
@@ -26,8 +25,9 @@ class Reach:
 
     `executes` is of the baseline, and orders the cells; `later` is what they execute of the candidate alone. `touched`
     has the number of those that make a cell affected (see `touches`), `near` the cells that may execute on the
-    candidate what none does on the baseline, such as a new function; `apart` are cells that execute nothing of any
-    package that differs, and so do the same on both; `unread` are packages that differ and that nobody looked into.
+    candidate what none does on the baseline, such as a new function; `unread` are packages that differ and that nobody
+    looked into. `apart` are cells that execute nothing of any package that differs, and so do the same on both. `alike`
+    are others that execute nothing that changed, or what another one does in another precision or world size.
     """
 
     changed: frozenset[Unit] = frozenset()
@@ -36,6 +36,7 @@ class Reach:
     unread: Sequence[str] = ()
     near: Sequence[Cell] = ()
     apart: frozenset[Cell] = frozenset()
+    alike: frozenset[Cell] = frozenset()
     later: Mapping[Cell, frozenset[Unit]] = field(default_factory=dict)
 
     @property
@@ -61,15 +62,6 @@ class Reach:
     def affected(self, cells: Sequence[Cell]) -> list[Cell]:
         """The cells that execute what changed; all of them where it isn't known of any."""
         return [cell for cell in cells if self.touched.get(cell)] if self.touched else [*cells]
-
-    def narrowed(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The affected cells in their order, and a sample of the others."""
-        affected = {*self.affected(cells)}
-        return _and_a_sample(cells, lambda cell: cell in affected)
-
-    def involved(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The cells that aren't `apart` in their order, and a sample of the others, which shows that they are."""
-        return _and_a_sample(cells, lambda cell: cell not in self.apart)
 
     def ordered(self, cells: Sequence[Cell]) -> list[Cell]:
         """First the few cells that together execute all that changed, those ahead that execute the rarest of it; then
@@ -142,9 +134,14 @@ def of(both: tuple[Environment, Environment], packages: Collection[str], cells: 
     covers = Reach(changed, executes, touched, unread)
     files = {unit.file for unit in covers.missed}
     near = [cell for cell, ran in before.items() if any(file in files and name for file, name in ran)]
+    covers = replace(covers, near=covers.ordered(near))
+    if not {*packages} <= SEEN:
+        return covers
     alone = {recorded for recorded, ran in before.items() if _executes_nothing(packages, ran)}
     apart = frozenset(cell for cell in cells if chosen[cell] in alone)
-    return replace(covers, near=covers.ordered(near), apart=apart)
+    plain = executed.plainest(cells)
+    alike = frozenset(cell for cell in cells if cell not in plain or not touched[cell]) - apart
+    return replace(covers, apart=apart, alike=alike)
 
 
 def touches(changed: Collection[Unit], ran: Ran) -> int:
@@ -154,15 +151,8 @@ def touches(changed: Collection[Unit], ran: Ran) -> int:
 
 
 def _executes_nothing(packages: Collection[str], ran: Ran) -> bool:
-    """Whether what ran is no function of any of these packages; only Python's are seen, and only those of the stack."""
-    return {*packages} <= SEEN and not any(name and file.partition("/")[0] in packages for file, name in ran)
-
-
-def _and_a_sample(cells: Sequence[Cell], chosen: Callable[[Cell], bool]) -> list[Cell]:
-    """The chosen cells in their order, and every so many of the others: the first of each kind, and some of all."""
-    others = [cell for cell in cells if not chosen(cell)]
-    sample = {*others[::SAMPLE]}
-    return [cell for cell in cells if chosen(cell) or cell in sample]
+    """Whether what ran is no function of any of these packages."""
+    return not any(name and file.partition("/")[0] in packages for file, name in ran)
 
 
 def _among(changed: Collection[Unit], ran: Ran) -> frozenset[Unit]:

@@ -1,6 +1,6 @@
 """Which cells is-safe runs, and what it says of those that it leaves out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,17 +10,21 @@ from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection
 from faultline.releases.reach import Reach
 
+TENTH, THIRD = 10, 3  # of so many cells, one is a sample
+MOST = 400  # affected cells that all run
+
 
 @dataclass(frozen=True)
 class How:
     """Which cells run, and whether the first regression ends it.
 
-    Of those that execute nothing of a package that differs, only a sample runs (`involved`), or `every` one; or of all
-    those that execute nothing that changed (`affected`).
+    Of those that a release can hardly change, only a sample runs (`usual`), or `every` one; or of all those that
+    execute nothing that changed (`affected`), and where more than `most` do, those run that cover them.
     """
 
-    runs: Literal["involved", "affected", "every"] = "involved"
+    runs: Literal["usual", "affected", "every"] = "usual"
     fail_fast: bool = False
+    most: int = MOST
 
 
 USUAL = How()
@@ -39,29 +43,66 @@ def default(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
-    """Those of the cells that run."""
+    """Those of the cells that run, in their order."""
+    if how.runs == "every":
+        return cells
     if how.runs == "affected":
-        return covers.narrowed(cells)
-    return cells if how.runs == "every" else covers.involved(cells)
+        affected = covers.affected(cells)
+        runs = {*(covering(affected) if len(affected) > how.most else affected)}
+        runs |= _sample(cells, TENTH, lambda cell: cell not in runs)
+    else:
+        runs = {cell for cell in cells if cell not in covers.apart | covers.alike}
+        runs |= _sample(cells, TENTH, covers.apart.__contains__) | _sample(cells, THIRD, covers.alike.__contains__)
+    return [cell for cell in cells if cell in runs]
+
+
+def _sample(cells: Sequence[Cell], every: int, of: Callable[[Cell], bool]) -> set[Cell]:
+    """Every so many of some cells: the first of each kind, and some of all."""
+    return {*[cell for cell in cells if of(cell)][::every]}
+
+
+def covering(cells: Sequence[Cell]) -> list[Cell]:
+    """Few cells that have between them what all have: each variant in each mode and life, each failure under each
+    engine and ZeRO stage, and each strategy with each mode, precision and world size."""
+    had: set[tuple[object, ...]] = set()
+    few = []
+    for cell in cells:
+        engine = cell.strategy.partition("-")[0]
+        has: set[tuple[object, ...]] = {
+            ("variant", cell.failure, cell.variant, cell.checkpointing, cell.life),
+            ("failure", cell.failure, engine),
+            *((cell.strategy, value) for value in (cell.checkpointing, cell.precision, cell.world_size)),
+        }
+        if not has <= had:
+            had |= has
+            few.append(cell)
+    return few
 
 
 def narrowing(
     covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell], how: How, packages: Sequence[str]
 ) -> list[str]:
     """What did not run, and why."""
-    if how.runs != "affected":
-        if len(cells) == len(asked):
-            return []
-        apart, ran = len(covers.apart & {*asked}), len(covers.apart & {*cells})
-        return [
-            f"{count(apart, 'cell')} execute nothing of {' or '.join(packages)}, and so can't change: {ran} of them ran"
-            " as a sample, and --all runs all"
-        ]
+    if how.runs == "affected":
+        return [f"--affected: {_affected(covers, asked, cells)}"]
+    left_out = (
+        (covers.apart, f"execute nothing of {' or '.join(packages)}, and so can't change"),
+        (covers.alike, "execute nothing that changed, or what another one does in another precision or world size"),
+    )
+    lines = []
+    for which, why in left_out if len(cells) < len(asked) else ():
+        if whole := len(which & {*asked}):
+            lines.append(f"{count(whole, 'cell')} {why}: {len(which & {*cells})} of them ran as a sample")
+    return [*lines, "--all runs all"] if lines else []
+
+
+def _affected(covers: Reach, asked: Sequence[Cell], cells: Sequence[Cell]) -> str:
     if not covers.touched:
-        return ["--affected: what the cells execute isn't known, so all of them ran"]
-    affected = len(covers.affected(cells))
-    others = f"{len(cells) - affected} of the {len(asked) - affected} others are a sample"
-    return [f"--affected: {count(affected, 'cell')} execute what changed, and {others}"]
+        return "what the cells execute isn't known, so all of them ran"
+    affected, ran = (len(covers.affected(some)) for some in (asked, cells))
+    of_each = f": {ran} of them ran, some of each variant and strategy" if ran < affected else ""
+    others = f"{len(cells) - ran} of the {len(asked) - affected} others are a sample"
+    return f"{count(affected, 'cell')} execute what changed{of_each}, and {others}"
 
 
 def early(left: int) -> list[str]:

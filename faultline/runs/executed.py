@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from faultline import strategies
 from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell, default_world
 from faultline.cells.expected import Expectation
 from faultline.ranks.job import Job
@@ -24,6 +25,8 @@ from faultline.stacks.environments import Environment
 Ran = frozenset[tuple[str, str]]
 """Files of installed packages and names of functions in them that ran; an empty name is the body of the file."""
 WHAT = "executed"
+# Ranks that end so report nothing the next time either; a hang may have been chance.
+SAY_NOTHING = (Outcome.IMPOSSIBLE, Outcome.CRASHES)
 
 
 def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[Cell, Ran]:
@@ -31,7 +34,7 @@ def of(environment: Environment, cells: Collection[Cell], workers: int) -> dict[
     store = cache.of(environment, next(iter(cells)).device)
     ran = {cell: _read(store, cell) for cell in cells}
     # A life in two halves is two runs, of which the second loads: nothing is known of it.
-    if missing := [cell for cell, known in ran.items() if not known and cell.life == "straight"]:
+    if missing := [cell for cell, known in ran.items() if known is None and cell.life == "straight"]:
         print(f"recording what {len(missing)} of the cells execute, once for each stack", file=sys.stderr, flush=True)
         ran |= _recorded(environment, missing, workers, store)
     return {cell: names for cell, names in ran.items() if names}
@@ -48,6 +51,14 @@ def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cel
         groups.setdefault(_kind(cell), []).append(cell)
     chosen = {kind: next((c for c in alike if _read(store, c)), alike[0]) for kind, alike in groups.items()}
     return {cell: chosen[_kind(cell)] for cell in cells}
+
+
+def plainest(cells: Iterable[Cell]) -> frozenset[Cell]:
+    """Of the cells that differ in precision or world size only, the plainest one each."""
+    by_place: dict[tuple[str, ...], Cell] = {}
+    for cell in sorted(cells, key=_plainest):
+        by_place.setdefault((*_kind(cell), cell.strategy), cell)
+    return frozenset(by_place.values())
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:
@@ -79,7 +90,7 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
             return every[0], oracle.judge(cell, failures()[cell.failure], every[0], None)
 
         ended, judged = runner.surviving(server, go)
-        if by_file:
+        if by_file or judged.outcome in SAY_NOTHING:
             ran[cell] = _pairs(by_file)
             text = json.dumps({file: sorted(names) for file, names in sorted(by_file.items())})
             store.write(cell, text, WHAT)
@@ -89,9 +100,9 @@ def _recorded(environment: Environment, cells: Sequence[Cell], workers: int, sto
     return ran
 
 
-def _read(store: Cache, cell: Cell) -> Ran:
+def _read(store: Cache, cell: Cell) -> Ran | None:
     text = store.read(cell, WHAT)
-    return _pairs(json.loads(text)) if text else frozenset()
+    return _pairs(json.loads(text)) if text else None
 
 
 def _pairs(by_file: Mapping[str, Iterable[str]]) -> Ran:

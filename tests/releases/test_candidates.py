@@ -154,7 +154,7 @@ def test_only_affected_cells_and_a_sample_run(lab, asked, monkeypatch):
     monkeypatch.setattr(reach, "of", of)
     code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW, "--affected")
     affected = sum(cell.variant == "broken" for cell in seen)
-    sample = -(-(len(seen) - affected) // reach.SAMPLE)
+    sample = -(-(len(seen) - affected) // scope.TENTH)
     answer = answer_in(lab[0])
     assert code == 0 and answer["cells"] == affected + sample < len(seen)
     assert f"{sample} of the {len(seen) - affected} others are a sample" in out
@@ -173,7 +173,7 @@ def test_cells_that_execute_nothing_of_what_differs_are_a_sample(lab, asked, mon
     monkeypatch.setattr(reach, "of", of)
     code, out, _ = asked("is-safe", "trl==1.12.0", *NARROW)
     answer, apart = answer_in(lab[0]), len(seen) - 4
-    sample = -(-apart // reach.SAMPLE)
+    sample = -(-apart // scope.TENTH)
     assert code == 0 and answer["cells"] == 4 + sample < len(seen)
     assert f"{apart} cells execute nothing of trl, and so can't change: {sample} of them ran as a sample" in out
 

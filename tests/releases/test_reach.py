@@ -4,17 +4,18 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.paths import ROOT
+from faultline.cells.cell import Cell
 from faultline.ranks import executed
 from faultline.releases import is_safe, is_safe_view, reach, units
-from faultline.releases.changes import Safety
 from faultline.releases.reach import Reach
-from faultline.releases.scope import USUAL, How
 from faultline.releases.units import BODY, Unit
 from faultline.stacks.environments import Environment
 from tests.support.changes import cells, compared, entry
@@ -207,7 +208,7 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
     monkeypatch.setattr(reach.executed, "of", of)
     both = covers.on(Environment("python", ""), 2)
     assert both.missed == [UNITS[1]] and covers.missed == sorted(UNITS[1:])
-    assert both.ordered(CELLS) == covers.ordered(CELLS) and both.narrowed(CELLS) == covers.narrowed(CELLS)
+    assert both.ordered(CELLS) == covers.ordered(CELLS) and both.affected(CELLS) == covers.affected(CELLS)
     assert asked == CELLS[3 : 3 + reach.SEVERAL]
     del asked[:]
     assert covers.within(CELLS[:3]).on(Environment("python", ""), 2).reached == frozenset() and not asked, (
@@ -215,41 +216,32 @@ def test_what_the_candidate_alone_executes_counts_and_changes_no_order(monkeypat
     )
 
 
-@given(TOUCHED)
-def test_the_affected_cells_and_a_sample_of_the_others_run(touched):
-    """Breaks when --affected leaves out an affected cell, or all of the others."""
-    covers = Reach(frozenset(UNITS), {}, touched)
-    some = {*covers.narrowed(covers.ordered(CELLS))}
-    affected = {*covers.affected(CELLS)}
-    assert affected <= some
-    others = len(CELLS) - len(affected)
-    assert len(some - affected) == -(-others // reach.SAMPLE)
-    if not touched:
-        assert some == {*CELLS}, "nothing is known, so nothing is left out"
-
-
-@given(st.sets(st.sampled_from(CELLS)))
-def test_cells_that_execute_nothing_of_a_package_are_a_sample(apart):
-    """Breaks when a cell doesn't run that a release may change, or none of those that show that it can't."""
-    covers = Reach(frozenset(UNITS), {}, {}, apart=frozenset(apart))
-    some = covers.involved(CELLS)
-    assert {*CELLS} - apart <= {*some} and some == [cell for cell in CELLS if cell in {*some}]
-    assert len(apart & {*some}) == -(-len(apart) // reach.SAMPLE)
-
-
 @pytest.mark.parametrize(
-    ("packages", "ran", "nothing"),
+    ("packages", "apart", "alike"),
     [
-        (["trl"], {("torch/a.py", "f"), ("trl/a.py", BODY)}, True),
-        (["trl"], {("trl/a.py", "f")}, False),
-        (["trl", "peft"], {("peft/a.py", "f")}, False),
-        (["trl", "numpy"], {("torch/a.py", "f")}, False),
-        (["torch"], {("trl/a.py", "f")}, False),
+        (["trl"], {0}, {1, 3}),
+        (["trl", "peft"], set(), {0, 1, 3}),
+        (["peft"], {1, 2, 3}, {0}),
+        (["trl", "numpy"], set(), set()),
+        (["torch", "trl"], set(), set()),
     ],
 )
-def test_only_what_is_seen_can_be_known_not_to_run(packages, ran, nothing):
-    """Breaks when a package whose functions aren't Python's counts as not executed, or an import as executed."""
-    assert reach._executes_nothing(packages, frozenset(ran)) is nothing
+def test_only_what_is_seen_can_be_known_not_to_change(monkeypatch, packages, apart, alike):
+    """Breaks when a package whose functions aren't Python's counts as not executed, an import as executed, or a cell
+    as another one that runs under another strategy."""
+    zero = Cell("zero3_dummy_loss", "broken", "zero3")
+    asked = [Cell("zero3_dummy_loss", "broken", "ddp"), Cell("zero3_dummy_loss", "broken", "fsdp2")]
+    asked += [zero, replace(zero, precision="bf16")]
+    ran = [{("peft/a.py", "g"), ("trl/a.py", BODY)}, {("trl/a.py", "other")}, {("trl/b.py", "f")}]
+    recorded = {cell: frozenset(names) for cell, names in zip(asked, ran, strict=False)}
+    monkeypatch.setattr(reach.units, "packages_of", lambda python: Path(python))
+    monkeypatch.setattr(reach.units, "changed", lambda *_: frozenset({Unit("trl", "trl/b.py", "f")}))
+    monkeypatch.setattr(reach.executed, "of", lambda *_: recorded)
+    monkeypatch.setattr(
+        reach.executed, "representatives", lambda _, cells: {c: replace(c, precision="fp32") for c in cells}
+    )
+    covers = reach.of((Environment("python", ""),) * 2, packages, asked, 1)
+    assert covers.apart == {asked[each] for each in apart} and covers.alike == {asked[each] for each in alike}
 
 
 def test_a_cell_touches_what_it_executes():
@@ -290,18 +282,3 @@ def test_the_first_regression_is_said_at_once_and_may_end_it(capsys):
     with pytest.raises(is_safe.Enough):
         watch.see(entry(CELLS[1], "diverges:differs:w"))
     assert watch.enough
-
-
-def test_what_fewer_cells_would_have_said_is_known_from_the_whole():
-    """Breaks when the replay calls a bump seen, and none of its cells runs by default or with --affected."""
-    whole = compared(["trains"] * 40, ["trains"] * 39 + ["raises:other:E: x"])
-    assert whole.verdict is Safety.NOT_SAFE
-    every = cells(40)
-    for touched, verdict in (({every[39]: 1}, Safety.NOT_SAFE), ({every[0]: 1}, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), {}, touched))
-        narrowed = is_safe.narrowed(given, every, How("affected"))
-        assert narrowed.verdict is verdict and narrowed.cells < 10
-    for apart, verdict in ((every[:39], Safety.NOT_SAFE), (every, Safety.SAFE)):
-        given = is_safe_view.Answer("a", "b", [], whole, reach=Reach(frozenset(UNITS), apart=frozenset(apart)))
-        narrowed = is_safe.narrowed(given, every, USUAL)
-        assert narrowed.verdict is verdict and narrowed.cells <= 5

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from faultline.base.errors import Impossible
 from faultline.base.packages import versions
 from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
@@ -14,6 +15,7 @@ from faultline.runs.cache import Cache
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.supervisor import RankServer
 from faultline.stacks.environments import Environment
+from tests.support import reports
 
 HERE = Environment(sys.executable, "".join(f"{name}=={version}\n" for name, version in versions().items()))
 CELLS = [Cell("zero3_dummy_loss", "broken", name) for name in ("ddp", "zero3")]
@@ -70,6 +72,13 @@ def test_a_cell_of_which_no_rank_reported_is_unknown(lab):
     assert lab(CELLS[:1], None)[0] == {}
     ran, jobs = lab(CELLS[:1], Report(executed={"trl/a.py": ["f"]}))
     assert len(jobs) == 1 and {*ran} == {CELLS[0]}
+
+
+def test_a_cell_that_can_report_nothing_is_asked_once(lab):
+    """Breaks when each question about a stack first runs what crashes or is impossible again, and waits for it."""
+    impossible = Report(error=reports.error("Impossible", "the trainer refuses", kind=Impossible.kind))
+    assert lab(CELLS[:1], impossible, impossible)[0] == {}
+    assert lab(CELLS[:1], impossible, impossible) == ({}, [])
 
 
 def test_each_cell_has_one_that_stands_for_it(lab):
