@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
+from unittest import mock
 
 from faultline.base.packages import NEEDED
 from faultline.ranks import nvml
@@ -84,6 +85,7 @@ def everything() -> None:
             for name in names:
                 getattr(sys.modules[package], name)
     compile_nothing()
+    wait_for_what_is_gathered()
     seed_what_is_there()
     mark_no_ranges()
     warm()
@@ -116,6 +118,36 @@ def compile_nothing() -> None:
     With two ranks that fails at random; gloo does the same work without them.
     """
     importlib.import_module("deepspeed").ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def wait_for_what_is_gathered() -> None:
+    """Let ZeRO-3 wait for every parameter that it gathers over gloo.
+
+    Before 0.19.8 it waits for the last one alone, and NCCL ends that after all others. Gloo doesn't, and weights were
+    at random what their memory had been (https://github.com/deepspeedai/DeepSpeed/pull/8539).
+    """
+    distributed: Any = importlib.import_module("torch.distributed")
+    comm: Any = importlib.import_module("deepspeed.comm")
+    init: Any = importlib.import_module("deepspeed.runtime.zero.partition_parameters").Init
+    gather = init._allgather_params_coalesced
+
+    def waiting(collective: Any) -> Any:
+        def done(*args: Any, **kwargs: Any) -> Any:
+            handle = collective(*args, **kwargs)
+            handle.wait()
+            return handle
+
+        return done
+
+    @functools.wraps(gather)
+    def all_gathered(*args: Any, **kwargs: Any) -> Any:
+        if distributed.get_backend() != "gloo":
+            return gather(*args, **kwargs)
+        every = {name: waiting(getattr(comm, name)) for name in ("all_gather", "all_gather_into_tensor")}
+        with mock.patch.multiple(comm, **every):
+            return gather(*args, **kwargs)
+
+    init._allgather_params_coalesced = all_gathered
 
 
 def remember_packages() -> None:
