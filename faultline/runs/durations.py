@@ -15,7 +15,7 @@ from faultline.runs.results import Result
 
 DURATIONS = ROOT / "fixtures" / "durations.json"
 UNKNOWN = 1.0  # seconds assumed for a cell that nothing is recorded of
-START = 15.0  # seconds until a rank server has imported the libraries, on two cores
+START = 6.0  # seconds until a rank server has imported the libraries, on two idle cores
 
 
 def kind(cell: Cell) -> str:
