@@ -30,6 +30,7 @@ from faultline.runs import campaigns
 from faultline.stacks import requests
 
 FILE, README = STACKS / "bumps.toml", STACKS / "README.md"
+COVERING = How("affected", most=0)  # as where so many cells are affected that not all of them run
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,6 @@ class Bump:
     why: str
     record: str = ""
     cells: Sequence[str] = ()
-
-
-COVERING = How("affected", most=0)  # as where so many cells are affected that not all of them run
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def run(request: Request) -> int:
     """Whether a candidate is safe on a baseline: exit code 0 if it is or changes nothing, 1 if not, 3 if that can't be
     known."""
     cells = devices.runnable(request.selection, request.engine)
-    if not (request.whole or scope.named(request.selection)):
+    every = request.whole or scope.named(request.selection)
+    if not every:
         cells = scope.default(cells)
     if not cells:
         raise UsageError("no cell matches all of these options")
@@ -75,7 +76,6 @@ def run(request: Request) -> int:
     campaign = campaigns.begin("is-safe", asked, request.workers, request.resume, request.fresh, request.engine)
     for note in (*notes, *candidate.notes):
         campaigns.note(note)
-    every = request.whole or scope.named(request.selection)
     how = How("affected" if request.affected else "every" if every else "usual", request.fail_fast)
     answer = replace(ask(campaign, candidate.text, base, cells, how), notes=(*notes, *candidate.notes))
     is_safe_view.write(campaign.folder.path, answer)

@@ -1,6 +1,6 @@
 """Which cells is-safe runs, and what it says of those that it leaves out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,16 +49,16 @@ def some(covers: Reach, cells: Sequence[Cell], how: How) -> Sequence[Cell]:
     if how.runs == "affected":
         affected = covers.affected(cells)
         runs = {*(covering(affected) if len(affected) > how.most else affected)}
-        runs |= _sample(cells, TENTH, lambda cell: cell not in runs)
+        runs |= _sample(cells, {*cells} - runs, TENTH)
     else:
-        runs = {cell for cell in cells if cell not in covers.apart | covers.alike}
-        runs |= _sample(cells, TENTH, covers.apart.__contains__) | _sample(cells, THIRD, covers.alike.__contains__)
+        runs = {*cells} - covers.apart - covers.alike
+        runs |= _sample(cells, covers.apart, TENTH) | _sample(cells, covers.alike, THIRD)
     return [cell for cell in cells if cell in runs]
 
 
-def _sample(cells: Sequence[Cell], every: int, of: Callable[[Cell], bool]) -> set[Cell]:
-    """Every so many of some cells: the first of each kind, and some of all."""
-    return {*[cell for cell in cells if of(cell)][::every]}
+def _sample(cells: Sequence[Cell], of: Collection[Cell], every: int) -> set[Cell]:
+    """Every so many of some cells, in the order of all: the first of each kind, and some of all."""
+    return {*[cell for cell in cells if cell in of][::every]}
 
 
 def covering(cells: Sequence[Cell]) -> list[Cell]:
@@ -85,12 +85,14 @@ def narrowing(
     """What did not run, and why."""
     if how.runs == "affected":
         return [f"--affected: {_affected(covers, asked, cells)}"]
+    if len(cells) == len(asked):
+        return []
     left_out = (
         (covers.apart, f"execute nothing of {' or '.join(packages)}, and so can't change"),
         (covers.alike, "execute nothing that changed, or what another one does in another precision or world size"),
     )
     lines = []
-    for which, why in left_out if len(cells) < len(asked) else ():
+    for which, why in left_out:
         if whole := len(which & {*asked}):
             lines.append(f"{count(whole, 'cell')} {why}: {len(which & {*cells})} of them ran as a sample")
     return [*lines, "--all runs all"] if lines else []

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from faultline import strategies
 from faultline.catalogue.loading import failures
@@ -46,26 +46,30 @@ def representatives(environment: Environment, cells: Sequence[Cell]) -> dict[Cel
     One that is recorded already goes before the plainest one.
     """
     store = cache.of(environment, cells[0].device)
-    groups: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in sorted(cells, key=_plainest):
-        groups.setdefault(_kind(cell), []).append(cell)
+    groups = _grouped(cells, _kind)
     chosen = {kind: next((c for c in alike if _read(store, c)), alike[0]) for kind, alike in groups.items()}
     return {cell: chosen[_kind(cell)] for cell in cells}
 
 
 def plainest(cells: Iterable[Cell]) -> frozenset[Cell]:
     """Of the cells that differ in precision or world size only, the plainest one each."""
-    by_place: dict[tuple[str, ...], Cell] = {}
-    for cell in sorted(cells, key=_plainest):
-        by_place.setdefault((*_kind(cell), cell.strategy), cell)
-    return frozenset(by_place.values())
+    groups = _grouped(cells, lambda cell: (*_kind(cell), cell.strategy))
+    return frozenset(alike[0] for alike in groups.values())
+
+
+def _grouped(cells: Iterable[Cell], key: Callable[[Cell], tuple[str, ...]]) -> Mapping[tuple[str, ...], Sequence[Cell]]:
+    """Cells by what they have in common, the plainest of each group first."""
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in sorted(cells, key=_plainness):
+        groups.setdefault(key(cell), []).append(cell)
+    return groups
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:
     return cell.failure, cell.variant, strategies.family(cell.strategy).__name__, cell.checkpointing, cell.life
 
 
-def _plainest(cell: Cell) -> tuple[object, ...]:
+def _plainness(cell: Cell) -> tuple[object, ...]:
     return cell.precision != "fp32", cell.world_size != default_world(cell), cell.id
 
 
