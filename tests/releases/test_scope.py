@@ -78,19 +78,9 @@ def test_what_did_not_run_is_said():
     ]
     assert scope.narrowing(covers, CELLS, CELLS, USUAL, ["trl"]) == []
     covers = Reach(frozenset([UNIT]), {}, {cell: int(cell not in apart) for cell in CELLS})
-    for how, of_each in (
-        (How("affected"), ""),
-        (How("affected", most=3), ": 4 of them ran, some of each variant and strategy"),
-    ):
-        ran = scope.some(covers, CELLS, how)
-        ran = [cell for cell in ran if cell in apart] + [cell for cell in ran if cell not in apart][
-            : 4 if of_each else None
-        ]
-        [line] = scope.narrowing(covers, CELLS, ran, how, ["trl"])
-        others = sum(cell in apart for cell in ran)
-        assert line == (
-            f"--affected: 20 cells execute what changed{of_each}, and {others} of the 20 others are a sample"
-        )
+    for ran, of_each in ((CELLS[18:], ""), (CELLS[18:24], ": 4 of them ran, some of each variant and strategy")):
+        [line] = scope.narrowing(covers, CELLS, ran, How("affected"), ["trl"])
+        assert line == f"--affected: 20 cells execute what changed{of_each}, and 2 of the 20 others are a sample"
 
 
 def test_what_fewer_cells_would_have_said_is_known_from_the_whole():

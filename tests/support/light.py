@@ -31,13 +31,11 @@ def command(folder, python=sys.executable):
 
 def survivors(server):
     """Processes that descend from the server, by the TMPDIR that they inherit; a killed one may take a moment."""
+    from faultline.runs import scratch
+
     server_pid = server._process.pid if server._process else None
     for _ in range(50):
-        results = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                started_here = process.environ().get("TMPDIR", "").startswith(str(server.folder))
-                results += [process] if started_here and process.pid != server_pid else []
+        results = [process for process in scratch.processes(Path(server.folder)) if process.pid != server_pid]
         if not results:
             break
         time.sleep(0.1)
