@@ -155,14 +155,14 @@ def letter_score(completions: list[str], **_: Any) -> list[float]:
     return [sum((7 * ord(letter)) % 11 for letter in text) / 10 for text in completions]
 
 
-def turns(columns: str) -> Any:
-    """Each line of text as a prompt and its completion of 12 letters, in the columns that a trainer wants."""
+def turns(columns: str, letters: int | None = None) -> Any:
+    """Each line of text as a prompt, or its first `letters`, and a completion of 12, in a trainer's columns."""
     from datasets import Dataset
 
     rows: list[dict[str, Any]] = []
     for record in records("text"):
         first, second, rest = record["text"].split(" ", 2)
-        prompt = f"{first} {second}"
+        prompt = f"{first} {second}"[:letters]
         completion = f" {rest}"[:12]
         row = {
             "prompt": prompt,
@@ -170,6 +170,7 @@ def turns(columns: str) -> Any:
             "label": len(rows) % 2 == 0,
             "chosen": completion,
             "rejected": completion[::-1],
+            "reference": completion[6:] + completion[:6],
             "privileged_context": completion,
             "messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}],
         }

@@ -66,6 +66,7 @@ REFUSALS: Sequence[Refusal] = (
 
 TRAINING: Sequence[Rule] = (
     known("fsdp*", "fsdp2_method_or_child_outside_root_forward", tying="by hand", parts_are_units=True),
+    known("fsdp1*", "fsdp_generate_while_training", between="generation"),
     known("*", "dpo_precompute_ref_in_memory_dataset", **{"dpo.precompute_ref_log_probs": True}),
     *(
         known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{key: True})

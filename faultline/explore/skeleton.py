@@ -50,7 +50,7 @@ WRITTEN: Mapping[str, tuple[Any, ...]] = {
 }
 """The features, and their values, that a failure's file can be written of."""
 IN_TRL: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("layers", "frozen", "adapter", "through", "accumulate", "checkpointing"), ANY),
+    **dict.fromkeys(("layers", "frozen", "adapter", "through", "accumulate", "checkpointing", "tokens"), ANY),
     **dict.fromkeys(("precision", "world_size"), ANY),
     "clip": ("norm",),
     "block": ("experts",),
@@ -141,7 +141,8 @@ def _of_trl(program: Program) -> dict[str, Any]:
         settings["gradient_accumulation_steps"] = training.accumulate
     if training.clip == "norm":
         settings["max_grad_norm"] = LIMIT["norm"]
-    rows = {"columns": in_trl.COLUMNS.get(name, ""), "times": in_trl.TIMES}
+    letters = in_trl.ALIKE if training.tokens == "alike" else None
+    rows = {"columns": in_trl.COLUMNS.get(name, ""), "letters": letters, "times": in_trl.TIMES}
     return {"trainer": name, "words": in_trl.word(name), "settings": settings, **rows}
 
 

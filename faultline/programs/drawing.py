@@ -17,7 +17,7 @@ from faultline.programs.settings import SAMPLING, SETTINGS, TRAINER, TRAINERS, T
 FEWEST, MOST = 2, 7
 """How many features a program has: with more, one that an engine refuses hides all others."""
 TRIES = 20
-NEAR, IN_TRL = 5, 7
+NEAR, IN_TRL = 5, 6
 SEEDS = 1000
 
 Pair = frozenset[tuple[str, Any]]
@@ -150,14 +150,14 @@ OF: Mapping[str, set[str]] = {
     name: {key for key, setting in SETTINGS.items() if setting.family == name} for name in TRAINERS
 }
 """The settings of each trainer."""
-OF_TRL = {"checkpointing", *(key for name in TRL for key in OF[name])}
+OF_TRL = {"checkpointing", "tokens", *(key for name in TRL for key in OF[name])}
 
 NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
     **dict.fromkeys(("spare_runs", "spare_frozen"), ("spare", True)),
     "tying": ("tied", "head"),
-    "checkpointing": ("through", "sft"),
+    **dict.fromkeys(("checkpointing", "tokens"), ("through", "sft")),
     **{key: ("through", name) for name in TRAINERS for key in OF[name]},
 }
 """What a feature says nothing without."""
@@ -191,7 +191,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"spare_runs": ("at first", "later")}, {"spare_frozen"}),
     ({"teacher": ("copy", "prepared")}, {"state"}),
     ({"teacher": "prepared", "through": ("engine", *TRAINERS)}, {"teacher"}),
-    ({"between": ("evaluation", "inference", "saving", "reloading")}, {"state"}),
+    ({"between": ("evaluation", "inference", "saving", "reloading", "generation")}, {"state"}),
     ({"recompute": ("last block", "every block")}, {"checkpoint", "state", "twice"}),
     # Buffers, and types of their own, are cast or stay by rules of each engine's own.
     ({"precision": "bf16"}, {"dtype", "sparse", "shape", "twice", "function", "state", "buffer"}),
@@ -203,7 +203,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": ("engine", "accelerate")}, {*OF[TRAINER], *OF_TRL}),
     ({"through": ("accelerate", *TRAINERS)}, {"accumulating", "cleared", *ENGINES}),
     ({"through": TRAINER}, {*NOT_IN_A_TRAINER, *OF_TRL}),
-    *(({"through": name}, {*NOT_IN_TRL, *(OF_TRL - OF[name] - {"checkpointing"})}) for name in TRL),
+    *(({"through": name}, {*NOT_IN_TRL, *(OF_TRL - OF[name] - {"checkpointing", "tokens"})}) for name in TRL),
     ({"through": TRL, "block": ("norm", "attention", "convolution")}, {"block"}),
     ({"through": TRL, "block": "experts"}, {"layers", "tied"}),
     ({"through": TRL, "tied": "blocks"}, {"tied"}),
@@ -212,8 +212,10 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     # Refused in one process too.
     ({"through": SAMPLING}, {"trainer.auto_find_batch_size", "trainer.dispatch_batches"}),
     ({"through": "reward"}, {"block", "tied"}),
+    ({"through": SAMPLING}, {"tokens"}),
     ({"rloo.beta": 0.0}, {"rloo.sync_ref_model"}),
     ({"grpo.beta": 0.0}, {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}),
+    ({"gmpo.beta": 0.0}, {"gmpo.sync_ref_model"}),
     ({"optimizer": "two", "through": "accelerate"}, {"optimizer"}),
     ({"optimizer": "two"}, {"schedule", "life", "adapter"}),
     ({"begins": "by rank"}, {"teacher", "adapter"}),
@@ -221,6 +223,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"around": True}, {"method"}),
     ({"through": TRAINERS, "clip": "value"}, {"clip"}),
     ({"through": TRAINERS, "between": ("inference", "reloading")}, {"between"}),
+    ({"through": ("engine", "accelerate", TRAINER, "reward"), "between": "generation"}, {"between"}),
 )
 """Features, and those that say nothing together with them, or that no engine is to train beside them."""
 
@@ -235,7 +238,7 @@ def sensible(program: Program) -> Program:
 
 def _without(program: Program) -> Program:
     for where, without in SENSELESS:
-        if truth.has(where, program.value):
+        if not without.isdisjoint(program.features) and truth.has(where, program.value):
             program = program.with_only(name for name, _ in program.chosen if name not in without)
     model = sensible_model(program.spec)
     remaining = {name: value for name, value in program.chosen if name not in specs.VALUES}

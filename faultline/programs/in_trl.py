@@ -1,5 +1,6 @@
 """A program in a trainer of TRL: a tiny model of transformers, and rows that all trainers can train on."""
 
+from dataclasses import replace
 from typing import Any
 
 from faultline.programs import loop
@@ -9,30 +10,54 @@ from faultline.programs.spec import Spec
 from faultline.strategies import ROWS, Setup
 
 PAIRS = "prompt chosen rejected"
-COLUMNS = {"sft": "prompt completion", "dpo": PAIRS, "reward": PAIRS, "kto": "prompt completion label"}
+COLUMNS = {
+    "sft": "prompt completion",
+    **dict.fromkeys(("dpo", "reward", "cpo", "orpo"), PAIRS),
+    "tpo": f"{PAIRS} reference",
+    "kto": "prompt completion label",
+}
 """What a trainer's rows have; the others have prompts alone, and sample."""
-NAMES = {"reward": "Reward"}
+NAMES = {"reward": "Reward", "distillation": "Distillation"}
+REFERENCES = ("dpo", "grpo", "kto", "rloo", "gmpo")
+"""Trainers whose reference model can follow the model."""
+GENERATED = 4  # tokens of a completion
+ALIKE = 6  # letters of a prompt, which all rows have
 TIMES = 8  # each row: an epoch is longer than any training
 
 
 def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: int) -> Any:
     """The trainer of a program as JSON, for a rank or for one process."""
     from faultline.trainers import from_trl
-    from tiny_models.kit import GRPO, letter_score, prompts, tokenizer, turns
+    from tiny_models.kit import GRPO, letter_score, prompts, saved, tokenizer, turns
 
     made = loop.taken(text, setup)
     name = made.trainer
     settings = of_rows(name)
-    once = turns(COLUMNS[name]) if name in COLUMNS else prompts()
+    letters = ALIKE if made.training.tokens == "alike" else None
+    once = turns(COLUMNS[name], letters) if name in COLUMNS else prompts()
     rows = once.select([*range(len(once))] * TIMES)
     others: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer()}
     others["eval_dataset"] = rows.select(range(EVALUATED * ROWS))
-    if name not in COLUMNS:
+    if name == "distillation":
+        others["teacher_model"] = saved(bare(replace(made.spec, seed=made.seed + 1), False), setup, "teacher")
+    elif name not in COLUMNS:
         settings |= GRPO
         others["reward_funcs"] = letter_score
     model = built(made, setup)
     args = configured(from_trl(name, f"{word(name)}Config"), made, arguments | settings, setup)
-    return from_trl(name, f"{word(name)}Trainer")(model=model, args=args, **others)
+    result = from_trl(name, f"{word(name)}Trainer")(model=model, args=args, **others)
+    if made.training.between == "generation":
+        result.add_callback(generating(result))
+    return result
+
+
+def generating(trainer: Any) -> Any:
+    """TRL's callback that generates after each step, without chance."""
+    from transformers import GenerationConfig
+    from trl import LogCompletionsCallback
+
+    config = GenerationConfig(max_new_tokens=GENERATED, do_sample=False, pad_token_id=0)
+    return LogCompletionsCallback(trainer, config, num_prompts=ROWS, freq=1)
 
 
 def word(name: str) -> str:
@@ -42,8 +67,9 @@ def word(name: str) -> str:
 
 def of_rows(name: str) -> dict[str, Any]:
     """The settings of a trainer with which ranks do what one process does, whatever rows each has."""
-    settings: dict[str, Any] = {} if name in ("sft", "reward") else {"ref_model_sync_steps": 1}
-    return settings | ({"loss_type": "apo_zero_unpaired"} if name == "kto" else {})
+    settings: dict[str, Any] = {"ref_model_sync_steps": 1} if name in REFERENCES else {}
+    settings |= {"loss_type": "apo_zero_unpaired"} if name == "kto" else {}
+    return settings | ({"max_completion_length": GENERATED} if name == "distillation" else {})
 
 
 def built(made: Program, setup: Setup) -> Any:

@@ -19,6 +19,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **{key: setting.values for key, setting in SETTINGS.items()},
 }
 """The values of each feature of a program, the plain one first."""
+PLACES = {name: place for place, name in enumerate(VALUES)}
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,8 @@ class Program:
     @staticmethod
     def of(seed: int, chosen: Mapping[str, Any]) -> "Program":
         """A program without what is plain, in the order of VALUES."""
-        return Program(
-            seed, tuple((name, chosen[name]) for name in VALUES if chosen.get(name, _plain(name)) != _plain(name))
-        )
+        names = sorted(chosen, key=PLACES.__getitem__)
+        return Program(seed, tuple((name, chosen[name]) for name in names if chosen[name] != _plain(name)))
 
     @property
     def features(self) -> dict[str, Any]:

@@ -28,9 +28,9 @@ class Setting:
 
 
 TRAINER = "trainer"
-TRL = ("sft", "dpo", "grpo", "kto", "rloo", "reward")
+TRL = ("sft", "dpo", "grpo", "kto", "rloo", "reward", "cpo", "orpo", "tpo", "gmpo", "distillation")
 TRAINERS = (TRAINER, *TRL)
-SAMPLING = ("grpo", "rloo")
+SAMPLING = ("grpo", "rloo", "gmpo", "distillation")
 """Those that draw what they train on: an evaluation draws too, and so changes what comes next."""
 
 
@@ -157,6 +157,26 @@ _EVERY = (
     _trl("reward", "center_rewards_coefficient", None, 0.01),
     _trl("reward", "max_length", 1024, 20),
     _trl("reward", "pad_to_multiple_of", None, 8, neutral=True),
+    _trl("cpo", "loss_type", "sigmoid", "hinge", "ipo", "simpo"),
+    _trl("cpo", "cpo_alpha", 1.0, 0.0),
+    _trl("cpo", "label_smoothing", 0.0, 0.1),
+    _trl("cpo", "max_length", 1024, 20),
+    _trl("orpo", "beta", 0.1, 1.0),
+    _trl("orpo", "max_length", 1024, 20),
+    _trl("tpo", "loss_type", "sigmoid", "hinge", "ipo", "tpo-l"),
+    _trl("tpo", "tpo_alpha", 1.0, 0.0),
+    _trl("tpo", "label_smoothing", 0.0, 0.1),
+    _trl("tpo", "max_length", 1024, 20),
+    _trl("tpo", "pad_to_multiple_of", None, 8, neutral=True),
+    _trl("gmpo", "beta", 0.0, 0.1),
+    _trl("gmpo", "num_iterations", 1, 2),
+    _trl("gmpo", "sync_ref_model", False, True),
+    _trl("distillation", "beta", 1.0, 0.0, 0.5),
+    _trl("distillation", "temperature", 1.0, 0.7),
+    _trl("distillation", "repetition_penalty", 1.0, 1.2),
+    _trl("distillation", "ds3_gather_for_generation", True, False, neutral=True),
+    _trl("distillation", "cache_implementation", None, "static", neutral=True),
+    _trl("distillation", "shuffle_dataset", True, False),
 )
 
 SETTINGS: Mapping[str, Setting] = {each.key: each for each in _EVERY}

@@ -24,7 +24,7 @@ class Training:
     - `cleared`: what a step leaves of gradients, nothing or zeros; `backward`: of the whole loss, or of its halves
     - `schedule`: each step has the learning rate of the one before, or half of it
     - `between`: what runs between two steps: a forward pass in eval mode, also without autograd's bookkeeping, a
-      checkpoint that is saved, or one that is also loaded
+      checkpoint that is saved, or one that is also loaded, or a generation, in trainers of TRL
     - `recompute`: which blocks are checkpointed from outside of the model
     - `spare_runs`: in which steps a layer takes part that nothing else uses; `spare_frozen`: it doesn't train
     - `tying`: a head that is tied has the embedding's parameter, or takes its weight in the forward pass
@@ -34,6 +34,7 @@ class Training:
     - `around`: the loss calls the model inside of the engine's wrapper; `begins`: ranks build the same weights, each
       builds others, or all load others into the wrapped model
     - `through`: what the loop is written with, or the trainer; those of TRL train a model of transformers
+    - `tokens`: the rows of a trainer of TRL that doesn't sample have as many of them, or not
     - `checkpointing`, `precision`, `world_size`, `life`: those of the cell
     """
 
@@ -47,7 +48,7 @@ class Training:
     schedule: str = one_of("constant", "halving")
     cleared: str = one_of("nothing", "zeros")
     backward: str = one_of("whole", "halves")
-    between: str = one_of("nothing", "evaluation", "inference", "saving", "reloading")
+    between: str = one_of("nothing", "evaluation", "inference", "saving", "reloading", "generation")
     recompute: str = one_of("nothing", "last block", "every block")
     spare_runs: str = one_of("never", "at first", "later")
     spare_frozen: bool = one_of(False, True)
@@ -59,6 +60,7 @@ class Training:
     around: bool = one_of(False, True)
     begins: str = one_of("alike", "by rank", "loaded")
     through: str = one_of("engine", "accelerate", *TRAINERS)
+    tokens: str = one_of("alike", "uneven")
     checkpointing: str = one_of("off", "non-reentrant", "reentrant")
     precision: str = one_of("fp32", "bf16")
     world_size: int = one_of(2, 4, 1)

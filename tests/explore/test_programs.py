@@ -104,7 +104,7 @@ def test_a_program_of_trl_has_what_its_trainer_takes():
 def test_pairs_are_covered_before_anything_comes_twice():
     """Breaks when two features never meet however long one looks."""
     had = set()
-    for program in islice(drawing.drawn(5), 11000):
+    for program in islice(drawing.drawn(5), 15000):
         had |= {frozenset((one, other)) for one in program.chosen for other in program.chosen if one != other}
     possible = [pair for pair in drawing.pairs() if {*pair} <= {*drawing.sensible(Program.of(0, dict(pair))).chosen}]
     assert len(possible) > 4000

@@ -29,7 +29,7 @@ WRONG = {
     ("optimizer", "adafactor"),
     ("dpo.precompute_ref_log_probs", True),
 }
-WITH_A_REFERENCE = {"grpo.sync_ref_model", "grpo.use_bias_correction_kl"}
+WITH_A_REFERENCE = {"grpo.sync_ref_model", "grpo.use_bias_correction_kl", "gmpo.sync_ref_model"}
 
 
 def run(case, server, references):
@@ -61,8 +61,8 @@ def under(name):
 def test_every_feature_is_really_there(name, value, shared_server, references):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
     needed = dict([drawing.NEEDS[name]] if name in drawing.NEEDS else [])
-    needed |= {"through": "accelerate"} if value == "prepared" else {}
-    needed |= {"grpo.beta": 0.1} if name in WITH_A_REFERENCE else {}
+    needed |= {"prepared": {"through": "accelerate"}, "generation": {"through": "sft"}}.get(value, {})
+    needed |= {f"{name.partition('.')[0]}.beta": 0.1} if name in WITH_A_REFERENCE else {}
     case = Case(Program.of(3, {**needed, name: value}), under(name))
     result = run(case, shared_server, references)
     if name in REFUSED:
