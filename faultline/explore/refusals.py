@@ -64,15 +64,14 @@ REFUSALS: Sequence[Refusal] = (
     refusal("zero3*", "compute_grad_norm=false is supported only with", f"{SOURCE}/runtime/zero/config.py"),
 )
 
+SYNCED = [key for key, setting in SETTINGS.items() if setting.name == "sync_ref_model"]
+
 TRAINING: Sequence[Rule] = (
     known("fsdp*", "fsdp2_method_or_child_outside_root_forward", tying="by hand", parts_are_units=True),
     known("fsdp1*", "fsdp_generate_while_training", between="generation"),
     known("*", "dpo_precompute_ref_in_memory_dataset", **{"dpo.precompute_ref_log_probs": True}),
-    *(
-        known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{key: True})
-        for key, setting in SETTINGS.items()
-        if setting.name == "sync_ref_model"
-    ),
+    *(known("fsdp1-full fsdp1-grad-op", "fsdp1_synced_reference_is_stale", **{key: True}) for key in SYNCED),
+    *(known("*", "synced_reference_starts_again", life=("resumed", "resized"), **{key: True}) for key in SYNCED),
     known("ddp*", "ddp_unfreeze_after_wrap", unfreeze=True),
     known("ddp* fsdp1*", "ddp_forward_bypasses_wrapper", around=True),
     known("zero3*", "zero3_accumulation_outside_forward", around=True, accumulate=(2, 3)),

@@ -8,6 +8,7 @@ from typing import TypeVar
 from faultline.catalogue.outcomes import Did
 from faultline.explore.case import Case
 from faultline.explore.kind import alike
+from faultline.programs import drawing
 from faultline.programs.program import VALUES, Program
 from faultline.releases.search import smallest
 from faultline.runs.results import Result
@@ -76,7 +77,7 @@ def smaller(case: Case, same: Callable[[Case], bool]) -> tuple[Case, bool] | Non
     else:
         least = smallest(names, lambda some: same(replace(case, program=case.program.with_only(some))))
         program, minimal = case.program.with_only(least.items), least.minimal
-    while plainer := first(program.plainer()):
+    while plainer := first(each for each in program.plainer() if drawing.sensible(each) == each):
         program = plainer
     return replace(case, program=program), minimal
 

@@ -103,6 +103,13 @@ def test_what_was_found_explains_what_has_all_of_it():
     assert Case(later.program, "ddp") in [*search.cases_of(later.program)]
 
 
+def test_a_plainer_trainer_leaves_no_setting_of_another():
+    """Breaks when a finding in one trainer is named by a setting that only another trainer has."""
+    program = Program.of(3, {"through": "tpo", "tokens": "uneven", "tpo.max_length": 20})
+    small = shrinking.smaller(Case(program, "ddp"), lambda case: len(case.program.chosen) == len(program.chosen))
+    assert small == (Case(program, "ddp"), True)
+
+
 def test_what_trains_when_it_runs_again_is_no_finding():
     """Breaks when a machine that was slow for a moment makes a finding, or nobody hears of it."""
     case = Case(Program.of(1, {"accumulate": 3, "zero.stage3_max_reuse_distance": 0}), "zero2")
