@@ -2,7 +2,6 @@
 
 from faultline.catalogue import TRIED_HERE, Failure, Variant, helps, variants
 
-TR_DPO = "https://github.com/huggingface/trl/pull/1593"
 RESUME = "https://github.com/huggingface/trl/issues/3179"
 WHOLE = ("single", "ddp", "zero2")  # each rank has all weights of the policy
 SOME = (*WHOLE, "zero3")
@@ -26,9 +25,11 @@ FAILURE = Failure(
         Variant("broken", "rloo", ("single", "ddp"), second="ref_model"),
     ),
     claims={
-        TR_DPO: helps("a callback that saves and loads the reference", "dpo-broken", variant="dpo-kept"),
         RESUME: helps("the checkpoint as `model`", "dpo-broken", variant="dpo-checkpoint_as_model"),
-        TRIED_HERE: helps("the average in a file of the checkpoint", "broken", remedy="kept"),
+        TRIED_HERE: (
+            helps("a callback that saves and loads the reference", "dpo-broken", variant="dpo-kept"),
+            helps("the average in a file of the checkpoint", "broken", remedy="kept"),
+        ),
     },
 )
 
