@@ -34,6 +34,7 @@ from faultline.runs.supervisor import RankServer
 README = ROOT / "bench" / "README.md"
 STRATEGIES = strategies.listed_as("ONE_RANK")
 REPEATS = 20
+MOST = {"zero3": 1.35}  # times the bare work; 1.7 for the others
 CORES = machine.cores()
 
 Row = tuple[str, str, str]
@@ -98,7 +99,11 @@ def per_cell(ranks: RankServer, references: runner.References) -> list[Row]:
         over = statistics.median(a / b for a, b in zip(forked, bare, strict=True))
         rows += [
             (f"{strategy}: torchrun / cell", f"{per_pair:.0f} ({slow:.1f} s / {cost:.2f} s)", "at least 25"),
-            (f"{strategy}: cell / bare work", f"{over:.2f} ({cost:.2f} s / {least:.2f} s)", "at most 2"),
+            (
+                f"{strategy}: cell / bare work",
+                f"{over:.2f} ({cost:.2f} s / {least:.2f} s)",
+                f"at most {MOST.get(strategy, 1.7)}",
+            ),
         ]
     return rows
 
@@ -158,7 +163,7 @@ def linear() -> list[Row]:
         )
     per_cell = f"{seconds[1] / len(cells):.2f} / {seconds[0] / len(quarter):.2f}"
     return [
-        (f"default matrix ({len(cells)} cells)", f"{seconds[1] / 60:.1f} min", "under 25 min"),
+        (f"default matrix ({len(cells)} cells)", f"{seconds[1] / 60:.1f} min", "at most 18 min for 5,033 cells"),
         ("cells that did not do what is expected of them", f"{len(wrong)}", "0"),
         ("seconds per cell, whole / a quarter", per_cell, "the same: linear"),
     ]

@@ -28,8 +28,9 @@ class Watch:
     """Counts what a model's modules do while it trains.
 
     Checkpointed segments run again inside backward. A reentrant checkpoint is an autograd function, whosever it is,
-    that runs modules without grad; so the loop brackets its forward pass with `training`. A part of a model that runs
-    without grad by itself (a frozen tower, a target network, a reference with adapters off) is none of that.
+    that runs modules without grad, and again in its backward pass; so the loop brackets its forward pass with
+    `training`. A part of a model that runs without grad by itself (a frozen tower, a target network, a reference with
+    adapters off) is none of that, nor is a function that runs a module and has a gradient of its own.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -55,12 +56,34 @@ class Watch:
     def _around(self, apply: Callable[..., Any]) -> Callable[..., Any]:
         def run(cls: type, *args: Any, **kwargs: Any) -> Any:
             before, self._applying = self._applying, self._applying or torch.is_grad_enabled()
+            ran = self.without_grad
             try:
-                return apply(cls, *args, **kwargs)
+                result = apply(cls, *args, **kwargs)
             finally:
                 self._applying = before
+            if ran := self.without_grad - ran:
+                self._see_whether_it_runs_again(result, ran)
+            return result
 
         return run
+
+    def _see_whether_it_runs_again(self, result: Any, ran: int) -> None:
+        """Take back what ran without grad in a function once its backward pass has run no module."""
+        outputs = result if isinstance(result, tuple) else (result,)
+        node = next((each.grad_fn for each in outputs if isinstance(each, torch.Tensor) and each.grad_fn), None)
+        if not node:
+            return
+        recomputed: list[int] = []
+
+        def before(gradients: Any) -> None:
+            recomputed.append(self.recomputed)
+
+        def after(*gradients: Any) -> None:
+            if recomputed == [self.recomputed]:  # in its first backward pass, of several
+                self.without_grad -= ran
+
+        node.register_prehook(before)
+        node.register_hook(after)
 
     def close(self) -> None:
         self._handle.remove()

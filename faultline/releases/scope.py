@@ -88,7 +88,7 @@ def narrowing(
     if len(cells) == len(asked):
         return []
     left_out = (
-        (covers.apart, f"execute nothing of {' or '.join(packages)}, and so can't change"),
+        (covers.apart, f"execute nothing of {' or '.join(packages)}"),
         (covers.alike, "execute nothing that changed, or what another one does in another precision or world size"),
     )
     lines = []

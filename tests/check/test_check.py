@@ -88,7 +88,7 @@ def test_a_model_of_ones_own_is_resumed_and_never_resized():
     """Breaks when its rows would be shared among another number of ranks on the way."""
     asked = Selection(life=("resumed", "resized"), strategy=("ddp",))
     assert {cell.life for cell in command.selected(asked)} == {"resumed"}
-    with pytest.raises(UsageError, match="no cell matches"):
+    with pytest.raises(UsageError, match="takes straight or resumed"):
         command.selected(replace(asked, life=("resized",)))
 
 

@@ -55,6 +55,30 @@ def test_a_pass_without_grad_through_checkpoints_is_none():
     assert watch.evidence()["checkpointing_seen"] == "off"
 
 
+class Rounded(torch.autograd.Function):
+    """Runs a module, and lets the gradient through."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def test_a_function_with_a_gradient_of_its_own_is_no_checkpointing():
+    """Breaks when a straight-through estimator is called reentrant, and remedies are judged in the wrong mode."""
+    model = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Hardtanh(), torch.nn.Linear(3, 3)])
+    watch = Watch(model)
+    for _ in range(2):
+        with watch.training():
+            out = model[2](Rounded.apply(model[0](torch.randn(2, 3)), model[1]))
+        out.sum().backward()
+    watch.close()
+    assert watch.evidence()["checkpointing_seen"] == "off"
+
+
 def test_a_segment_that_runs_without_grad_is():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     first = model[0].forward

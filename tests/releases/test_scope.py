@@ -71,7 +71,7 @@ def test_what_did_not_run_is_said():
     covers = Reach(frozenset([UNIT]), apart=apart, alike=alike)
     ran = scope.some(covers, CELLS, USUAL)
     assert scope.narrowing(covers, CELLS, ran, USUAL, ["peft", "trl"]) == [
-        "20 cells execute nothing of peft or trl, and so can't change: 2 of them ran as a sample",
+        "20 cells execute nothing of peft or trl: 2 of them ran as a sample",
         "12 cells execute nothing that changed, or what another one does in another precision or world size:"
         " 4 of them ran as a sample",
         "--all runs all",

@@ -132,7 +132,7 @@ def _value(key: str, value: Any, ids: dict[int, int]) -> Any:
             return [min(each, 2) for each in value]
     if key == "attention_types":  # kinds of layers, each with how often they follow each other
         return [[kinds, 1] for kinds, _ in value]
-    if isinstance(value, float) and re.search(r"dropout|drop_path|drop_rate|layerdrop|jitter", key):
+    if isinstance(value, float) and re.search(r"dropout|pdrop|drop_path|drop_rate|layerdrop|jitter|mask_\w+_prob", key):
         return 0.0  # random numbers that are drawn inside of functions can't be the same on ranks and in one process
     if key == "initializer_range" and isinstance(value, float):
         return 0.1  # so that small layers have gradients of a size that rounding doesn't hide
