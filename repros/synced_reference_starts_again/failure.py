@@ -68,7 +68,7 @@ def trainer(variant, arguments, setup):
     from transformers.trainer_utils import get_last_checkpoint
 
     from faultline.trainers import from_trl
-    from tiny_models.kit import GRPO, letter_score, qwen2, saved, tokenizer, turns
+    from tiny_models.kit import GRPO, Impossible, letter_score, qwen2, saved, tokenizer, turns
 
     name = variant.trainer.upper()
     settings = {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": SHARE, "beta": 0.5}
@@ -79,7 +79,10 @@ def trainer(variant, arguments, setup):
     if name in ("GRPO", "RLOO"):
         settings |= GRPO
         others["reward_funcs"] = letter_score
-    args = from_trl(variant.trainer, f"{name}Config")(**arguments, **settings)
+    try:
+        args = from_trl(variant.trainer, f"{name}Config")(**arguments, **settings)
+    except TypeError as error:
+        raise Impossible(f"{name} of this release doesn't synchronise: {error}") from error
     model = saved(qwen2(), setup)
     checkpoint = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
     if variant.remedy == "checkpoint_as_model" and checkpoint:
