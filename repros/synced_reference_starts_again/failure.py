@@ -58,8 +58,8 @@ def scenario(remedy, setup):
         load()
         reference.load_state_dict(torch.load(folder / "reference.pt"))
 
-    own = {"keep": keep, "resume": resume} if remedy == "kept" else {}
-    return Scenario(qwen2(), near({"second": reference}), text_batch, before_step=before_step, **own)
+    checkpoint = {"keep": keep, "resume": resume} if remedy == "kept" else {}
+    return Scenario(qwen2(), near({"second": reference}), text_batch, before_step=before_step, **checkpoint)
 
 
 def trainer(variant, arguments, setup):
