@@ -19,6 +19,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **{key: setting.values for key, setting in SETTINGS.items()},
 }
 """The values of each feature of a program, the plain one first."""
+SMALL = 1_000_000  # numbers in a bucket, of 5e8 by default
 PLACES = {name: place for place, name in enumerate(VALUES)}
 
 
@@ -92,8 +93,12 @@ class Program:
     @property
     def deepspeed(self) -> dict[str, Any]:
         """What DeepSpeed's config has beside the strategy's file."""
-        clipping = {"gradient_clipping": trainings.LIMIT["norm"]} if self.training.clip == "norm" else {}
-        return clipping | self.nested("zero")
+        made = self.nested("zero")
+        if self.training.clip == "norm":
+            made["gradient_clipping"] = trainings.LIMIT["norm"]
+        if self.value("trainer.full_determinism"):  # torch then fills all of ZeRO's buckets anew, in each step
+            made.setdefault("zero_optimization", {})["reduce_bucket_size"] = SMALL
+        return made
 
     def plainer(self) -> Iterator[Self]:
         """Programs with a plainer value of one feature."""

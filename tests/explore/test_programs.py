@@ -118,3 +118,12 @@ def test_anything_else_is_refused(text):
         parse(text)
     with pytest.raises(UsageError):
         cases.parse(text)
+
+
+def test_deterministic_buckets_are_small():
+    """Breaks when ZeRO fills gigabytes in each step, and a slow machine is reported as a hang."""
+    chosen = {"through": "trainer", "trainer.full_determinism": True, "zero.overlap_comm": False, "clip": "norm"}
+    made = Program.of(1, chosen).deepspeed
+    assert made["zero_optimization"] == {"overlap_comm": False, "reduce_bucket_size": 1_000_000}
+    assert made["gradient_clipping"] == 0.1
+    assert "zero_optimization" not in Program.of(1, {"clip": "norm"}).deepspeed
