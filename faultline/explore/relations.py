@@ -76,6 +76,7 @@ def usual_settings(case: Case) -> Mapping[str, Any]:
 
 
 NO_STATE = {"state": "none"}
+IN_BETWEEN = ("evaluation", "inference", "generation")
 DRAWS_NOTHING = tuple(name for name in VALUES["through"] if name not in SAMPLING)
 PLAIN = {"accumulating": "engine", "backward": "whole", **NO_STATE}
 # An adapter's weights are drawn.
@@ -95,7 +96,7 @@ RELATIONS: Sequence[Relation] = (
         weights=False,
     ),
     Relation("reloading", {"between": ("saving", "reloading")}, {"between": "nothing"}),
-    Relation("evaluation", {"between": ("evaluation", "inference"), "through": DRAWS_NOTHING}, {"between": "nothing"}),
+    Relation("evaluation", {"between": IN_BETWEEN, "through": DRAWS_NOTHING}, {"between": "nothing"}),
     Relation("a part that nothing uses", NOTHING_USES, {"spare": False}),
     Relation("frozen without a gradient", NOTHING_USES, {"spare_frozen": True}),
     Relation("tied by hand", {"tied": "head", "hook": "none"}, {"tying": "by hand"}),

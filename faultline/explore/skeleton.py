@@ -141,8 +141,7 @@ def _of_trl(program: Program) -> dict[str, Any]:
         settings["gradient_accumulation_steps"] = training.accumulate
     if training.clip == "norm":
         settings["max_grad_norm"] = LIMIT["norm"]
-    letters = in_trl.ALIKE if training.tokens == "alike" else None
-    rows = {"columns": in_trl.COLUMNS.get(name, ""), "letters": letters, "times": in_trl.TIMES}
+    rows = {"columns": in_trl.COLUMNS.get(name, ""), "letters": in_trl.letters(training), "times": in_trl.TIMES}
     return {"trainer": name, "words": in_trl.word(name), "settings": settings, **rows}
 
 

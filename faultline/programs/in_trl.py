@@ -7,6 +7,7 @@ from faultline.programs import loop
 from faultline.programs.in_trainer import EVALUATED, configured
 from faultline.programs.program import Program
 from faultline.programs.spec import Spec
+from faultline.programs.training import Training
 from faultline.strategies import ROWS, Setup
 
 PAIRS = "prompt chosen rejected"
@@ -33,8 +34,7 @@ def trainer(text: str, arguments: dict[str, object], setup: Setup, world_size: i
     made = loop.taken(text, setup)
     name = made.trainer
     settings = of_rows(name)
-    letters = ALIKE if made.training.tokens == "alike" else None
-    once = turns(COLUMNS[name], letters) if name in COLUMNS else prompts()
+    once = turns(COLUMNS[name], letters(made.training)) if name in COLUMNS else prompts()
     rows = once.select([*range(len(once))] * TIMES)
     others: dict[str, Any] = {"train_dataset": rows, "processing_class": tokenizer()}
     others["eval_dataset"] = rows.select(range(EVALUATED * ROWS))
@@ -58,6 +58,11 @@ def generating(trainer: Any) -> Any:
 
     config = GenerationConfig(max_new_tokens=GENERATED, do_sample=False, pad_token_id=0)
     return LogCompletionsCallback(trainer, config, num_prompts=ROWS, freq=1)
+
+
+def letters(training: Training) -> int | None:
+    """To how many letters each prompt is cut; None if none is."""
+    return ALIKE if training.tokens == "alike" else None
 
 
 def word(name: str) -> str:
