@@ -150,14 +150,15 @@ OF: Mapping[str, set[str]] = {
     name: {key for key, setting in SETTINGS.items() if setting.family == name} for name in TRAINERS
 }
 """The settings of each trainer."""
-OF_TRL = {"checkpointing", "tokens", *(key for name in TRL for key in OF[name])}
+OF_ALL_IN_TRL = {"checkpointing", "tokens"}
+OF_TRL = {*OF_ALL_IN_TRL, *(key for name in TRL for key in OF[name])}
 
 NEEDS: Mapping[str, tuple[str, Any]] = {
     "accumulating": ("accumulate", 2),
     "unfreeze": ("frozen", "block"),
     **dict.fromkeys(("spare_runs", "spare_frozen"), ("spare", True)),
     "tying": ("tied", "head"),
-    **dict.fromkeys(("checkpointing", "tokens"), ("through", "sft")),
+    **dict.fromkeys(OF_ALL_IN_TRL, ("through", "sft")),
     **{key: ("through", name) for name in TRAINERS for key in OF[name]},
 }
 """What a feature says nothing without."""
@@ -203,7 +204,7 @@ SENSELESS: Sequence[tuple[Mapping[str, Any], set[str]]] = (
     ({"through": ("engine", "accelerate")}, {*OF[TRAINER], *OF_TRL}),
     ({"through": ("accelerate", *TRAINERS)}, {"accumulating", "cleared", *ENGINES}),
     ({"through": TRAINER}, {*NOT_IN_A_TRAINER, *OF_TRL}),
-    *(({"through": name}, {*NOT_IN_TRL, *(OF_TRL - OF[name] - {"checkpointing", "tokens"})}) for name in TRL),
+    *(({"through": name}, {*NOT_IN_TRL, *(OF_TRL - OF[name] - OF_ALL_IN_TRL)}) for name in TRL),
     ({"through": TRL, "block": ("norm", "attention", "convolution")}, {"block"}),
     ({"through": TRL, "block": "experts"}, {"layers", "tied"}),
     ({"through": TRL, "tied": "blocks"}, {"tied"}),

@@ -21,8 +21,7 @@ FAILURE = Failure(
         Variant("kept", "dpo", SOME),
         Variant("checkpoint_as_model", "dpo", WHOLE),
         Variant("broken", "grpo", SOME, second="ref_model"),
-        Variant("broken", "kto", ("single", "ddp"), second="ref_model"),
-        Variant("broken", "rloo", ("single", "ddp"), second="ref_model"),
+        *(Variant("broken", name, ("single", "ddp"), second="ref_model") for name in ("kto", "rloo")),
     ),
     claims={
         RESUME: helps("the checkpoint as `model`", "dpo-broken", variant="dpo-checkpoint_as_model"),
@@ -45,8 +44,7 @@ def scenario(remedy, setup):
 
     def before_step(model, step):
         if step:
-            weights = [parameter for name, parameter in model.named_parameters()]
-            for old, new in zip(reference.parameters(), weights, strict=True):
+            for old, new in zip(reference.parameters(), model.parameters(), strict=True):
                 old.data.mul_(1 - SHARE).add_(new.data, alpha=SHARE)
 
     def keep(save, wrapped, folder):
@@ -95,6 +93,7 @@ def trainer(variant, arguments, setup):
 
 def keeping(trainer):
     """A callback by which a checkpoint has the reference model too, gathered as TRL gathers it to mix it."""
+    from functools import partial
     from pathlib import Path
 
     import deepspeed
@@ -102,23 +101,18 @@ def keeping(trainer):
     from transformers import TrainerCallback
 
     model = trainer.accelerator.unwrap_model(trainer.ref_model)
+    gathered = partial(deepspeed.zero.GatheredParameters, [*model.parameters()], enabled=trainer.is_deepspeed_enabled)
 
     class Keeping(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
-            with deepspeed.zero.GatheredParameters([*model.parameters()], enabled=trainer.is_deepspeed_enabled):
+            with gathered():
                 if state.is_world_process_zero:
                     torch.save(model.state_dict(), file(args, state))
 
         def on_train_begin(self, args, state, control, **kwargs):
             if state.global_step:
-                self.read(file(args, state))
-
-        def read(self, path):
-            weights = torch.load(path)
-            with deepspeed.zero.GatheredParameters(
-                [*model.parameters()], modifier_rank=0, enabled=trainer.is_deepspeed_enabled
-            ):
-                model.load_state_dict(weights)
+                with gathered(modifier_rank=0):
+                    model.load_state_dict(torch.load(file(args, state)))
 
     def file(args, state):
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / "reference.pt"
