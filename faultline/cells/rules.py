@@ -142,13 +142,12 @@ def every_rule() -> tuple[Rule, ...]:
     return (*IMPOSSIBLE, *not_by_default())
 
 
-def exportable(cell: Cell, variant: Variant, signature: str) -> bool:
+def exportable(cell: Cell, signature: str) -> bool:
     """Whether there may be a file of a cell by itself, of which the signature is known.
 
-    None resumes a trainer, or ranks of another number, as yet; and none compares buffers.
+    None resumes with ranks of another number, as yet; and none compares buffers.
     """
-    whole = cell.life == "straight" or (cell.life == "resumed" and not variant.trainer)
-    return whole and signature not in BUFFERS
+    return cell.life != "resized" and signature not in BUFFERS
 
 
 def possible(cell: Cell, variant: Variant) -> bool:

@@ -105,23 +105,17 @@ class ExportedCell:
         return f"no error, but {'; '.join(words)}" if words else self.symptom
 
 
-def exportable(cell: Cell, signature: str) -> bool:
-    """Whether there may be a file of a cell of the catalogue, of which the signature is known."""
-    return rules.exportable(cell, loading.failures()[cell.failure].variant(cell.variant), signature)
-
-
 def place(cell: Cell) -> ExportedCell:
     """What is known of a cell; raises NotExportable if it can't be exported."""
-    if not exportable(cell, ""):
-        what = "a trainer that is resumed" if cell.life == "resumed" else "a life that is resized"
-        raise NotExportable(f"no file has {what} yet; `faultline run --cell {cell.id}` runs it", cell.id)
+    if not rules.exportable(cell, ""):
+        raise NotExportable(f"no file has a resized cell yet; `faultline run --cell {cell.id}` runs it", cell.id)
     failure = loading.failures()[cell.failure]
     rule = expected.first(expected.rules(failure), cell, measured.pinned()) or expected.TRAINS
     if rule.outcome in ("impossible", "invalid"):
         why = f": {rule.reason}" if rule.reason else ""
         raise NotExportable(f"it is {rule.outcome} here{why}", cell.id)
     signature = rule.signature[0] if rule.signature else ""
-    if not exportable(cell, signature):
+    if not rules.exportable(cell, signature):
         raise NotExportable("only buffers are wrong there, and a file compares weights", cell.id)
     saves = hasattr(loading.load_module(REPROS / cell.failure), "save")
     variant = failure.variant(cell.variant)
@@ -190,6 +184,8 @@ def _events(where: ExportedCell) -> str:
     if where.outcome == "trains":
         return "This is known to train: NOT REPRODUCED, and exit code 1, is what is expected of it."
     expectation = "it trains, and what was trained is saved" if where.saves else "it trains as in one process"
+    if where.cell.life == "resumed":
+        expectation += ", where nothing is interrupted"
     if where.raises_alone:
         expectation = "it trains without an error" + _alone(where)
     happens = f"{where.happens}."

@@ -13,10 +13,11 @@ from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportab
 from faultline.base.paths import RESULTS
 from faultline.base.text import count
 from faultline.catalogue.loading import failures
+from faultline.cells import rules
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.export import emit
-from faultline.export.cell import exportable, place
+from faultline.export.cell import place
 from faultline.observations import measured
 from faultline.observations.measured import quick
 from faultline.runs import durations
@@ -47,7 +48,7 @@ def reproducing() -> list[Cell]:
         cell
         for failure in failures().values()
         for cell, (outcome, signature) in measured.outcomes(failure).items()
-        if outcome in REPRODUCING and exportable(cell, signature)
+        if outcome in REPRODUCING and rules.exportable(cell, signature)
     ]
 
 

@@ -7,11 +7,11 @@ from faultline.base.paths import GENERATED
 from faultline.base.text import matches
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.cells import claims, selection
+from faultline.cells import claims, rules, selection
 from faultline.cells.cell import Cell, listed
 from faultline.cells.selection import Selection
 from faultline.export import issue, prove, upstream
-from faultline.export.cell import exportable, place
+from faultline.export.cell import place
 from faultline.observations import measured
 
 FOLDER = GENERATED / "reports"
@@ -48,6 +48,6 @@ def shown(failure: Failure) -> Cell | None:
     """The cell that shows a failure on today's stack, if one does that can be exported: the one that its `report`
     names, or else its mechanism as it was reported, preferably without an error."""
     today = measured.outcomes(failure)
-    showing = [cell for cell in claims.showing(failure, today) if exportable(cell, today[cell][1])]
+    showing = [cell for cell in claims.showing(failure, today) if rules.exportable(cell, today[cell][1])]
     showing = [cell for cell in showing if fnmatchcase(cell.name, failure.report)] or showing
     return min(measured.quick(showing), key=lambda cell: today[cell][0] == "raises", default=None)

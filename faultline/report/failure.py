@@ -84,7 +84,7 @@ def commands(failure: Failure) -> list[str]:
     lines = [f"faultline run --failure {failure.name}"]
     lines += [f"faultline reproduce {failure.name}"] if failure.reported else []
     _, signature = measured.outcomes(failure).get(cell, ("", "")) if cell else ("", "")
-    if cell and not rules.exportable(cell, failure.variant(cell.variant), signature):
+    if cell and not rules.exportable(cell, signature):
         return [*lines, f"faultline run --cell {cell.id}"]
     return lines + ([f"faultline export {cell.id} -o repro.py"] if cell else [])
 

@@ -82,9 +82,8 @@ def trainer(variant, arguments, setup):
     except TypeError as error:
         raise Impossible(f"{name} of this release doesn't synchronise: {error}") from error
     model = saved(qwen2(), setup)
-    checkpoint = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
-    if variant.remedy == "checkpoint_as_model" and checkpoint:
-        model = type(model).from_pretrained(checkpoint)
+    if variant.remedy == "checkpoint_as_model" and Path(args.output_dir).is_dir():
+        model = type(model).from_pretrained(get_last_checkpoint(args.output_dir) or model.name_or_path)
     built = from_trl(variant.trainer, f"{name}Trainer")(model=model, args=args, **others)
     if variant.remedy == "kept":
         built.add_callback(keeping(built))

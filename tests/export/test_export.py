@@ -71,6 +71,7 @@ RUN_AT_NIGHT = (
     *(MISPLACED, ACCUMULATES, LACKS, HANGS),
     "zero3_lora_target_parameters_no_checkpoint/sft-aux_loss/single/reentrant/fp32/w1/cpu",  # in one process too
     "rank0_random_state_for_every_rank/broken/ddp/off/fp32/w2/resumed/cpu",  # of which only the random state shows it
+    "synced_reference_starts_again/grpo-broken/ddp/off/fp32/w2/resumed/cpu",  # a trainer, which samples on
 )
 SAMPLES = "ref_model_reloaded_from_path/grpo-broken/fsdp2/off/bf16/w2/cpu"
 ALONE = "sys.modules['torch'] = None; runpy.run_path('renamed.py', run_name='__main__')"
@@ -340,6 +341,21 @@ def test_each_engine_accumulates_in_its_own_way(strategy, needs):
         assert need in text
 
 
+@pytest.mark.parametrize(
+    ("cell", "need"),
+    [
+        ("custom_loss_ignores_num_items/broken/fsdp1-hybrid", '(2, WORLD_SIZE // 2), mesh_dim_names=("replicate"'),
+        ("custom_loss_ignores_num_items/broken/fsdp2-hsdp", '(2, WORLD_SIZE // 2), mesh_dim_names=("replicate"'),
+        ("fsdp_reference_model/broken/fsdp2-hsdp", "parallelism_config=ParallelismConfig(dp_replicate_size=2"),
+        ("fsdp2_tied_embeddings_split_groups/sft-broken/fsdp2-hsdp", '"parallelism_config": ParallelismConfig('),
+        ("custom_loss_ignores_num_items/broken/zero3-hpz", '"zero_hpz_partition_size": 2'),
+    ],
+)
+def test_a_strategy_of_two_nodes_has_them_in_its_file(cell, need):
+    """Breaks when a file that is named for shards within a node and copies between nodes has shards alone."""
+    assert need in exported(f"{cell}/off/fp32/w4/cpu")
+
+
 SETS = """
 def trainer(variant, arguments, setup):
     return Trainer(model(), SFTConfig(**changed_config(arguments, {"gradient_clipping": %s}, setup)))
@@ -587,7 +603,7 @@ def test_the_command_overwrites_nothing_unasked(asked, tmp_path):
             ("distillation_teacher_not_sharded/a2po-broken/zero3/off/fp32/w2/cpu",),
             "it is impossible here: create_reference_model refuses",
         ),
-        (("data_loader_starts_again/trainer-broken/ddp/off/fp32/w2/resumed/cpu",), "no file has a trainer that is"),
+        (("data_loader_starts_again/broken/ddp/off/fp32/w2/resized/cpu",), "no file has a resized cell yet"),
     ],
 )
 def test_mistakes_are_one_clear_line(asked, argv, expected):
