@@ -68,13 +68,25 @@ def resumed(run: Run, trainer: Any) -> None:
 
 
 def remember(run: Run, drawn: int) -> None:
-    """How many tokens a trainer had drawn in the first half."""
-    (Path(run.state) / f"drawn{run.setup.rank}").write_text(str(drawn))
+    """What a trainer began with in the first half, as its engine rounded it, and how many tokens it has drawn."""
+    torch.save({"initial": run.trace.initial, "held": run.trace.held, "drawn": drawn}, _first(run))
+
+
+def remembered(run: Run) -> None:
+    """What a trainer that resumes had begun with: its weights move from there."""
+    first = torch.load(_first(run))
+    run.trace.initial.update(first["initial"])
+    run.trace.held.update(first["held"])
 
 
 def draws(run: Run) -> int:
     """How many tokens a trainer has drawn before it begins or resumes."""
-    return int((Path(run.state) / f"drawn{run.setup.rank}").read_text()) if run.half == SECOND else 0
+    drawn: int = torch.load(_first(run))["drawn"] if run.half == SECOND else 0
+    return drawn
+
+
+def _first(run: Run) -> Path:
+    return Path(run.state) / f"trainer{run.setup.rank}.pt"
 
 
 def _digest() -> str:

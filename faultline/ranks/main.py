@@ -73,8 +73,7 @@ def _run(job: Job, report: Report) -> None:
     reference, noise = compare.read(Path(job.reference))
     run = replace(run, inject=injection(job.inject))
     if run.half == SECOND and run.variant.trainer:  # a trainer loads before anybody can read what it began with
-        run.trace.initial.update(reference.initial)
-        run.trace.held.update(reference.held)
+        life.remembered(run)
     try:
         _train(run)
     finally:
@@ -206,7 +205,8 @@ def train_scenario(run: Run) -> None:
         if built.observer:
             trace.logged.extend(built.observer.logged)
             normalising = tuple(report.evidence.get("batch_statistics", ()))
-            report.facts = replace(built.observer.facts(), batch_statistics=normalising)
+            unlike = tuple(shares.unlike) if shares else ()
+            report.facts = replace(built.observer.facts(), batch_statistics=normalising, left_unlike=unlike)
 
 
 def _wrap(run: Run, built: Scenario) -> Wrapped:

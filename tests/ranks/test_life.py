@@ -127,12 +127,13 @@ def test_loading_twice_is_no_fault(run, strategy):
     [
         Cell("custom_loss_ignores_num_items", "trainer-num_items", "zero3", life="resumed"),
         Cell("grpo_lora_no_grad", "grpo-enable_input_require_grads", "ddp", life="resumed"),
+        Cell("deepspeed_gradient_clipping_omitted", "sft-explicit", "zero2", precision="bf16", life="resumed"),
         Cell(DATA, "trainer-skip", "fsdp2", life="resized"),
     ],
     ids=lambda cell: cell.variant,
 )
 def test_a_trainer_trains_on(run, cell):
-    """Breaks when a trainer's own saving and resuming is taken for a fault: its sampling, say, or accumulation."""
+    """Breaks when a trainer's own saving and resuming is taken for a fault: its sampling, accumulation, or bf16."""
     result = run(cell)
     assert result.outcome == "trains", result.detail
 
