@@ -15,7 +15,7 @@ from faultline.cells.cell import TOLERANCE, Cell
 from faultline.cells.expected import Expectation
 from faultline.check.target import Target
 from faultline.ranks.job import Job
-from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report
+from faultline.ranks.report import ErrorReport, Facts, Frame, Raised, Report, unlike
 from faultline.runs import life, oracle, results, runner
 from faultline.runs.nodes import Ended
 from faultline.runs.results import Checked, Result
@@ -77,6 +77,7 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         raised_in=raised_in(ended, judged) if raises else None,
         at=raised_at(ended, judged, target.file.parent) if raises else (),
         apart=apart(ended),
+        by_rank=by_rank(ended),
         shows=tuple(shows(ended)),
         facts=facts,
         sketch=next((report.sketch for report in _reports(ended)), None),
@@ -115,7 +116,7 @@ def raised_at(ended: Ended, judged: oracle.Judgement, folder: Path) -> tuple[str
 
 
 def shows(ended: Ended) -> list[str]:
-    """Which of findings.COMPARED the ranks of a cell show beside the reference."""
+    """Which of known.COMPARED the ranks of a cell show beside the reference."""
     names = []
     reports, world = _reports(ended), len(ended.ranks)
     factors = [report.steps[0].factors.get("weights") for report in reports if report.steps]
@@ -131,6 +132,13 @@ def apart(ended: Ended) -> tuple[tuple[str, ...], ...]:
     """Tied weights that some rank has in several tensors after training."""
     every = [names for report in _reports(ended) if report.facts for names in report.facts.apart]
     return tuple(dict.fromkeys(every))
+
+
+def by_rank(ended: Ended) -> tuple[str, ...]:
+    """The modules that ran on some ranks only; none where a rank has not trained a whole step."""
+    reports = _reports(ended)
+    ran = [{*report.facts.order} for report in reports if report.facts and report.steps]
+    return tuple(sorted(unlike(ran))) if len(ran) == len(ended.ranks) else ()
 
 
 def explained(problem: ErrorReport, folder: Path) -> tuple[str, str]:

@@ -22,7 +22,8 @@ from faultline.catalogue.loading import failures
 from faultline.cells.cell import Cell
 from faultline.cells.selection import Selection, select
 from faultline.check import cell as checked_cell
-from faultline.check import findings, tried
+from faultline.check import tried
+from faultline.check.known import check_facts
 from faultline.check.result import CheckResult
 from faultline.check.target import parse
 from faultline.runs import devices, folders, progress, storage
@@ -92,7 +93,7 @@ def answer(request: Request) -> CheckResult:
     where there is no environment for it.
     """
     target = parse(request.target, request.lora, request.path)
-    findings.check_facts(failures().values())
+    check_facts(failures().values())
     cells = selected(request.selection)
     environment = environments.chosen(request.stack, request.python)
     devices.check_device(cells[0].device, environment.python)

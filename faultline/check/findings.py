@@ -3,14 +3,14 @@
 import functools
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from faultline.base.errors import UsageError
+from faultline import strategies
 from faultline.catalogue import Failure
-from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did
-from faultline.observations import matching, measured, remedies
-from faultline.observations.matching import Hints, Match, in_place
+from faultline.catalogue.outcomes import Signature
+from faultline.check.known import Known, fine, place, recognised
+from faultline.observations import matching, remedies
+from faultline.observations.matching import Match
 from faultline.observations.measured import Place
 from faultline.observations.remedies import Fate
 from faultline.observations.wording import normalised
@@ -18,25 +18,15 @@ from faultline.ranks.report import Deviation, Facts
 from faultline.report.remedies import ORDER
 from faultline.runs.results import Result
 
-# What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
-COMPARED = {
-    "over_ranks": "every step is the right one divided by the number of ranks: an average is taken twice",
-    "bypassed": "the loss calls the model itself, and never the wrapper that the strategy put around it",
-}
-KNOWN_FACTS = {*COMPARED, *(each.name for each in fields(Facts))}
-UNMOVED = Did("diverges", "unmoved")
-CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
-
-Known = tuple[Match | None, tuple[Match, ...]]
-"""The known failure that a cell shows, and those that it may be as well."""
-
 
 @dataclass(frozen=True)
 class Form:
-    """Cells that do the same wrong thing in the same way; `signature` is a known failure's, if it is one."""
+    """Cells that do the same wrong thing in the same way; `signature` is a known failure's, if it is one, and `where`
+    are the places in which that was measured."""
 
     results: tuple[Result, ...]
     signature: str
+    where: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -74,21 +64,23 @@ class Group:
         by_key: dict[str, list[Fate]] = {}
         for form in self.forms:
             signature = form.signature if match is self.match else match.signature
-            for fate in remedies.fates(match.failure, signature, frozenset(map(place, form.results)))[0]:
-                if fate.claim.kind == "helps":
+            where = form.where or frozenset(map(place, form.results))
+            engines = set(map(strategies.family, {result.cell.strategy for result in form.results}))
+            for fate in remedies.fates(match.failure, signature, where):
+                # What helps elsewhere may help here too; not what only another engine was given.
+                there = fate.scope not in remedies.ELSEWHERE or engines & set(map(strategies.family, fate.strategies))
+                if fate.claim.kind == "helps" and there:
                     by_key.setdefault(fate.key, []).append(fate)
         return matching.worded(map(_together, by_key.values()), match.mechanism)
 
 
 def _together(fates: Sequence[Fate]) -> Fate:
-    """One remedy's fates against several forms of a failure as one."""
+    """One remedy's fates against several forms of a failure as one, by the cells that are nearest to any."""
+    nearest = min((fate.scope for fate in fates), key=remedies.SCOPES.index)
+    fates = [fate for fate in fates if fate.scope == nearest]
     speak_for, cells = sum(fate.speak_for for fate in fates), sum(fate.cells for fate in fates)
     word = "verified" if speak_for == cells else "conditional" if speak_for else "refuted"
     return replace(fates[0], word=word, speak_for=speak_for, cells=cells, against=())
-
-
-def fine(result: Result) -> bool:
-    return result.outcome in ("trains", "impossible")
 
 
 def agrees(results: Collection[Result]) -> bool:
@@ -108,12 +100,15 @@ def groups(results: Collection[Result]) -> list[Group]:
     """
     by_group: dict[object, dict[tuple[str, str, object], list[Result]]] = {}
     known_as: dict[object, list[tuple[Match, tuple[Match, ...]]]] = {}
+    where: dict[object, frozenset[Place]] = {}
     for result in results:
         form: tuple[str, str, object]
         match, either = recognised(result)
         if match:
-            form = (result.outcome, match.signature, None)
+            unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
+            form = (result.outcome, match.signature, unlike)
             known_as.setdefault(match.failure.name, []).append((match, either))
+            where[match.failure.name, form] = where.get((match.failure.name, form), frozenset()) | match.where
         elif fine(result):
             continue
         elif result.outcome == "diverges":
@@ -123,7 +118,10 @@ def groups(results: Collection[Result]) -> list[Group]:
             form = (result.outcome, "", normalised(result.detail))
         by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(result)
     return [
-        Group(tuple(Form(tuple(alike), form[1]) for form, alike in forms.items()), *_weakest(known_as.get(group, ())))
+        Group(
+            tuple(Form(tuple(alike), form[1], where.get((group, form), frozenset())) for form, alike in forms.items()),
+            *_weakest(known_as.get(group, ())),
+        )
         for group, forms in by_group.items()
     ]
 
@@ -139,120 +137,6 @@ def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:
     sure = matching.LIKELY if any(match.sure == matching.LIKELY for match, _ in more) else matching.CERTAIN
     either = {match.failure.name: match for _, others in more for match in others}
     return replace(more[0][0], sure=sure), tuple(either.values())
-
-
-def recognised(result: Result) -> Known:
-    """The known failure that a cell shows, and those with its mechanism, or that show the same, where no more is known.
-
-    By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
-    What its comparison shows decides before what the model is like.
-    """
-    if fine(result):
-        return _alone(result), ()
-    if result.outcome == "raises":
-        return _by_error(result)
-    did = result.did
-    if compared := _doing(did, place(result), result.checked.shows):
-        return compared[0], compared[1:]
-    alike = _doing(did, place(result), seen(result.checked.facts))
-    return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
-
-
-def _by_error(result: Result) -> Known:
-    facts, (strategy, mode) = result.checked.facts, place(result)
-    traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
-    hints = Hints(frozenset([strategy]), frozenset([mode]), {}, in_place(traceback, strategy, mode))
-    fits = [match for match in matching.fitting(result.detail, hints) if match.sure]
-    # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
-    cut = cut_off(facts)
-    unused = tuple(name for name in facts.no_gradient if name not in cut)
-    names = seen(replace(facts, no_gradient=unused)).union(result.checked.shows)
-    if fitting := [match for match in fits if fits_model(match.failure, names)]:
-        return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
-    for match in fits:
-        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
-        if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature):
-            return replace(match, sure=matching.LIKELY), matching.sharing(match, fits)
-    return None, ()
-
-
-def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
-    """The failures that need one of these facts, and of which a cell does this there."""
-    fitting = [f for f in failures().values() if fits_model(f, names) and _measured(f, did, where)]
-    fitting.sort(key=_share_of_trainers)  # a model that is checked has none
-    by = {f.name: next(fact for fact in f.recognition.model.any_of if fact in names) for f in fitting}
-    return tuple(Match(f, did.signature, matching.LIKELY, where=frozenset([where]), by=by[f.name]) for f in fitting)
-
-
-def as_silent(result: Result) -> list[Failure]:
-    """The failures that are as silent in a cell's place, those that are no trainer's first."""
-    there = [f for f in failures().values() if place(result) in measured.silent(f, {result.signature})]
-    return sorted(there, key=_share_of_trainers)
-
-
-def _alone(result: Result) -> Match | None:
-    """The known failure that one process shows already where a cell agrees with it: weights that never move, because
-    the model's own checkpoints cut them off."""
-    facts = result.checked.facts
-    if result.outcome != "trains" or result.cell.checkpointing != "off" or not cut_off(facts):
-        return None
-    fitting = _doing(UNMOVED, ("single", facts.checkpointing), seen(Facts(frozen_input=facts.frozen_input)))
-    return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
-
-
-def _cut_off_here(result: Result) -> Match | None:
-    """As `_alone`, of reentrant checkpoints that a cell asks for: where all that never move is in blocks whose inputs
-    require no gradient, it is the same mechanism, also under a strategy in which the failure was not measured."""
-    blocks = tuple(f"{block}." for block in result.checked.facts.frozen_input)
-    unmoved = result.finding.unmoved
-    if result.did != UNMOVED or place(result)[1] != "reentrant" or not all(n.startswith(blocks) for n in unmoved):
-        return None
-    fitting = _doing(UNMOVED, ("single", "reentrant"), seen(Facts(frozen_input=result.checked.facts.frozen_input)))
-    return replace(fitting[0], where=frozenset([place(result)]), mechanism=CUT_OFF) if fitting else None
-
-
-def cut_off(facts: Facts) -> list[str]:
-    """The parameters without a gradient in blocks that the model's own reentrant checkpoints cut off."""
-    blocks = facts.frozen_input if facts.checkpointing == "reentrant" else ()
-    return [name for name in facts.no_gradient if name.startswith(tuple(f"{block}." for block in blocks))]
-
-
-def place(result: Result) -> Place:
-    """Where a cell was run: a model that checkpoints by itself does so where nothing was asked for."""
-    mode = result.cell.checkpointing
-    return result.cell.strategy, result.checked.facts.checkpointing if mode == "off" else mode
-
-
-def _share_of_trainers(failure: Failure) -> float:
-    broken = [variant for variant in failure.variants if variant.broken]
-    return sum(bool(variant.trainer) for variant in broken) / len(broken)
-
-
-def _measured(failure: Failure, did: Did, where: Place) -> bool:
-    """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
-    of its cells was run says nothing."""
-    cells = measured.outcomes(failure)
-    strategy, mode = where
-    modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
-    there = (cells[cell] for cell in cells if cell.strategy == strategy and cell.checkpointing in modes)
-    return did.signature not in failure.also_raises and did in there
-
-
-def seen(facts: Facts) -> frozenset[str]:
-    """The names of the facts that hold of a model."""
-    return frozenset(each.name for each in fields(facts) if getattr(facts, each.name))
-
-
-def fits_model(failure: Failure, names: Collection[str]) -> bool:
-    """Whether a model has something that a failure needs."""
-    return any(fact in names for fact in failure.recognition.model.any_of)
-
-
-def check_facts(catalogue: Collection[Failure]) -> None:
-    """Refuse a failure that is recognised by a fact that there isn't: it would never be."""
-    for failure in catalogue:
-        if unknown := {*failure.recognition.model.any_of} - KNOWN_FACTS:
-            raise UsageError(f"repros/{failure.name}: no fact of a model is called {', '.join(sorted(unknown))}")
 
 
 def facts_of(results: Sequence[Result]) -> Facts:

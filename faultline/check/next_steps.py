@@ -7,7 +7,8 @@ from faultline.base.text import here
 from faultline.catalogue.outcomes import Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
-from faultline.check.findings import Group, as_silent, fine
+from faultline.check.findings import Group
+from faultline.check.known import as_silent, fine
 from faultline.runs.results import Result
 
 FEW = 5  # failures that do the same: of more, nobody learns anything
@@ -18,7 +19,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     if not all(form.results[0].outcome == "diverges" for form in group.forms):
         return []
     wrong = {result.cell.strategy for result in results if not fine(result)}
-    lines = [*same_start(group), *same_buffers(group)]
+    lines = [*same_start(group), *same_buffers(group), *own_state(group)]
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if agreeing:
@@ -26,7 +27,10 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     elif ran > 1:
         lines.append(f"none of the {ran} strategies that ran agrees with a single process")
     lines += involved(group)
-    names = [failure.name for failure in as_silent(group.forms[0].results[0])]
+    trained = not {*group.forms[0].results[0].finding.unmoved} & {
+        *group.forms[0].results[0].checked.facts.moved_by_hand
+    }
+    names = [failure.name for failure in as_silent(group.forms[0].results[0])] if trained else []
     if 0 < len(names) <= FEW:
         lines.append(f"known to do the same there: {some(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
@@ -36,19 +40,35 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
 
 
 def involved(group: Group) -> list[str]:
-    """The modules that a smaller model has to keep to show it: where cells first differ, and those of the buffers."""
-    named = modules([result for form in group.forms for result in form.results])
+    """What a smaller model has to keep to show it: the modules where cells first differ, or the buffers."""
+    results = [result for form in group.forms for result in form.results]
+    named = modules(results) or list(dict.fromkeys(name for result in results for name in result.finding.apart))
     return [f"a smaller model shows it if it keeps {some(named)}"] if named else []
 
 
 def modules(results: Sequence[Result]) -> list[str]:
-    """The modules in which cells first differ, and those of buffers that differ."""
+    """The modules in which cells first differ, or those of buffers that differ, of which all else is a consequence."""
     named: dict[str, None] = {}
     for result in results:
         named |= dict.fromkeys(name.rpartition(".")[0] for name in result.finding.apart)
-        if result.finding.first:
+        if result.finding.first and not result.finding.apart:
             named.setdefault(result.finding.first.module)
     return [name for name in named if name]
+
+
+def own_state(group: Group) -> list[str]:
+    """What the model changes by itself, where that is why it differs: attributes, or weights that aren't trained."""
+    [result, *_] = (result for form in group.forms for result in form.results)
+    facts, first = result.checked.facts, result.finding.first
+    lines = []
+    if facts.left_unlike and first and first.phase == "forward":
+        names = some(facts.left_unlike)
+        lines.append(f"each rank's rows leave another value in {names}: ranks keep their own, and one process has one")
+    if result.finding.unmoved and {*result.finding.unmoved} <= {*facts.moved_by_hand}:
+        lines.append(
+            "the model moves them by itself, without gradients: a rank that has a shard moves a copy, or a part"
+        )
+    return lines
 
 
 def same_start(group: Group) -> list[str]:

@@ -18,7 +18,8 @@ from faultline.base.packages import stack_name
 from faultline.base.text import one_line, plain, statements
 from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import FLOOR, STEPS, TOLERANCE, Cell
-from faultline.check.findings import fine, groups
+from faultline.check.findings import groups
+from faultline.check.known import fine
 from faultline.check.next_steps import modules
 from faultline.check.target import Target
 from faultline.ranks import preload, start

@@ -7,13 +7,21 @@ from typing import Any
 from faultline.base.text import count, matches
 from faultline.cells.cell import Cell
 from faultline.cells.claims import NOT_RUN
-from faultline.check.findings import Group, fine, groups, place
+from faultline.check.findings import Group, groups
+from faultline.check.known import fine, place
 from faultline.observations.remedies import Fate
 from faultline.report import remedies as listed
 from faultline.runs.results import Result
 
 AXES = {"strategy", "checkpointing", "precision"}
 """What a remedy can change about any model's cell."""
+MEASURED = {
+    "there": "",
+    "there in other words": ", with another error",
+    "elsewhere": ", elsewhere",
+    "other words": ", elsewhere and with another error",
+}
+"""What is said of the scope of a remedy's cells (see `remedies.SCOPES`)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Tried:
     def row(self) -> tuple[str, str, str]:
         """The verdict, the remedy and what counts for it, the model's own cells first."""
         [(word, text, cells)] = listed.rows([self.fate])
+        cells += MEASURED[self.fate.scope]
         if not self.results:
             return word, text, cells
         there = f"your model: {self.helped} of {count(len(self.results), 'cell')}"

@@ -13,20 +13,8 @@ from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
-from faultline.check.findings import (
-    COMPARED,
-    CUT_OFF,
-    Form,
-    Group,
-    agrees,
-    cut_off,
-    facts_of,
-    fine,
-    groups,
-    raising,
-    ran,
-    worst,
-)
+from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
+from faultline.check.known import COMPARED, CUT_OFF, cut_off, fine
 from faultline.check.next_steps import next_steps
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
@@ -40,7 +28,9 @@ SHOWN = 3  # names of each kind
 LINES = 5  # of one's own code, of an error's traceback
 DETAIL = 240  # characters of an error
 # What the answer for machines has of a cell's result.
-CELL = "id outcome signature detail rank finding raised_in at apart shows errors worst_parameter relative_error".split()
+CELL = """
+    id outcome signature detail rank finding raised_in at apart by_rank shows errors worst_parameter relative_error
+""".split()
 
 
 def show(
@@ -61,7 +51,7 @@ def show(
     write_line(console, head)
     if {"--stack", "--python"} & {*options}:
         write_line(console, f"  on {one_line(stack_name(results[0].stack))}")
-    for text in remarks(facts):
+    for text in (*remarks(facts), *by_rank(results)):
         write_line(console, f"  {text}")
     if len(results) > 1:
         write_line(console)
@@ -147,6 +137,7 @@ def remarks(facts: Facts) -> list[str]:
             " `SyncBatchNorm` (on GPUs) takes those of the whole batch, and `GroupNorm` needs none",
         ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
+        (facts.moved_by_hand, "require no gradients, and the model moves them by itself"),
     )
     lines = [f"{some(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
@@ -161,6 +152,13 @@ def remarks(facts: Facts) -> list[str]:
     lines += [f"{' = '.join(map(one_line, names))}: tied" for names in facts.tied]
     lines += [f"the generated batch can't feed this: {one_line(text)}" for text in facts.not_fed]
     return lines
+
+
+def by_rank(results: Sequence[Result]) -> list[str]:
+    """The modules that run on some ranks only, which one process can't show."""
+    names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
+    alike = {name: None for name in names if name not in facts_of(results).unequal}
+    return [f"{some(list(alike))}: run on some ranks only, whatever their rows are"] if alike else []
 
 
 def _group(
@@ -265,7 +263,11 @@ def _problem(group: Group, results: Sequence[Result]) -> dict[str, object]:
             for form, first in forms
         ],
         "claims": [
-            {**remedies.as_json(each.fate), "tried": {result.cell.id: result.outcome for result in each.results}}
+            {
+                **remedies.as_json(each.fate),
+                "measured": each.fate.scope,
+                "tried": {result.cell.id: result.outcome for result in each.results},
+            }
             for each in tried(group, results)
         ],
     }

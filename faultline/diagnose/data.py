@@ -46,7 +46,7 @@ def _failure(match: Match, details: Details) -> Mapping[str, object]:
         "title": failure.title,
         "mechanism": match.mechanism,
         "claims": [remedies.as_json(fate) for fate in details.fates],
-        "measured": details.scope,
+        "measured": details.fates[0].scope if details.fates else "",
         "happens": details.happens,
         "fixed": failure.until,
         "reproduce": details.commands,

@@ -16,7 +16,7 @@ class Details:
     """What is known beside a failure, or where none is named.
 
     reason    why a failure is no more than likely
-    fates     remedies and what became of them, by cells of this `scope`
+    fates     remedies and what became of them
     each      of several failures, where none helps against all, the first remedy that is verified and the first that
               helps in places, with the failure's name
     happens   where the failure ends with this error today
@@ -27,7 +27,6 @@ class Details:
 
     reason: str = ""
     fates: Sequence[Fate] = ()
-    scope: str = ""
     each: Sequence[tuple[str, Fate]] = ()
     happens: Sequence[str] = ()
     near: tuple[Stack, Mapping[str, int]] | None = None
@@ -44,13 +43,12 @@ def details(diagnosis: Diagnosis) -> Details:
         seen = [run for run in measured.seen(cause.text) if run[0].failure in names] if cause and names else []
         fates = several.helps_all(diagnosis.several) if names else ()
         return Details(fates=fates, seen=seen, each=[] if fates else _each(diagnosis.several))
-    fates, scope = remedies.fates(match.failure, match.signature, match.where, hints.versions)
+    fates = remedies.fates(match.failure, match.signature, match.where, hints.versions)
     cell, date = measured.cell_for(match.failure, match.signature, match.where)
     near = nearest.nearest(match.failure, hints.versions)
     return Details(
         reason=_why_likely(match, hints) if match.sure == LIKELY else "",
         fates=matching.worded(fates, match.mechanism),
-        scope=scope,
         happens=matching.happens(match),
         near=(near[0], nearest.then(near[1], match.where)) if near else None,
         commands=matching.commands(match),
@@ -62,7 +60,7 @@ def details(diagnosis: Diagnosis) -> Details:
 def _each(several: Sequence[Match]) -> list[tuple[str, Fate]]:
     chosen = []
     for match in several:
-        fates = remedies.fates(match.failure, match.signature, match.where)[0]
+        fates = remedies.fates(match.failure, match.signature, match.where)
         for word in ("verified", "conditional"):
             chosen += [(match.failure.name, fate) for fate in fates if fate.word == word][:1]
     return chosen

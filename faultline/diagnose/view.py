@@ -96,7 +96,7 @@ def _remedies(console: Console, diagnosis: Diagnosis, details: Details) -> None:
             console.print()
             write_line(
                 console,
-                Text(heading, style="bold").append(f"  ({measured_where[details.scope]})", style="not bold dim"),
+                Text(heading, style="bold").append(f"  ({measured_where[chosen[0].scope]})", style="not bold dim"),
             )
             for verdict, text, cells in listed.rows(chosen):
                 write_line(console, f"  {verdict:<11}  {text}  [{cells}]")

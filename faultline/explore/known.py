@@ -7,7 +7,7 @@ from typing import Any
 
 from faultline.base.text import matches
 from faultline.catalogue.outcomes import Outcome
-from faultline.check import findings as of_check
+from faultline.check import known as of_check
 from faultline.explore.case import Case
 from faultline.explore.refusals import ONCE, REFUSALS, TRAINING
 from faultline.observations.matching import CERTAIN

@@ -16,7 +16,7 @@ from faultline.base.text import count, cut, listing
 from faultline.catalogue.outcomes import Did
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.words import ordered, places
-from faultline.check import findings
+from faultline.check import findings, known
 from faultline.report.run import ABSENT, SYMBOLS
 from faultline.runs.results import Result
 
@@ -95,7 +95,7 @@ def _differences(entries: Sequence[Result]) -> Iterable[Difference]:
     for group in findings.groups(entries):
         failure = group.failure.name if group.failure else ""
         for form in group.forms:
-            wrong = [result for result in form.results if not findings.fine(result)]
+            wrong = [result for result in form.results if not known.fine(result)]
             if wrong:
                 did = Did(wrong[0].outcome, form.signature or wrong[0].signature)
                 where = "; ".join(places([result.cell for result in wrong], among))

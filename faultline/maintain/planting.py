@@ -137,7 +137,8 @@ IN_HALF = "LOST_CONTRIBUTION SCALED_BY_WORLD_SIZE UNREDUCED_ON_ONE_RANK FROZEN_A
 """Those that are seeded into bf16 as well: they could hide in its rounding, or in weights that are not read."""
 RESUMING = ("MOMENTUM_LOST", "SCHEDULE_RESTARTED", "RANDOM_STATE_OF_ONE_RANK", "DATA_FROM_THE_START")
 SPOILT = ("MISSING_TENSOR", "EMPTY_TENSOR", "STALE_TENSOR")
-IN_SAVES = (*SPOILT, *RESUMING[:3], "ONE_RANK_SAVES", "LOADED_TWICE")
+DRAWN_ANEW = ("PYTHON_DRAWS_ANEW", "NUMPY_DRAWS_ANEW")  # what no weight of a scenario shows
+IN_SAVES = (*SPOILT, *RESUMING[:3], *DRAWN_ANEW, "ONE_RANK_SAVES", "LOADED_TWICE")
 IN_NODES = ("UNREDUCED_BETWEEN_NODES", "NODES_OF_ONE", "ONE_NODE", "ACROSS_NODES", "IDLE_PARTITION", "SAME_NODES")
 HANGS_OR_DIES = Named("hangs|crashes", ".*")  # gloo ends a collective that lacks a rank with an abort, or it hangs
 

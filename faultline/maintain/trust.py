@@ -94,6 +94,7 @@ def of_specs(request: Request) -> Proof:
         ordered(cases.values(), request.workers),
         lambda folder: runs(cases, folder),
         lambda entry: judging.judged(cases[entry.cell.failure], entry),
+        lambda entry: judging.called(cases[entry.cell.failure], entry),
         lambda cell: cases[cell.failure].fault is not None,
         about,
     )

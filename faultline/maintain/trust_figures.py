@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faultline.base.markdown import headed, row
@@ -21,25 +21,28 @@ class Proof:
     """Cells of which the truth is known.
 
     `kind` is that of the results folder. `run` gives what runs one cell, of a folder for files; `worth` says what a
-    judgement is worth, `faulty` whether the cell has a fault, and `about` what is in it, in lines.
+    judgement is worth, `called` whether it names the known failure that the cell has, if it has one, `faulty` whether
+    the cell has a fault, and `about` what is in it, in lines.
     """
 
     kind: str
     cells: Sequence[Cell]
     run: Callable[[Path], RunCell]
     worth: Callable[[Result], str]
+    called: Callable[[Result], bool | None]
     faulty: Callable[[Cell], bool]
     about: Callable[[Cell], Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a proof: cells by what their judgements are worth, healthy ones and those with a fault; and of how
-    many specs they are, where they are of specs."""
+    """What came of a proof: cells by what their judgements are worth, healthy ones and those with a fault; those that
+    have a known failure by whether it was named; and of how many specs they are, where they are of specs."""
 
     healthy: Counter[str]
     faulty: Counter[str]
     specs: int = 0
+    called: Counter[bool] = field(default_factory=Counter)
 
     @property
     def caught(self) -> int:
@@ -58,6 +61,7 @@ class Figures:
         kinds = f"{self.healthy[judging.RIGHT]} train"
         if self.healthy[judging.REFUSED]:
             kinds += f", {self.healthy[judging.REFUSED]} are refused as known"
+        called = [("known failures named", f"{self.called[True]} of {self.called.total()}", "")] if self.called else []
         specs = [("specs", str(self.specs), "")] if self.specs else []
         return [
             *specs,
@@ -66,6 +70,7 @@ class Figures:
             ("false alarms", str(alarms), "0"),
             ("faults missed", str(self.faulty[judging.MISSED]), "0"),
             ("faults named rightly", f"{self.faulty[judging.RIGHT]} of {self.caught}", f"{NAMED_RIGHTLY:.0%}"),
+            *called,
             ("faults of Faultline itself", str(ours), "0"),
         ]
 
@@ -81,7 +86,8 @@ def measured(proof: Proof, entries: Sequence[Result], specs: int = 0) -> Figures
     """The figures of a proof from its results."""
     healthy = Counter(proof.worth(entry) for entry in entries if not proof.faulty(entry.cell))
     faulty = Counter(proof.worth(entry) for entry in entries if proof.faulty(entry.cell))
-    return Figures(healthy, faulty, specs)
+    called = Counter(said for entry in entries if (said := proof.called(entry)) is not None)
+    return Figures(healthy, faulty, specs, called)
 
 
 def show(proof: Proof, entries: Sequence[Result], figures: Figures) -> None:

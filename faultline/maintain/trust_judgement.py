@@ -4,6 +4,7 @@ import math
 import re
 
 from faultline.catalogue.outcomes import Outcome, Signature
+from faultline.check.known import recognised
 from faultline.programs import truth
 from faultline.programs.fault import FAULTY, OF_WEIGHT, Fault
 from faultline.programs.sampling import Case
@@ -43,6 +44,14 @@ def judged(case: Case, entry: Result) -> str:
     if entry.outcome == Outcome.TRAINS:
         return MISSED
     return RIGHT if names(case.fault, entry) else MISNAMED
+
+
+def called(case: Case, entry: Result) -> bool | None:
+    """Whether `check` names the failure that a healthy spec is known to meet; None where it isn't known to meet one."""
+    if case.fault or not (met := truth.failures(case.spec, entry.cell.strategy, entry.outcome, text(entry))):
+        return None
+    match, others = recognised(entry)
+    return any(each.failure.name in met for each in (match, *others) if each)
 
 
 def text(entry: Result) -> str:

@@ -1,7 +1,7 @@
 """What became of each remedy where somebody needs it: verified, refuted or conditional, by the cells that tell."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faultline.catalogue import REMEDIES, Claim, Failure
 from faultline.catalogue.outcomes import SILENT
@@ -12,12 +12,17 @@ from faultline.observations import measured
 from faultline.observations.measured import Place, place
 from faultline.observations.verdicts import where
 
+SCOPES = ("there", "there in other words", "elsewhere", "other words")
+"""Which cells a remedy was held against, the nearest to somebody's first: see `fates`."""
+ELSEWHERE = SCOPES[2:]
+
 
 @dataclass(frozen=True)
 class Fate:
     """What became of a remedy where somebody needs it: how many cells support it, how many there are.
 
-    `against` has what the cells do that contradict it, with their places if these are not all.
+    `against` has what the cells do that contradict it, with their places if these are not all; `scope` says where
+    they were run (see `fates`), and `strategies` under which.
     """
 
     key: str
@@ -26,6 +31,8 @@ class Fate:
     speak_for: int
     cells: int
     against: tuple[str, ...]
+    scope: str = "there"
+    strategies: frozenset[str] = frozenset()
 
 
 def as_json(fate: Fate) -> dict[str, object]:
@@ -43,8 +50,8 @@ def as_json(fate: Fate) -> dict[str, object]:
 
 def fates(
     failure: Failure, signature: str, where: Collection[Place], versions: Mapping[str, str] | None = None
-) -> tuple[list[Fate], str]:
-    """Remedies and what became of them, with the cells that they were held against.
+) -> list[Fate]:
+    """Remedies and what became of them, by the cells that they were held against.
 
     The first of these scopes in which a cell shows what a remedy does: ``there``, this signature in these places;
     ``there in other words``, any signature of the failure in these places; ``elsewhere``, this signature in any
@@ -54,25 +61,25 @@ def fates(
     if relevant and not any(did[1] == signature for did in known.values()):
         known = measured.outcomes(failure, measured.shown_on(failure))
     same = [cell for cell, did in known.items() if did[1] == signature]
-    scopes: dict[str, Callable[[], list[Cell]]] = {
-        "there": lambda: [cell for cell in same if place(cell) in where],
-        "there in other words": lambda: in_other_words(failure, signature, where, known),
-        "elsewhere": lambda: same,
-        "other words": lambda: [*known],
-    }
-    for scope, cells in scopes.items():
+    scopes: tuple[Callable[[], list[Cell]], ...] = (
+        lambda: [cell for cell in same if place(cell) in where],
+        lambda: in_other_words(failure, signature, where, known),
+        lambda: same,
+        lambda: [*known],
+    )
+    for scope, cells in zip(SCOPES, scopes, strict=True):
         if results := remedies(failure, cells(), known):
-            return results, scope
-    return [], ""
+            return [replace(fate, scope=scope) for fate in results]
+    return []
 
 
 def in_other_words(failure: Failure, signature: str, where: Collection[Place], known: Outcomes) -> list[Cell]:
-    """The cells in these places that show the failure, each with another error or none."""
+    """The cells in these places that show the failure, each with another error, with none, or by the end of a rank."""
     others = {*failure.errors} - {signature, *failure.also_raises}
     return [
         cell
         for cell, (outcome, word) in known.items()
-        if place(cell) in where and (word in others if outcome == "raises" else outcome in SILENT)
+        if place(cell) in where and (word in others if outcome == "raises" else outcome in (*SILENT, "crashes"))
     ]
 
 
@@ -96,4 +103,5 @@ def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Col
     pro, contra = len(held.supporting), len(held.against)
     if not pro and not contra:
         return None
-    return Fate(key, claim, held.word, pro, pro + contra, tuple(where(failure, held, known)))
+    under = frozenset(cell.strategy for cell in (*held.supporting, *held.against))
+    return Fate(key, claim, held.word, pro, pro + contra, tuple(where(failure, held, known)), strategies=under)

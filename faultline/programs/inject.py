@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
+from faultline.cells.cell import HALF
 from faultline.programs.engines import held, own_results, unreduced_in_ddp
 from faultline.programs.fault import FAULTY, OF_WEIGHT, Fault, parse
 from faultline.ranks.run import Injection
@@ -20,7 +21,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass
 class Clock:
-    """The step that a rank is in, from 1."""
+    """The step that a rank is in, from 1 and through both halves of a life."""
 
     step: int = 1
 
@@ -55,10 +56,14 @@ def injection(text: str) -> Injection:
             unreduced_in_ddp(wrapped.model, setup, lambda: clock.step == fault.step)
         return dataclasses.replace(wrapped, backward=backward, step=step)
 
+    def resumed(wrapped: Wrapped, setup: Setup) -> None:
+        clock.step += HALF
+
     return Injection(
         model=lambda model: _in_model(fault, clock, model),
         scenario=lambda built, setup: _in_scenario(fault, clock, built, setup),
         wrapped=wrapped,
+        resumed=resumed,
     )
 
 

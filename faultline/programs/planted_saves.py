@@ -1,9 +1,11 @@
 """Faults seeded into what a training saves, and into what it resumes from; ranks load them by name."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 
@@ -75,3 +77,5 @@ LOADED_TWICE = on_resuming(_loaded_twice)
 MOMENTUM_LOST = on_resuming(_no_momentum)
 SCHEDULE_RESTARTED = on_resuming(_first_rate)
 RANDOM_STATE_OF_ONE_RANK = on_resuming(lambda optimizer, scheduler, setup: torch.manual_seed(1000))
+PYTHON_DRAWS_ANEW = on_resuming(lambda optimizer, scheduler, setup: random.seed(1000))
+NUMPY_DRAWS_ANEW = on_resuming(lambda optimizer, scheduler, setup: np.random.seed(1000))

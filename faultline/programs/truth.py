@@ -288,6 +288,12 @@ def agrees(spec: Spec, strategy: str, outcome: str, text: str) -> bool:
     return any(outcome == each.outcome and re.search(each.words, text) for each in rules)
 
 
+def failures(spec: Spec, strategy: str, outcome: str, text: str) -> set[str]:
+    """The catalogue's failures that a healthy spec meets where it does what is known of it."""
+    met = (each for each in known(spec, strategy) if outcome == each.outcome and re.search(each.words, text))
+    return {each.failure for each in met} - {""}
+
+
 def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
     """Whether a fault can be seeded into a spec under a strategy: that trains, and its ranks can differ where they
     have to."""

@@ -1,9 +1,12 @@
 """A life in two halves: what is saved after the first one, and loaded by fresh ranks before the second."""
 
+import hashlib
+import random
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -28,7 +31,7 @@ def save(run: Run, built: Scenario, wrapped: Wrapped) -> None:
     write = partial(strategies.family(run.cell.strategy).save, wrapped, folder)
     built.keep(write, wrapped, folder) if built.keep else write()
     scheduler = wrapped.scheduler.state_dict() if wrapped.scheduler else None
-    state = {"step": HALF, "random": torch.get_rng_state(), "scheduler": scheduler}
+    state = {"step": HALF, "random": random_state(), "scheduler": scheduler}
     torch.save(state, folder / f"rank{run.setup.rank}.pt")
     run.report.evidence |= {"saved_after": HALF, "random_state": _digest()}
 
@@ -39,7 +42,7 @@ def load(run: Run, built: Scenario, wrapped: Wrapped) -> None:
         raise Impossible("a scenario that trains through accelerate is not resumed yet")
     folder = Path(run.state)
     state = torch.load(folder / f"rank{run.setup.rank}.pt")
-    torch.set_rng_state(state["random"])
+    _set_random_state(state["random"])
     if wrapped.scheduler:
         wrapped.scheduler.load_state_dict(state["scheduler"])
     read = partial(strategies.family(run.cell.strategy).load, wrapped, folder)
@@ -89,5 +92,23 @@ def _first(run: Run) -> Path:
     return Path(run.state) / f"trainer{run.setup.rank}.pt"
 
 
+def random_state() -> dict[str, Any]:
+    """That of torch, on a GPU too where one is in use, of Python and of numpy, as plain values and tensors."""
+    drawn: Any = np.random.get_state()
+    kind, keys, *rest = drawn
+    state = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": (kind, keys.tolist(), *rest)}
+    return state | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {})
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
 def _digest() -> str:
-    return compare.digest({"random": torch.get_rng_state()})
+    state = random_state()
+    tensors: dict[str, Any] = {name: state.pop(name) for name in ("torch", "cuda") if name in state}
+    return hashlib.blake2b(f"{compare.digest(tensors)} {state}".encode(), digest_size=8).hexdigest()

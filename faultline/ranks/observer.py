@@ -4,14 +4,15 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from faultline.ranks.checkpointing import CutOff
-from faultline.ranks.report import Facts
+from faultline.ranks.reads import Reads
+from faultline.ranks.report import Facts, unlike
 from faultline.strategies.shared import blocks
 
 
@@ -20,10 +21,10 @@ class Observer:
 
     `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
     has the first tensor of each call in the step, named ``share module#call`` in the order of the calls. `logged` are
-    the norms of gradients that an engine gave.
+    the norms of gradients that an engine gave. Where weights are read is seen where the model trains `alone`.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, alone: bool = False) -> None:
         self.share = 0
         self.not_fed: list[str] = []
         self.cast: list[str] = []
@@ -38,10 +39,15 @@ class Observer:
         self._several: dict[str, int] = {}
         self._frozen: dict[str, None] = {}
         self._cut_off = CutOff(self._names)
+        self._inside: list[str] = []
+        self._reads = Reads(model, self._inside) if alone else None
+        self._double_backward = False
         self._used: dict[int, set[str]] = {}
+        self._unequal: set[str] = set()
+        self._frozen_weights: dict[str, torch.Tensor] = {}
+        self._by_hand: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
-        self._inside: list[str] = []
         self._entered: dict[str, None] = {}
         self._at_first = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
         self._unfrozen: dict[str, None] = {}
@@ -54,12 +60,20 @@ class Observer:
         self.outputs, self._on = {}, True
         self._calls.clear()
         self._inside.clear()
+        self._used.clear()
+        if self._reads:
+            frozen = {name: p for name, p in self._model.named_parameters() if not p.requires_grad}
+            self._frozen_weights = {name: parameter.detach().clone() for name, parameter in frozen.items()}
         try:
-            with self._cut_off.watching():
+            with self._cut_off.watching(), self._reads or nullcontext():
                 yield
         finally:
             self._on = False
+        every = [*self._used.values()]
+        self._unequal |= unlike(every)
         for name, parameter in self._model.named_parameters():
+            if name in self._frozen_weights and not torch.equal(parameter, self._frozen_weights[name]):
+                self._by_hand.setdefault(name)
             if parameter.requires_grad and name in self._at_first:
                 self._unfrozen.setdefault(name)
             if parameter.requires_grad and self._gradients.get(name) != "some":
@@ -89,6 +103,8 @@ class Observer:
         first = next(tensors(output), None)
         if first is not None:
             self.outputs[f"{self.share} {name}#{call}"] = first.detach().clone()
+            if first.grad_fn:
+                first.grad_fn.register_prehook(self._on_backward)
         if any(True for _ in module.parameters(recurse=False)):
             self._used.setdefault(self.share, set()).add(name)
             self._several[name] = max(call, self._several.get(name, 0))
@@ -97,9 +113,11 @@ class Observer:
             if given and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in given):
                 self._frozen.setdefault(name)
 
+    def _on_backward(self, gradients: Any) -> None:
+        self._double_backward = self._double_backward or torch.is_grad_enabled()  # it is in `create_graph` alone
+
     def facts(self) -> Facts:
         """What was seen."""
-        everywhere = set.intersection(*self._used.values()) if self._used else set()
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         return Facts(
             model=type(self._model).__name__,
@@ -110,8 +128,11 @@ class Observer:
             several_calls=tuple(name for name, calls in self._several.items() if calls > 1),
             frozen_input=tuple(self._frozen | self._cut_off.modules),
             unfrozen=tuple(self._unfrozen),
+            double_backward=self._double_backward,
+            moved_by_hand=tuple(self._by_hand),
+            read_outside=tuple(self._reads.outside) if self._reads else (),
             entered=tuple(self._entered),
-            unequal=tuple(sorted(set().union(*self._used.values()) - everywhere)),
+            unequal=tuple(sorted(self._unequal)),
             tied=tuple(map(tuple, self._tied)),
             apart=tuple(tuple(names) for names in self._tied if not one(self._model, names)),
             order=tuple(self._order),

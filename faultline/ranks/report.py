@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -115,8 +115,12 @@ class Facts:
     - `frozen_input`: blocks that train on inputs without a graph, and what the model's own reentrant checkpoints cut
       off for that (see `checkpointing.CutOff`)
     - `unfrozen`: parameters that require gradients only since a step
+    - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
+    - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
+    - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
+    - `read_outside`: parameters that are read where no forward pass of their module runs
     - `entered`: the classes of the model and of what is around it whose forward passes ran
-    - `unequal`: modules that run for some ranks' rows only
+    - `unequal`: modules that run for some ranks' rows only in a step
     - `batch_statistics`: modules that normalise by the statistics of a rank's rows
     - `tied`: the names of one parameter; `apart`: those of them that aren't one any more
     - `order`: all modules as they run; `inside`: the innermost module whose forward pass did not end
@@ -132,6 +136,10 @@ class Facts:
     several_calls: Names = ()
     frozen_input: Names = ()
     unfrozen: Names = ()
+    double_backward: bool = False
+    moved_by_hand: Names = ()
+    left_unlike: Names = ()
+    read_outside: Names = ()
     entered: Names = ()
     unequal: Names = ()
     batch_statistics: Names = ()
@@ -234,6 +242,11 @@ class Message:
     exit: int | None = None
     at: float = 0.0
     done: bool = False
+
+
+def unlike(every: Sequence[set[str]]) -> set[str]:
+    """What some of these sets have, and not all."""
+    return set[str]().union(*every) - every[0].intersection(*every) if every else set()
 
 
 def error_report(error: BaseException) -> ErrorReport:

@@ -72,7 +72,7 @@ class Shares:
 
     Each share begins with the state that rank 0's left in the step before. Where the shares are the reference's own
     micro-batches, or so many of them each, they move that state once, not once each; else they are passed through
-    beside the global batch.
+    beside the global batch. `unlike` are the attributes in which the micro-batches of two ranks leave unlike values.
     """
 
     def __init__(self, built: Scenario, read: Callable[[dict[str, torch.Tensor]], Tensors]) -> None:
@@ -84,6 +84,8 @@ class Shares:
         self._start: Snapshot | None = None
         self._first: Snapshot | None = None
         self._left: list[Tensors] = []
+        self._attributes: dict[str, Any] = {}
+        self.unlike: dict[str, None] = {}
 
     def begin(self) -> None:
         self._before, self._left, self._ran = self._read(), [], 0
@@ -95,8 +97,17 @@ class Shares:
         if not self._count or not self._start or self._ran % self._each:
             return
         self._left.append(self._read())
+        attributes = {
+            clean(f"{prefix}.{name}" if prefix else name): value
+            for prefix, module in self._model.named_modules()
+            for name, value in _attributes(module)
+        }
         if len(self._left) == 1:
-            self._first = Snapshot(self._model)
+            self._first, self._attributes = Snapshot(self._model), attributes
+        else:
+            every = self._attributes.keys() | attributes.keys()
+            unlike = (name for name in every if not _same(self._attributes.get(name), attributes.get(name)))
+            self.unlike.update(dict.fromkeys(sorted(unlike)))
         if len(self._left) < self._count:
             self._start.restore()
         elif self._first:
@@ -167,6 +178,24 @@ def _copied(value: Any) -> tuple[Any, Any]:
     if isinstance(value, list | tuple | deque):
         return value, [_copied(each) for each in value]
     return value, set(value) if isinstance(value, set) else None
+
+
+def _same(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> bool:
+    """Whether two objects held the same when they were copied; None stands for no object."""
+    if one is None or other is None:
+        return one is other
+    (value, held), (other_value, other_held) = one, other
+    if type(held) is not type(other_held):
+        return False
+    if isinstance(held, torch.Tensor):
+        return held.shape == other_held.shape and torch.equal(held, other_held)
+    if isinstance(held, dict):
+        return held.keys() == other_held.keys() and all(_same(held[key], other_held[key]) for key in held)
+    if isinstance(held, list):
+        return len(held) == len(other_held) and all(map(_same, held, other_held))
+    if isinstance(held, set):
+        return bool(held == other_held)
+    return value is other_value or (isinstance(value, PLAIN) and bool(value == other_value))
 
 
 def _restored(copied: tuple[Any, Any]) -> Any:

@@ -20,7 +20,7 @@ from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.cells.selection import Selection
 from faultline.check import cell as checking
-from faultline.check import command, findings, target, tried, view
+from faultline.check import command, findings, known, target, tried, view
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
@@ -246,26 +246,26 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     words = "AssertionError: The parameter tower.weight has already been reduced."
     cell = "check/model/zero2/reentrant/fp32/w2/cpu"
     result = entry("raises", cell, detail=words, ranks=(error(words),))
-    assert findings.recognised(of(result, TWICE))[0].failure.name == "zero_double_reduction"
-    assert findings.recognised(result)[0] is None
+    assert known.recognised(of(result, TWICE))[0].failure.name == "zero_double_reduction"
+    assert known.recognised(result)[0] is None
 
 
 def test_words_that_only_a_remedy_leads_to_name_no_failure():
     """Breaks when a parameter that DDP waits for is called a failure of ZeRO-3's, with the remedies of that."""
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
     result = entry("raises", "check/model/ddp/reentrant/fp32/w2/cpu", detail=words, ranks=(error(""),))
-    assert findings.recognised(result)[0] is None
+    assert known.recognised(result)[0] is None
     unused = of(result, replace(FACTS, no_gradient=("spare",)))
-    assert findings.recognised(unused)[0].failure.name == "ddp_unused_vision_tower"
+    assert known.recognised(unused)[0].failure.name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_recognised_where_it_was_measured_and_the_model_has_what_it_needs():
     matches = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", signature="differs")
-    match, _ = findings.recognised(of(matches, TWICE))
+    match, _ = known.recognised(of(matches, TWICE))
     assert (match.failure.name, match.signature, match.sure) == ("zero_double_reduction", "differs", "likely")
     elsewhere = entry("diverges", "check/model/zero3-small/non-reentrant/fp32/w2/cpu", signature="differs")
-    assert findings.recognised(of(elsewhere, TWICE))[0] is None, "no cell was ever measured to diverge there"
-    assert findings.recognised(matches)[0] is None, "nothing in this model runs twice"
+    assert known.recognised(of(elsewhere, TWICE))[0] is None, "no cell was ever measured to diverge there"
+    assert known.recognised(matches)[0] is None, "nothing in this model runs twice"
 
 
 def test_one_failure_is_told_once_whatever_its_forms():
@@ -294,7 +294,7 @@ def test_both_commands_give_one_answer_to_one_error():
     words = READY[READY.index("RuntimeError: ") :]
     cell = "check/model/ddp-find-unused/reentrant/fp32/w2/cpu"
     answer = entry("raises", cell, detail=words, ranks=(error(READY),))
-    match, either = findings.recognised(answer)
+    match, either = known.recognised(answer)
     other = diagnosis.diagnose(lambda wanted: lines.lines("log", io.BytesIO(READY.encode()), wanted))
     assert {match.failure.name for match in other.several} == {each.failure.name for each in (match, *either)}
     assert {(each.mechanism, each.sure) for each in (match, *other.several)} == {(match.mechanism, "likely")}
@@ -304,7 +304,7 @@ def test_both_commands_give_one_answer_to_one_error():
     assert match.failure.title not in text, "this model has no adapter"
     adapter = READY.replace("model.layers.1.mlp", "base_model.model.model.layers.1.mlp.down_proj.lora_B.default")
     answer = entry("raises", cell, detail=adapter[len(READY) - len(words) :], ranks=(error(adapter),))
-    match, either = findings.recognised(answer)
+    match, either = known.recognised(answer)
     assert (match.failure.name, match.mechanism, either) == ("ddp_peft_reentrant_ready_twice", "", ())
 
 
@@ -322,11 +322,11 @@ def test_what_helps_the_mechanism_is_told_in_words_for_any_model():
 
 def test_what_a_known_failure_needs_of_a_model_is_something_that_is_looked_for():
     """A misspelt fact would never be there, and its failure never be recognised."""
-    findings.check_facts(failures().values())
+    known.check_facts(failures().values())
     failure = failures()["zero_double_reduction"]
     wrong = replace(failure.recognition, model=replace(failure.recognition.model, any_of=("sevral_calls",)))
     with pytest.raises(UsageError, match="no fact of a model is called sevral_calls"):
-        findings.check_facts([replace(failure, recognition=wrong)])
+        known.check_facts([replace(failure, recognition=wrong)])
 
 
 def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_what_does():
@@ -343,8 +343,8 @@ def test_failures_that_a_comparison_can_not_tell_apart_are_named_together_with_w
         and "divided by the number of ranks" in text
     )
     twice = entry("diverges", "check/model/zero3-small/reentrant/fp32/w2/cpu", facts=TWICE, **halved)
-    assert findings.recognised(twice)[0].failure.name != "zero_double_reduction"
-    assert findings.recognised(entry("diverges", signature="differs"))[0] is None
+    assert known.recognised(twice)[0].failure.name != "zero_double_reduction"
+    assert known.recognised(entry("diverges", signature="differs"))[0] is None
 
 
 def test_what_ranks_show_beside_the_reference():
@@ -392,7 +392,7 @@ def test_cells_that_agree_hide_nothing_that_one_process_does_already():
 def test_adapters_that_are_cut_off_are_known_where_the_failure_was_measured_to_train():
     """Breaks when an image model with LoRA under FSDP1 has no name, or any weight that never moves has this one."""
     id, facts = "check/model/fsdp1-full/reentrant/fp32/w2/cpu", replace(FACTS, frozen_input=("bs.0",))
-    for unmoved, mode, known in (
+    for unmoved, mode, named in (
         (("bs.0.w",), "reentrant", True),
         (("bs.0.w",), "off", False),
         (("bs.0.w", "head.w"), "reentrant", False),
@@ -400,8 +400,8 @@ def test_adapters_that_are_cut_off_are_known_where_the_failure_was_measured_to_t
     ):
         numbers = Finding(unmoved=unmoved, unmoved_count=len(unmoved))
         cell = id.replace("reentrant", mode)
-        match, _ = findings.recognised(of(entry("diverges", cell, signature="unmoved", finding=numbers), facts))
-        assert bool(match) == known, unmoved
+        match, _ = known.recognised(of(entry("diverges", cell, signature="unmoved", finding=numbers), facts))
+        assert bool(match) == named, unmoved
         assert not match or (match.failure.name, match.sure) == ("reentrant_frozen_embeddings_adapters", "likely")
 
 

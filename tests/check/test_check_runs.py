@@ -15,7 +15,7 @@ from faultline.base.errors import TargetFailed
 from faultline.base.paths import ROOT
 from faultline.cells.cell import Cell
 from faultline.check import cell as checking
-from faultline.check import findings, target, view
+from faultline.check import findings, known, target, view
 from faultline.runs.runner import References
 
 pytestmark = pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_parameter_without_a_gradient_is_told_and_recognised(run):
         "spare.weight",
         "spare.bias",
     )
-    match, _ = findings.recognised(results)
+    match, _ = known.recognised(results)
     assert (match.failure.name, match.signature, match.sure) == (
         "ddp_unused_vision_tower",
         "unfinished-reduction",
@@ -216,7 +216,7 @@ def test_ranks_that_use_different_parameters_are_told_and_what_comes_of_it(run):
     assert (results.outcome, results.finding.first.phase) == ("diverges", "backward")
     assert run("experts", "ddp-find-unused").outcome == "trains"
     died = run("experts", "ddp")
-    assert findings.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
+    assert known.recognised(died)[0].failure.name == "ddp_unused_vision_tower"
 
 
 def test_a_silent_failure_is_found_placed_and_recognised(run):
@@ -224,7 +224,7 @@ def test_a_silent_failure_is_found_placed_and_recognised(run):
     results = run("per_image", "zero3-small", "reentrant")
     assert (results.outcome, results.finding.first.phase) == ("diverges", "backward")
     assert results.finding.first.module.startswith("vpm.")
-    assert findings.recognised(results)[0].failure.name == "zero_double_reduction"
+    assert known.recognised(results)[0].failure.name == "zero_double_reduction"
     assert run("per_image", "zero3-small", "non-reentrant").outcome == "trains"
 
 
@@ -285,7 +285,7 @@ def test_a_loss_that_goes_wrong_over_ranks_is_named_by_what_it_does(run, tmp_pat
     file = tmp_path / "train.py"
     file.write_text(WRITTEN.replace("BEFORE", before or "pass").replace("LOSS", loss))
     results = run(f"{file}:build", strategy)
-    match, _ = findings.recognised(results)
+    match, _ = known.recognised(results)
     assert (results.outcome == "trains") == (named == ""), results.detail
     assert (match and match.failure.name) == (named or None) or named == ""
 
@@ -309,7 +309,7 @@ def test_an_adapter_that_never_moves_is_named(run):
         f"{tower}.lora_B.default.weight",
     )
     assert view.remarks(results.checked.facts)[0].endswith("these adapters never move, not even in a single process")
-    assert findings.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].failure.name == "ddp_unused_vision_tower"
+    assert known.recognised(run("adapters_of_an_unused_tower", "ddp"))[0].failure.name == "ddp_unused_vision_tower"
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "fsdp2"])

@@ -535,7 +535,7 @@ def test_every_mechanism_has_a_remedy_in_words_for_any_model():
     """Breaks when a failure's mechanism is named and nothing is said of what helps, or what its own model needs is."""
     for failure in FAILURES.values():
         for signature in mechanisms_of(failure):
-            fates = remedies.fates(failure, signature, measured.places(failure, signature))[0]
+            fates = remedies.fates(failure, signature, measured.places(failure, signature))
             general = {claim.general for claim in failure.claims.values()} - {""}
             same = matching.mechanism(failure, signature)
             assert general >= {fate.claim.text for fate in matching.worded(fates, same.text)}
@@ -553,21 +553,26 @@ def test_contexts_are_of_signatures_that_there_are():
 
 def test_remedies_are_those_of_the_place():
     failure = FAILURES["zero3_dummy_loss"]
-    fates, scope = remedies.fates(failure, "empty-gradient", {("zero3", "off")})
+    fates = remedies.fates(failure, "empty-gradient", {("zero3", "off")})
     by_key = {fate.key: fate for fate in fates}
-    assert scope == "there" and by_key["zero2"].word == "verified" and by_key["persistent"].word == "refuted"
+    assert (
+        {fate.scope for fate in fates} == {"there"}
+        and by_key["zero2"].word == "verified"
+        and by_key["persistent"].word == "refuted"
+    )
     assert all(fate.cells <= 3 for fate in fates), "cells of other places were counted"
-    fates, scope = remedies.fates(failure, "empty-gradient", {("ddp", "off")})
-    assert fates and scope == "elsewhere"
-    assert remedies.fates(FAILURES["fsdp_reference_model"], "two-devices", {("ddp", "off")})[1] == "other words"
+    fates = remedies.fates(failure, "empty-gradient", {("ddp", "off")})
+    assert {fate.scope for fate in fates} == {"elsewhere"}
+    fates = remedies.fates(FAILURES["fsdp_reference_model"], "two-devices", {("ddp", "off")})
+    assert {fate.scope for fate in fates} == {"other words"}
 
 
 def test_remedies_of_the_same_place_in_other_words_come_before_those_of_other_places(asked, log):
     """Breaks when LoRA under ZeRO-2 on trl 0.15.2, where today's torch words the error otherwise, gets what helps
     under DDP."""
     failure = FAILURES["grpo_lora_no_grad"]
-    fates, scope = remedies.fates(failure, "no-grad-fn", {("zero2", "reentrant")})
-    assert scope == "there in other words" and {fate.cells for fate in fates} <= {1, 2, 3}
+    fates = remedies.fates(failure, "no-grad-fn", {("zero2", "reentrant")})
+    assert {fate.scope for fate in fates} == {"there in other words"} and {fate.cells for fate in fates} <= {1, 2, 3}
     text = "trl==0.15.2\ngradient_checkpointing_kwargs={'use_reentrant': True}\n" + NO_GRAD
     code, out, _ = asked("diagnose", log(text), "--strategy", "zero2")
     assert code == 0 and "elsewhere" not in out and "as raises (not-a-loss) under zero2" in out

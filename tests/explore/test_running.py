@@ -96,6 +96,14 @@ def test_a_planted_fault_is_seen(kind, shared_server, references):
     assert run(Case(program, strategy, fault=fault), shared_server, references).outcome == Outcome.DIVERGES
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("life", ["resumed", "resized"])
+def test_a_fault_of_the_second_half_is_seen(life, shared_server, references):
+    """Breaks when ranks that resume count their steps anew, so that what is planted in step 3 never comes."""
+    case = Case(Program.of(562, {"life": life}), "ddp", fault=faults.Fault("momentum", step=3))
+    assert run(case, shared_server, references).outcome == Outcome.DIVERGES
+
+
 def test_a_planted_program_has_nothing_that_hides_its_fault():
     """Breaks when a step's sign, or a limit, makes two gradients one."""
     program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "world_size": 1, "layers": 3})

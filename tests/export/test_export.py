@@ -186,7 +186,7 @@ def test_comments_are_kept():
 def test_every_variant_that_fails_can_be_exported_and_is_short():
     """Breaks when a new failure is written in a way that can't be folded: the message says which and why. Or when
     exports grow beyond what somebody reads in an issue: a variant's cells have about the same length."""
-    one_each = {(cell.failure, cell.variant): cell for cell in CELLS}
+    one_each = {(cell.failure, cell.variant): cell for cell in reversed(CELLS)}  # the first: the rest add a mesh
     refused, lengths = {}, {}
     for variant, cell in one_each.items():
         try:
@@ -197,7 +197,8 @@ def test_every_variant_that_fails_can_be_exported_and_is_short():
         compile(text, cell.id, "exec")
         lengths[variant] = len(text.splitlines())
     assert refused == {}
-    assert statistics.median(lengths[cell.failure, cell.variant] for cell in CELLS) < 150
+    for life, limit in {"straight": 150, "resumed": 210}.items():  # which also saves and loads
+        assert statistics.median(lengths[c.failure, c.variant] for c in CELLS if c.life == life) < limit
 
 
 @pytest.mark.slow

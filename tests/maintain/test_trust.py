@@ -19,6 +19,8 @@ from faultline.programs import sampling
 from faultline.programs.fault import KINDS, Fault
 from faultline.programs.sampling import Case
 from faultline.programs.spec import Spec
+from faultline.ranks.report import Facts
+from faultline.runs.results import Checked
 from faultline.runs.runner import References
 from faultline.runs.supervisor import RankServer
 from tests.support import entries
@@ -101,6 +103,21 @@ def test_a_refusal_counts_only_in_the_words_of_the_engine():
     assert judging.judged(case, known) == judging.REFUSED
     assert judging.judged(case, entry("raises", "other", detail="RuntimeError")) == judging.OTHERWISE
     assert judging.judged(case, entry("trains", "")) == judging.OTHERWISE
+
+
+def test_a_known_failure_is_named_or_not():
+    """Breaks when a failure that every such model meets loses its name in `check`, and no figure shows it."""
+    case = Case("made", Spec(spare=True))
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    named, unnamed = (
+        entry("raises", "other", detail=words, checked=Checked(facts=Facts(model="Made", no_gradient=names)))
+        for names in (("spare.weight",), ())
+    )
+    assert judging.called(case, named) is True and judging.called(case, unnamed) is False
+    assert judging.called(Case("made", Spec()), named) is None, "nothing is known of it"
+    assert judging.called(case, entry("trains", "")) is None
+    figures = Figures(Counter({judging.REFUSED: 2}), Counter(), called=Counter({True: 1, False: 1}))
+    assert ("known failures named", "1 of 2", "") in figures.rows
 
 
 @pytest.mark.parametrize(

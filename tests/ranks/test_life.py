@@ -114,6 +114,17 @@ def test_a_whole_checkpoint_trains_on_with_fewer_ranks(run, strategy):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", planting.DRAWN_ANEW)
+@pytest.mark.parametrize(
+    "cell", [resumed("ddp"), Cell(DATA, "trainer-skip", "ddp", life="resumed")], ids=lambda c: c.id
+)
+def test_random_numbers_of_python_and_numpy_go_on(run, cell, fault):
+    """Breaks when a rank that augments or shuffles otherwise after it resumed passes, as only torch's state counts."""
+    result = run(cell, fault)
+    assert result.signature == "resumed-differs" and "random state of rank 0 and 1" in result.detail
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", USUAL)
 def test_loading_twice_is_no_fault(run, strategy):
     """Breaks when new tensors with the same numbers, or random numbers that are put back, count as another state."""

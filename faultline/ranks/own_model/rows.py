@@ -38,7 +38,7 @@ def loss_of(
 ) -> torch.Tensor:
     """The loss of a rank's rows. Training on as many ranks takes the mean over `shares`, which a reference has."""
     # Numbers as bf16 where DeepSpeed made the model so, as Trainer does.
-    dtype = next(model.parameters()).dtype
+    dtype = next((parameter.dtype for parameter in model.parameters()), None)  # FSDP1 may have taken them away
     cast = dtype if dtype == torch.bfloat16 or observer.cast else None
     observer.share = rows.rank
     number = scalar(loss(model, to(rows.batch, setup.device, cast)))

@@ -52,7 +52,7 @@ class Module:
         model, loss, batch = parts(built)
         cast = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype in HALF})
         model = ready(model._apply(whole) if cast else model, self.target.lora)
-        observer = Observer(model)
+        observer = Observer(model, alone=setup.reference)
         observer.cast = cast  # the strategies make bf16 of it where a cell asks for that, each in its own way
         if loss is None:
             loss = own_model_batch.loss

@@ -1,0 +1,177 @@
+"""Which known failure a cell of somebody's model shows, and which it may be as well."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
+
+from faultline.base.errors import UsageError
+from faultline.catalogue import Failure
+from faultline.catalogue.loading import failures
+from faultline.catalogue.outcomes import Did
+from faultline.observations import matching, measured
+from faultline.observations.matching import Hints, Match, in_place
+from faultline.observations.measured import Place
+from faultline.ranks.report import Facts
+from faultline.runs.results import Result
+
+# What a cell's comparison with one process shows, and what follows from it: more than what a model is like.
+COMPARED = {
+    "over_ranks": "every step is the right one divided by the number of ranks: an average is taken twice",
+    "bypassed": "the loss calls the model itself, and never the wrapper that the strategy put around it",
+}
+APART = "buffers_apart"  # the fact of a cell in which ranks hold unlike buffers
+KNOWN_FACTS = {APART, *COMPARED, *(each.name for each in fields(Facts))}
+UNMOVED = Did("diverges", "unmoved")
+ENDS = ("raises", "crashes")  # what an error or a signal ends
+CUT_OFF = "no input of a reentrant checkpoint requires a gradient, so no weight inside it gets one"
+
+Known = tuple[Match | None, tuple[Match, ...]]
+"""The known failure that a cell shows, and those that it may be as well."""
+
+
+def fine(result: Result) -> bool:
+    return result.outcome in ("trains", "impossible")
+
+
+def recognised(result: Result) -> Known:
+    """The known failure that a cell shows, and those with its mechanism, or that show the same, where no more is known.
+
+    By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
+    What its comparison shows decides before what the model is like.
+    """
+    if fine(result):
+        return _alone(result), ()
+    if result.outcome == "raises":
+        return _by_error(result)
+    did = result.did
+    if compared := _doing(did, place(result), result.checked.shows):
+        return compared[0], compared[1:]
+    names = seen(result.checked.facts) | ({APART} if result.finding.apart else set())
+    alike = _doing(did, place(result), names) or _by_facts(result, {})
+    return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
+
+
+def _by_error(result: Result) -> Known:
+    facts, (strategy, mode) = result.checked.facts, place(result)
+    traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
+    hints = Hints(frozenset([strategy]), frozenset([mode]), {}, in_place(traceback, strategy, mode))
+    worded = matching.fitting(result.detail, hints)
+    fits = [match for match in worded if match.sure]
+    # A parameter in a block that is cut off takes part in the loss: it is no other failure's.
+    cut = cut_off(facts)
+    unused = tuple(name for name in facts.no_gradient if name not in cut)
+    names = seen(replace(facts, no_gradient=unused)).union(result.checked.shows)
+    if fitting := [match for match in fits if fits_model(match.failure, names)]:
+        return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
+    for match in fits:
+        # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
+        if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature):
+            return replace(match, sure=matching.LIKELY), matching.sharing(match, fits)
+    likely = _by_facts(result, {match.failure.name: match.signature for match in worded})
+    return (likely[0], likely[1:]) if likely else (None, ())
+
+
+def _by_facts(result: Result, signatures: Mapping[str, str]) -> tuple[Match, ...]:
+    """The failures that any end of a cell by an error is where they end so, whether or not it has their words.
+
+    `signatures` has the names of errors with its words, by failure.
+    """
+    names, matches = seen(result.checked.facts), []
+    for failure in failures().values() if result.outcome in ENDS else ():
+        model = failure.recognition.model
+        by = next((fact for fact in model.any_of if fact in names), "") if model.any_error else ""
+        if by and (where := _nearest(failure, place(result))):
+            matches.append(_found(failure, signatures.get(failure.name, result.signature), where, by))
+    return tuple(matches)
+
+
+def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
+    """Where cells of a failure end with an error: in this place, or else under the strategies that are most like it."""
+    did = measured.outcomes(failure)
+    ends = {measured.place(cell) for cell in did if cell.broken and did[cell][0] in ENDS}
+    engine = where[0].partition("-")[0]
+    return frozenset(ends & {where} or {each for each in ends if each[0].partition("-")[0] == engine})
+
+
+def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
+    """The failures that need one of these facts, and of which a cell does this there."""
+    fitting = [f for f in failures().values() if fits_model(f, names) and _measured(f, did, where)]
+    fitting.sort(key=_share_of_trainers)  # a model that is checked has none
+    by = {f.name: next(fact for fact in f.recognition.model.any_of if fact in names) for f in fitting}
+    return tuple(_found(f, did.signature, frozenset([where]), by[f.name]) for f in fitting)
+
+
+def _found(failure: Failure, signature: str, where: frozenset[Place], by: str) -> Match:
+    """A failure that is likely by a fact of the model."""
+    mechanism = failure.recognition.model.mechanism.get(by, "")
+    return Match(failure, signature, matching.LIKELY, where=where, mechanism=mechanism, by=by)
+
+
+def as_silent(result: Result) -> list[Failure]:
+    """The failures that are as silent in a cell's place, those that are no trainer's first."""
+    there = [f for f in failures().values() if place(result) in measured.silent(f, {result.signature})]
+    return sorted(there, key=_share_of_trainers)
+
+
+def _alone(result: Result) -> Match | None:
+    """The known failure that one process shows already where a cell agrees with it: weights that never move, because
+    the model's own checkpoints cut them off."""
+    facts = result.checked.facts
+    if result.outcome != "trains" or result.cell.checkpointing != "off" or not cut_off(facts):
+        return None
+    fitting = _doing(UNMOVED, ("single", facts.checkpointing), seen(Facts(frozen_input=facts.frozen_input)))
+    return replace(fitting[0], mechanism=CUT_OFF) if fitting else None
+
+
+def _cut_off_here(result: Result) -> Match | None:
+    """As `_alone`, of reentrant checkpoints that a cell asks for: where all that never move is in blocks whose inputs
+    require no gradient, it is the same mechanism, also under a strategy in which the failure was not measured."""
+    blocks = tuple(f"{block}." for block in result.checked.facts.frozen_input)
+    unmoved = result.finding.unmoved
+    if result.did != UNMOVED or place(result)[1] != "reentrant" or not all(n.startswith(blocks) for n in unmoved):
+        return None
+    fitting = _doing(UNMOVED, ("single", "reentrant"), seen(Facts(frozen_input=result.checked.facts.frozen_input)))
+    return replace(fitting[0], where=frozenset([place(result)]), mechanism=CUT_OFF) if fitting else None
+
+
+def cut_off(facts: Facts) -> list[str]:
+    """The parameters without a gradient in blocks that the model's own reentrant checkpoints cut off."""
+    blocks = facts.frozen_input if facts.checkpointing == "reentrant" else ()
+    return [name for name in facts.no_gradient if name.startswith(tuple(f"{block}." for block in blocks))]
+
+
+def place(result: Result) -> Place:
+    """Where a cell was run: a model that checkpoints by itself does so where nothing was asked for."""
+    mode = result.cell.checkpointing
+    return result.cell.strategy, result.checked.facts.checkpointing if mode == "off" else mode
+
+
+def _share_of_trainers(failure: Failure) -> float:
+    broken = [variant for variant in failure.variants if variant.broken]
+    return sum(bool(variant.trainer) for variant in broken) / len(broken)
+
+
+def _measured(failure: Failure, did: Did, where: Place) -> bool:
+    """Whether a cell of a failure does this in a place, and it is the failure's own; a checkpointing mode in which none
+    of its cells was run says nothing."""
+    cells = measured.outcomes(failure)
+    strategy, mode = where
+    modes = {mode} & {cell.checkpointing for cell in cells} or {cell.checkpointing for cell in cells}
+    there = (cells[cell] for cell in cells if cell.strategy == strategy and cell.checkpointing in modes)
+    return did.signature not in failure.also_raises and did in there
+
+
+def seen(facts: Facts) -> frozenset[str]:
+    """The names of the facts that hold of a model."""
+    return frozenset(each.name for each in fields(facts) if getattr(facts, each.name))
+
+
+def fits_model(failure: Failure, names: Collection[str]) -> bool:
+    """Whether a model has something that a failure needs."""
+    return any(fact in names for fact in failure.recognition.model.any_of)
+
+
+def check_facts(catalogue: Collection[Failure]) -> None:
+    """Refuse a failure that is recognised by a fact that there isn't: it would never be."""
+    for failure in catalogue:
+        if unknown := {*failure.recognition.model.any_of} - KNOWN_FACTS:
+            raise UsageError(f"repros/{failure.name}: no fact of a model is called {', '.join(sorted(unknown))}")

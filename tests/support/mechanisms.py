@@ -1,0 +1,149 @@
+"""Models with the mechanism of a known failure, or that change themselves, and near misses of each."""
+
+import torch
+from torch import nn
+
+ROWS = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.hidden(x))
+
+    def hidden(self, x):
+        return torch.tanh(self.second(torch.tanh(self.first(x))))
+
+
+def batch(step, rank, world_size):
+    return torch.roll(ROWS, step, 0).flatten(0, 1).chunk(world_size)[rank]
+
+
+def squared(model, rows):
+    return model(rows).pow(2).mean()
+
+
+def gradient_penalty():
+    def loss(model, rows):
+        rows = rows.clone().requires_grad_(True)
+        out = model(rows)
+        (slope,) = torch.autograd.grad(out.sum(), rows, create_graph=True)
+        return out.pow(2).mean() + (slope.norm(dim=1) - 1).pow(2).mean()
+
+    return Model(), loss, batch
+
+
+def saliency():
+    """A gradient of the inputs that no second backward pass needs."""
+
+    def loss(model, rows):
+        rows = rows.clone().requires_grad_(True)
+        out = model(rows)
+        (slope,) = torch.autograd.grad(out.sum(), rows, retain_graph=True)
+        return (out.squeeze(1) * slope.norm(dim=1)).mean()
+
+    return Model(), loss, batch
+
+
+def weight_penalty():
+    def loss(model, rows):
+        return squared(model, rows) + 0.1 * sum((weight * weight).sum() for weight in model.parameters())
+
+    return Model(), loss, batch
+
+
+class Shrinking(Model):
+    """The penalty of a weight while its module runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.second.forward = self.penalised
+
+    def penalised(self, x):
+        return nn.functional.linear(x, self.second.weight, self.second.bias) + 0.1 * self.second.weight.norm()
+
+
+def penalty_inside():
+    return Shrinking(), squared, batch
+
+
+class Cached(Model):
+    mean, calls = None, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.mean is None:
+            self.mean = x.mean(0).detach()
+        return super().forward(x - self.mean)
+
+
+def cached():
+    return Cached(), squared, batch
+
+
+class Codebook(Model):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.randn(4, 16))
+
+    def hidden(self, x):
+        hidden = super().hidden(x)
+        nearest = torch.cdist(hidden.detach(), self.codes).argmin(1)
+        for code in nearest.unique():
+            self.codes[code] = 0.9 * self.codes[code] + 0.1 * hidden.detach()[nearest == code].mean(0)
+        return hidden + (self.codes[nearest] - hidden).detach()
+
+
+def codebook():
+    return Codebook(), squared, batch
+
+
+class Target(Model):
+    def __init__(self):
+        super().__init__()
+        self.target = Model().requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for name in ("first", "second", "head"):
+                pairs = zip(getattr(self.target, name).parameters(), getattr(self, name).parameters(), strict=True)
+                for old, new in pairs:
+                    old.mul_(0.9).add_(new, alpha=0.1)
+            aim = self.target(x)
+        return super().forward(x) - aim
+
+
+def target():
+    return Target(), squared, batch
+
+
+class OnOneRank(Model):
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.Linear(16, 16)
+
+    def hidden(self, x):
+        hidden = super().hidden(x)
+        group = torch.distributed.is_initialized()
+        return self.extra(hidden) if group and torch.distributed.get_rank() == 0 else hidden
+
+
+def on_one_rank():
+    return OnOneRank(), squared, batch
+
+
+class ByTurns(OnOneRank):
+    """Some rows need a layer in each step, and in the next step it is another rank's."""
+
+    def hidden(self, x):
+        hidden = Model.hidden(self, x)
+        return self.extra(hidden) if x[0, 0] > 0 else hidden
+
+
+def by_turns():
+    model = ByTurns()
+    ours = torch.where(torch.arange(12)[:, None] < 6, 1.0, -1.0) * ROWS.flatten(0, 1).abs()
+    return model, squared, lambda step, rank, world: ours.roll(6 * step, 0).chunk(world)[rank]
