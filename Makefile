@@ -42,7 +42,7 @@ NAMED = '(?<![\w.])_?[a-z]+_?(?= (?:=|:=) |: [\w"]|=[^=\s])|(?<=def )\w+|(?<=for
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup fleet test test-nightly test-quick test-matrix is-safe reproduce bench lint clean
+.PHONY: help setup fleet test test-nightly test-quick test-matrix is-safe replay reproduce bench lint clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -102,6 +102,9 @@ test-matrix: setup ## run the matrix, or the part of it that the variables name
 
 is-safe: setup ## judge whether REQ, such as "trl==1.12.0", is safe on what is installed, or on BASE; ALL=1
 	$(RUN) faultline is-safe $(call quote,$(REQ)) $(call option,--base,BASE) $(call switch,--all,ALL) $(SELECTION) $(RUNNING)
+
+replay: setup ## ask is-safe about past upgrades whose answer is known, and rewrite the table of stacks/README.md
+	$(RUN) faultline maintain replay
 
 reproduce: setup ## show FAILURE on the stack that it was reported on and, next to it, on today's
 	$(RUN) faultline reproduce $(call quote,$(FAILURE)) $(DEVICE_OPTION)

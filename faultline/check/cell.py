@@ -50,8 +50,9 @@ def run(target: Target, server: RankServer, references: References, cell: Cell, 
         # So much between two runs in one process would be taken for rounding, and hide faults of that size.
         if facts.noise > TOLERANCE[cell.precision]:
             raise TargetFailed(
-                f"two runs in a single process differ by {facts.noise:.2g} of their gradients, so nothing can be"
-                " compared: the model draws random numbers (functional dropout?); switch that off"
+                f"two runs in a single process, of weights that differ by rounding, differ by {facts.noise:.2g} of"
+                " their gradients, so nothing can be compared: switch off random numbers that the model draws"
+                " (functional dropout?), or what makes rounding grow (a BatchNorm over few values?)"
             )
         job = Job(cell.id, cell.world_size, reference=str(reference.file), target=model, inject=inject)
 

@@ -60,7 +60,7 @@ def _by_error(result: Result) -> Known:
     cut = cut_off(facts)
     unused = tuple(name for name in facts.no_gradient if name not in cut)
     names = seen(replace(facts, no_gradient=unused)).union(result.checked.shows)
-    if fitting := [match for match in fits if fits_model(match.failure, names)]:
+    if fitting := [match for match in fits if needed(match.failure, names)]:
         return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
     for match in fits:
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
@@ -77,8 +77,7 @@ def _by_facts(result: Result, signatures: Mapping[str, str]) -> tuple[Match, ...
     """
     names, matches = seen(result.checked.facts), []
     for failure in failures().values() if result.outcome in ENDS else ():
-        model = failure.recognition.model
-        by = next((fact for fact in model.any_of if fact in names), "") if model.any_error else ""
+        by = needed(failure, names) if failure.recognition.model.any_error else ""
         if by and (where := _nearest(failure, place(result))):
             matches.append(_found(failure, signatures.get(failure.name, result.signature), where, by))
     return tuple(matches)
@@ -94,10 +93,9 @@ def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
 
 def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
     """The failures that need one of these facts, and of which a cell does this there."""
-    fitting = [f for f in failures().values() if fits_model(f, names) and _measured(f, did, where)]
+    fitting = [f for f in failures().values() if needed(f, names) and _measured(f, did, where)]
     fitting.sort(key=_share_of_trainers)  # a model that is checked has none
-    by = {f.name: next(fact for fact in f.recognition.model.any_of if fact in names) for f in fitting}
-    return tuple(_found(f, did.signature, frozenset([where]), by[f.name]) for f in fitting)
+    return tuple(_found(f, did.signature, frozenset([where]), needed(f, names)) for f in fitting)
 
 
 def _found(failure: Failure, signature: str, where: frozenset[Place], by: str) -> Match:
@@ -165,9 +163,9 @@ def seen(facts: Facts) -> frozenset[str]:
     return frozenset(each.name for each in fields(facts) if getattr(facts, each.name))
 
 
-def fits_model(failure: Failure, names: Collection[str]) -> bool:
-    """Whether a model has something that a failure needs."""
-    return any(fact in names for fact in failure.recognition.model.any_of)
+def needed(failure: Failure, names: Collection[str]) -> str:
+    """The first fact that a failure needs, of those that hold of a model; empty if it has none."""
+    return next((fact for fact in failure.recognition.model.any_of if fact in names), "")
 
 
 def check_facts(catalogue: Collection[Failure]) -> None:

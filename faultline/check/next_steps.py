@@ -18,8 +18,9 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     """Where to go from what is silent and has no name: strategies that agree, and failures that do the same there."""
     if not all(form.results[0].outcome == "diverges" for form in group.forms):
         return []
+    one = group.forms[0].results[0]
     wrong = {result.cell.strategy for result in results if not fine(result)}
-    lines = [*same_start(group), *same_buffers(group), *own_state(group)]
+    lines = [*same_start(group), *same_buffers(group), *own_state(one)]
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if agreeing:
@@ -27,10 +28,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     elif ran > 1:
         lines.append(f"none of the {ran} strategies that ran agrees with a single process")
     lines += involved(group)
-    trained = not {*group.forms[0].results[0].finding.unmoved} & {
-        *group.forms[0].results[0].checked.facts.moved_by_hand
-    }
-    names = [failure.name for failure in as_silent(group.forms[0].results[0])] if trained else []
+    names = [] if moved_by_hand(one) else [failure.name for failure in as_silent(one)]  # all are of what is trained
     if 0 < len(names) <= FEW:
         lines.append(f"known to do the same there: {some(names)}")
         lines.append(f"details: {here(f'faultline show {names[0]}')}")
@@ -56,19 +54,23 @@ def modules(results: Sequence[Result]) -> list[str]:
     return [name for name in named if name]
 
 
-def own_state(group: Group) -> list[str]:
+def own_state(result: Result) -> list[str]:
     """What the model changes by itself, where that is why it differs: attributes, or weights that aren't trained."""
-    [result, *_] = (result for form in group.forms for result in form.results)
-    facts, first = result.checked.facts, result.finding.first
+    unlike, first = result.checked.facts.left_unlike, result.finding.first
     lines = []
-    if facts.left_unlike and first and first.phase == "forward":
-        names = some(facts.left_unlike)
-        lines.append(f"each rank's rows leave another value in {names}: ranks keep their own, and one process has one")
-    if result.finding.unmoved and {*result.finding.unmoved} <= {*facts.moved_by_hand}:
-        lines.append(
-            "the model moves them by itself, without gradients: a rank that has a shard moves a copy, or a part"
-        )
+    if unlike and first and first.phase == "forward":
+        kept = "ranks keep their own, and one process has one"
+        lines.append(f"each rank's rows leave another value in {some(unlike)}: {kept}")
+    if moved_by_hand(result):
+        moved = "a rank that has a shard moves a copy, or a part"
+        lines.append(f"the model moves them by itself, without gradients: {moved}")
     return lines
+
+
+def moved_by_hand(result: Result) -> bool:
+    """Whether what never moves in a cell is what the model moves by itself in one process."""
+    unmoved = {*result.finding.unmoved}
+    return bool(unmoved) and unmoved <= {*result.checked.facts.moved_by_hand}
 
 
 def same_start(group: Group) -> list[str]:
