@@ -44,17 +44,17 @@ def run(
 
 def explore(
     *,
-    minutes: Annotated[float, Parameter(help="For how long programs are drawn (default: 10).")] = 10.0,
+    minutes: Annotated[float | None, Parameter(help="For how long programs are drawn (default: 10).")] = None,
     specs: Annotated[int, Parameter(help="How many programs are drawn, in place of --minutes.")] = 0,
-    seed: Annotated[int, Parameter(help="Where chance begins (default: 0).")] = 0,
+    seed: Annotated[int | None, Parameter(help="Where chance begins (default: 0).")] = None,
     strategy: Annotated[str, Parameter(metavar="NAMES", help="Strategies, such as ddp,zero*,fsdp2.")] = "",
-    device: Device = "cpu",
+    device: Device = "",
     stack: Annotated[Stack, Parameter(help="A name from stacks/, a date, or requirements.")] = TODAY,
     since: Annotated[
         str, Parameter(metavar="STACK", help="Begin with what packages do that have changed since this stack.")
     ] = "",
     crew: Crew = HERE,
-    resume: Annotated[bool, Parameter(help="Go on with the newest exploration.")] = False,
+    resume: Annotated[bool, Parameter(help="Go on with the newest exploration, as it was asked for.")] = False,
 ) -> int:
     """Train random programs under every engine, to find new failures.
 
@@ -65,16 +65,14 @@ def explore(
       faultline explore --specs 200 --strategy 'zero*'
       faultline explore --minutes 10 --since deepspeed==0.19.7
     """
-    if minutes <= 0 or specs < 0:
+    if (minutes is not None and minutes <= 0) or specs < 0:
         raise UsageError("--minutes must be above 0, and --specs at least 1")
     from faultline.cells.cell import listed
     from faultline.explore import command
 
-    names = command.strategies(listed(strategy))
+    names = command.strategies(listed(strategy)) if strategy else ()
     workers, engine = crew.workers or 0, crew.engine()
-    request = command.Request(
-        minutes, specs, seed, names, workers, resume, engine, stack, device=device or "cpu", since=since
-    )
+    request = command.Request(minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since)
     return command.run(request)
 
 

@@ -4,9 +4,12 @@ import json
 import random
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
+
+import msgspec
 
 from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
@@ -27,7 +30,8 @@ from faultline.runs.storage import RunFolder
 from faultline.stacks import environments, requests
 from faultline.stacks.environments import Environment
 
-KIND = "explore"
+KIND, BLIND = "explore", "rediscovery"  # of the folders, the second of what is looked for blind
+MINUTES = 10.0  # unless somebody says for how long
 CHUNK = 50  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
@@ -39,21 +43,27 @@ NUMBERS = "numbers.json"  # in the folder of an exploration
 class Request:
     """How long to look, or at how many programs; from which seed, and under which strategies (none: the usual ones).
 
-    Programs begin with what packages have a part in that changed `since` another stack. With `without`, nothing that is
-    known of that failure counts, and the search ends as it is met.
+    What isn't given is the usual, or with `resume` what was given before. Programs begin with what packages have a part
+    in that changed `since` another stack. With `without`, nothing that is known of that failure counts, and the search
+    ends as it is met.
     """
 
-    minutes: float = 10.0
+    minutes: float | None = None
     specs: int = 0
-    seed: int = 0
+    seed: int | None = None
     strategies: tuple[str, ...] = ()
     workers: int = 0
     resume: bool = False
     engine: Engine = LOCAL
     stack: str = TODAY
     without: str = ""
-    device: str = "cpu"
+    device: str = ""
     since: str = ""
+
+    @property
+    def as_json(self) -> dict[str, object]:
+        """What an exploration that goes on has to know of it."""
+        return {name: getattr(self, name) for name in ("minutes", "specs", "seed", "strategies", "device", "since")}
 
 
 def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -71,11 +81,11 @@ def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
 def run(request: Request) -> int:
     """Look for what nobody has reported, and show it."""
     environment = environments.chosen(request.stack, "")
+    request, folder = begun(request, environment)
     if request.engine.here:
         devices.check_device(request.device, environment.python)
-    away = changed(request, environment)
-    folder, search = begin(request, environment)
-    explored = look(request, environment, folder, search, away)
+    search = prepared(request, folder)
+    explored = look(request, environment, folder, search, changed(request, environment))
     view.show(search, explored)
     print(f"results: {folder.shown}")
     return EXIT_AS_EXPECTED
@@ -88,13 +98,13 @@ def look(
 
     Programs begin with what the packages have a part in that have moved `away` from another stack.
     """
-    runner, ends = Runner(), time.monotonic() + 60 * request.minutes
+    runner, began = Runner(), time.monotonic() - 60 * spent(folder)
     measuring = partial(measure, request, stack, runner, folder, search)
-    source = drawing.drawn(request.seed, known.together(search.earlier, request.without), away)
+    source = drawing.drawn(request.seed or 0, known.together(search.earlier, request.without), away)
     try:
         needed: list[Case] = []
         while not search.met:
-            over = time.monotonic() > ends and not request.specs
+            over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
             size = min(CHUNK, request.specs - search.funnel[PROGRAMS]) if request.specs else CHUNK
             first = request.without and needed  # what may be met ends the search
             programs = [] if over or first else islice(source, size)
@@ -107,13 +117,9 @@ def look(
         again(request, stack, runner, folder, search)
         folder.describe(finished=True)
     except KeyboardInterrupt:
-        view.show(search, keep(folder, search))
+        view.show(search, keep(request, stack, folder, search, began))
         raise
-    explored = keep(folder, search)
-    minutes = (time.monotonic() - ends) / 60 + request.minutes
-    numbers = search.numbers(request.seed, minutes, stack_name(stack.versions))
-    (folder.path / NUMBERS).write_text(json.dumps(asdict(numbers)))
-    return explored
+    return keep(request, stack, folder, search, began)
 
 
 def changed(request: Request, stack: Environment) -> set[str]:
@@ -126,28 +132,70 @@ def changed(request: Request, stack: Environment) -> set[str]:
 
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
     """One program of twenty has a fault in it: how many of these are seen is what the search is worth."""
-    choose = random.Random(f"planted/{request.seed}/{program.digest}")
+    choose = random.Random(f"planted/{request.seed or 0}/{program.digest}")
     return drawing.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
-def begin(request: Request, stack: Environment) -> tuple[RunFolder, Search]:
-    """A new folder, or the newest one with what it has."""
-    earlier = [] if request.without else list(findings.explaining())
-    search = Search(request.strategies or sampling.under(), earlier, request.without, request.device)
+def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder]:
+    """The request with all that it leaves out, and its folder: a new one, or the newest to go on with.
+
+    Raises UsageError where the newest is of other options, or has come to its end.
+    """
     if request.resume:
         folder = storage.latest_run(kind=KIND)
         folders.same_stack(folder, stack.versions)
-        search.take(folders.entries(folder))
+        request = gone_on(request, folder)
     else:
-        folder = storage.new_run(kind=KIND)
-        asked = {
-            "seed": request.seed,
-            "strategies": search.strategies,
-            "device": request.device,
-            "minutes": request.minutes,
+        folder = storage.new_run(kind=BLIND if request.without else KIND)
+        usual: dict[str, Any] = {
+            "seed": request.seed or 0,
+            "strategies": request.strategies or sampling.under(),
+            "device": request.device or "cpu",
         }
-        folder.describe(request=asked, stack=stack_name(stack.versions))
-    return folder, search
+        request = replace(request, minutes=request.minutes or MINUTES, **usual)
+    folder.describe(request=request.as_json, stack=stack_name(stack.versions), finished=False)
+    return request, folder
+
+
+def gone_on(request: Request, folder: RunFolder) -> Request:
+    """The request that a folder is of, for as long as is asked now; `begun` says what it raises."""
+    info = folder.info()
+    before = msgspec.convert(info.request, Asked)
+    for name in ("seed", "strategies", "device", "since"):
+        given, had = getattr(request, name), getattr(before, name)
+        if given not in (None, "", (), had):
+            option = f"--{'strategy' if name == 'strategies' else name}"
+            had = ",".join(had) if isinstance(had, tuple) else had or "left out"
+            raise UsageError(f"{folder.path.name} has {option} {had}: leave {option} out, or start without --resume")
+    minutes, specs = request.minutes or before.minutes, request.specs or before.specs
+    if info.finished and (minutes, specs) == (before.minutes, before.specs):
+        raise UsageError(f"{folder.path.name} is finished: a larger --minutes or --specs goes on with it")
+    return replace(request, **msgspec.structs.asdict(before) | {"minutes": minutes, "specs": specs})
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a folder says of the request that it is of."""
+
+    minutes: float
+    seed: int
+    strategies: tuple[str, ...]
+    device: str
+    specs: int = 0
+    since: str = ""
+
+
+def prepared(request: Request, folder: RunFolder) -> Search:
+    """A search that knows what its folder has."""
+    earlier = [] if request.without else list(findings.explaining())
+    search = Search(request.strategies, earlier, request.without, request.device)
+    search.take(folders.entries(folder))
+    return search
+
+
+def spent(folder: RunFolder) -> float:
+    """For how many minutes an exploration has gone on already."""
+    file = folder.path / NUMBERS
+    return float(json.loads(file.read_text())["minutes"]) if file.exists() else 0.0
 
 
 def measure(
@@ -173,8 +221,10 @@ def again(request: Request, stack: Environment, runner: Runner, folder: RunFolde
         folders.measure(cells, plan, once_more, wrong=DIFFER, seen=search.saw_again, engine=request.engine)
 
 
-def keep(folder: RunFolder, search: Search) -> list[Finding]:
-    """Write each finding as a folder beside the results, and what was known of the other differences."""
+def keep(request: Request, stack: Environment, folder: RunFolder, search: Search, began: float) -> list[Finding]:
+    """Write the numbers, each finding as a folder beside the results, and what was known of the other differences."""
+    numbers = search.numbers(request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions))
+    (folder.path / NUMBERS).write_text(json.dumps(asdict(numbers)))
     made = [
         findings.write(folder.path / "findings", each.shrunk, 1 + search.steady[each.shrunk.case.cell])
         for each in search.clusters.values()

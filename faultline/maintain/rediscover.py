@@ -87,7 +87,8 @@ def looked_for(failure: Failure, request: Request) -> Looked:
     under = strategies(failure, stack)
     asked = command.Request(request.minutes, 0, request.seed, under, request.workers, stack=stack, without=failure.name)
     environment = environments.chosen(stack, "")
-    folder, search = command.begin(asked, environment)
+    asked, folder = command.begun(asked, environment)
+    search = command.prepared(asked, folder)
     started = time.monotonic()
     command.look(asked, environment, folder, search)
     minutes = (time.monotonic() - started) / 60

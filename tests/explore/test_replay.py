@@ -83,7 +83,8 @@ def test_a_failure_is_looked_for_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(storage.new_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(storage.latest_run, "__defaults__", (tmp_path,))
     monkeypatch.setattr(rediscover.environments, "chosen", lambda stack, python: None)
-    monkeypatch.setattr(rediscover.command, "begin", lambda request, stack: asked.append(request) or (None, search))
+    monkeypatch.setattr(rediscover.command, "begun", lambda request, stack: asked.append(request) or (request, None))
+    monkeypatch.setattr(rediscover.command, "prepared", lambda request, folder: search)
     monkeypatch.setattr(rediscover.command, "look", lambda *args: [])
     for resume in (False, True):
         assert rediscover.run(rediscover.Request((name,), resume=resume)) == EXIT_AS_EXPECTED

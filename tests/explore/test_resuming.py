@@ -1,0 +1,83 @@
+"""An exploration that goes on is the one that was begun: its seed, strategies and minutes, and nothing runs twice."""
+
+import contextlib
+import json
+
+import pytest
+
+from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
+from faultline.explore import command
+from faultline.runs import storage
+from tests.support.entries import entry
+
+TWO = ("ddp", "zero2")
+
+
+@pytest.fixture
+def explored(tmp_path, monkeypatch):
+    """What an exploration runs, without ranks: every cell trains; after `until` cells somebody interrupts it."""
+    for name in ("new_run", "latest_run"):
+        monkeypatch.setattr(getattr(storage, name), "__defaults__", (tmp_path,))
+
+    def explored(until=None, **request):
+        ran = []
+
+        def measure(cells, plan, folder, wrong, seen, engine):
+            with contextlib.closing(storage.Writer(folder)) as writer:
+                for cell in cells:
+                    if until is not None and len(ran) == until:
+                        raise KeyboardInterrupt
+                    ran.append(cell)
+                    writer.add(entry(cell, stack={}))
+                    seen(entry(cell, stack={}))
+
+        monkeypatch.setattr(command.folders, "measure", measure)
+        try:
+            assert command.run(command.Request(**request)) == EXIT_AS_EXPECTED
+        except KeyboardInterrupt:
+            assert until is not None
+        return ran
+
+    return explored
+
+
+def numbers(folder):
+    [file] = folder.glob(f"explore-*/{command.NUMBERS}")
+    return json.loads(file.read_text())
+
+
+def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
+    """Breaks when `--resume` draws other programs than the exploration that it goes on with, or runs cells twice."""
+    asked = {"specs": 12, "seed": 5, "strategies": TWO}
+    first = explored(until=7, **asked)
+    assert numbers(tmp_path)["seed"] == 5
+    rest = explored(resume=True)
+    assert len(first) == 7 and not {*first} & {*rest}
+    assert {cell.strategy for cell in rest} <= {*TWO}
+    assert numbers(tmp_path)["seed"] == 5 and numbers(tmp_path)["programs"] == 12
+    more = explored(resume=True, specs=16)
+    assert more and not {*more} & {*first, *rest} and numbers(tmp_path)["programs"] == 16
+    assert {*explored(**asked)} == {*first, *rest}, "in one go they are the same"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"seed": 6}, "has --seed 5: leave --seed out"),
+        ({"strategies": ("ddp",)}, "has --strategy ddp,zero2: leave --strategy out"),
+        ({"since": "deepspeed==0.19.7"}, "has --since left out"),
+        ({}, "is finished: a larger --minutes or --specs goes on with it"),
+    ],
+)
+def test_an_exploration_goes_on_as_it_was_asked_for(explored, given, words):
+    """Breaks when options that an exploration doesn't have are taken without a word, or it has ended and nothing is."""
+    explored(specs=2, seed=5, strategies=TWO)
+    with pytest.raises(UsageError, match=words):
+        explored(resume=True, **given)
+
+
+def test_what_is_looked_for_blind_is_no_exploration_to_go_on_with(explored):
+    """Breaks when `explore --resume` takes a folder of `maintain rediscover`, in which something known is unknown."""
+    explored(specs=2, seed=5, strategies=TWO, without="zero3_dummy_loss")
+    with pytest.raises(UsageError, match="no explore run to resume"):
+        explored(resume=True)
