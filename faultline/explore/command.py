@@ -15,11 +15,11 @@ from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import matches
-from faultline.explore import findings, known, view
+from faultline.explore import findings, known, numbers, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.running import Runner
-from faultline.explore.search import PROGRAMS, Search
+from faultline.explore.search import PROGRAMS, Cluster, Search
 from faultline.programs import drawing, sampling
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
@@ -223,12 +223,12 @@ def again(request: Request, stack: Environment, runner: Runner, folder: RunFolde
 
 def keep(request: Request, stack: Environment, folder: RunFolder, search: Search, began: float) -> list[Finding]:
     """Write the numbers, each finding as a folder beside the results, and what was known of the other differences."""
-    numbers = search.numbers(request.seed or 0, (time.monotonic() - began) / 60, stack_name(stack.versions))
-    (folder.path / NUMBERS).write_text(json.dumps(asdict(numbers)))
-    made = [
-        findings.write(folder.path / "findings", each.shrunk, 1 + search.steady[each.shrunk.case.cell])
-        for each in search.clusters.values()
-    ]
+    minutes = (time.monotonic() - began) / 60
+    came_to = numbers.of(search, request.seed or 0, minutes, stack_name(stack.versions))
+    (folder.path / NUMBERS).write_text(json.dumps(asdict(came_to)))
+    made = [written(folder, "findings", search, each) for each in search.found]
+    for each in search.unsteady:
+        written(folder, "unsteady", search, each)
     broken = [json.dumps({"relation": words, "apart": where}) for words, where in search.broken.items()]
     (folder.path / "broken.jsonl").write_text("".join(f"{line}\n" for line in broken))
     set_aside = [
@@ -236,3 +236,8 @@ def keep(request: Request, stack: Environment, folder: RunFolder, search: Search
     ]
     (folder.path / "known.jsonl").write_text("".join(f"{line}\n" for line in set_aside))
     return made
+
+
+def written(folder: RunFolder, kind: str, search: Search, cluster: Cluster) -> Finding:
+    """A finding, as it was written beside the results."""
+    return findings.write(folder.path / kind, cluster.shrunk, 1 + search.again[cluster.shrunk.case.cell, True])

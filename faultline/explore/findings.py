@@ -11,6 +11,7 @@ import msgspec
 
 from faultline import strategies
 from faultline.base.errors import UsageError
+from faultline.base.packages import STACK
 from faultline.base.paths import ROOT
 from faultline.base.traces import shortened
 from faultline.catalogue.outcomes import Did
@@ -67,6 +68,15 @@ class Finding:
     case: Case
     seen: Seen
     about: About
+
+    @property
+    def package(self) -> str:
+        """The package at fault: the first that the cause names, or else that of the trainer or of the engine."""
+        if match := re.search(rf"\b({'|'.join(STACK)})\b", self.about.cause, re.IGNORECASE):
+            return match[1].lower()
+        program = self.case.program
+        of_engine = strategies.package(self.case.strategy)
+        return "trl" if program.in_trl else "transformers" if program.trainer else of_engine
 
     @property
     def explains(self) -> Explains:

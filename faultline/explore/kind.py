@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
+from math import isclose
 
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.observations.wording import normalised
 from faultline.runs.results import Result
 
+PARTS, CLOSE = 16, 0.01  # of world size times steps: what else a factor is near to says nothing
 SHOWN = 60  # letters of an error by which it is known again while its sizes and names change
 KINDS: Mapping[str, str] = {
     Signature.UNMOVED: "never moved",
@@ -30,7 +33,9 @@ def kind(result: Result) -> str:
     if result.outcome != Outcome.DIVERGES:
         return str(result.outcome)
     if factor := result.finding.factor:
-        return f"scaled by {factor.times:.3g}"
+        parts = Fraction(factor.times).limit_denominator(PARTS)
+        if parts not in (0, 1) and isclose(parts, factor.times, rel_tol=CLOSE):
+            return f"scaled by {factor.times:.3g}"
     return KINDS.get(result.signature, "differs")
 
 

@@ -76,12 +76,19 @@ def _of_model(case: Case) -> Sequence[truth.Rule]:
     return () if case.program.in_trl else truth.known(case.program.spec, case.strategy)
 
 
+def refusal(case: Case, result: Result) -> Known | None:
+    """What an engine documents of a case that it refuses."""
+    for each in REFUSALS:
+        fits = matches(case.strategy, each.strategies)
+        if fits and result.outcome == Outcome.RAISES and re.search(each.words, result.detail):
+            return Known(REFUSAL, each.link)
+    return None
+
+
 def after(case: Case, result: Result, without: str = "") -> Known | None:
     """What is known of a case's result: a refusal in documented words, or a failure of the catalogue."""
-    for refusal in REFUSALS:
-        fits = matches(case.strategy, refusal.strategies)
-        if fits and result.outcome == Outcome.RAISES and re.search(refusal.words, result.detail):
-            return Known(REFUSAL, refusal.link)
+    if refused := refusal(case, result):
+        return refused
     match, _ = of_check.recognised(result)
     # Others raise an error in the same words: those of a failure count if the model has what it is about.
     if match and match.failure.name != without and (match.failure.recognition.model.any_of or match.sure == CERTAIN):

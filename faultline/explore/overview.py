@@ -6,13 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from faultline import strategies
 from faultline.base.markdown import headed, put, row
 from faultline.base.text import count
 from faultline.catalogue.outcomes import Outcome
 from faultline.explore import findings
 from faultline.explore.findings import Finding
-from faultline.explore.search import Numbers
+from faultline.explore.numbers import Numbers
 from faultline.programs.settings import SETTINGS
 
 PAGE = findings.FINDINGS / "README.md"
@@ -47,13 +46,12 @@ def line(finding: Finding) -> str:
     home, names = findings.FINDINGS / finding.name, (findings.FILE, findings.ISSUE)
     files = [f"[{name}]({finding.name}/{name})" for name in names if (home / name).exists()]
     became = f", [{about.failure}](../repros/{about.failure}/README.md)" if about.failure else ""
-    package = strategies.package(finding.case.strategy)
     return row(
         f"**{about.title}** ({about.status}{became})",
         finding.case.program.words,
         f"`{finding.case.strategy}`",
         seen.kind,
-        f"{package} {seen.stack.get(package, '')}",
+        f"{finding.package} {seen.stack.get(finding.package, '')}",
         ", ".join(files) or "none",
     )
 

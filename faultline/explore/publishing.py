@@ -11,7 +11,7 @@ from faultline.base.text import count
 from faultline.explore import findings, overview, reproduction, skeleton
 from faultline.explore.command import NUMBERS
 from faultline.explore.findings import Finding
-from faultline.explore.search import Numbers
+from faultline.explore.numbers import Numbers
 from faultline.export import prove
 
 

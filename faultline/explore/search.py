@@ -37,26 +37,6 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What an exploration came to: programs, cases that ran, that differ, and that are known by what they do or once
-    they are small; findings; planted faults and relations, and how many were seen, or held."""
-
-    seed: int
-    minutes: float
-    programs: int
-    cases: int
-    differ: int
-    known: int
-    findings: int
-    silent: int
-    planted: int
-    planted_seen: int
-    related: int
-    held: int
-    stack: str
-
-
-@dataclass(frozen=True)
 class Apart:
     """A case that breaks a relation. Of any case, `where` says what is wrong with it and `words` what it is."""
 
@@ -70,8 +50,10 @@ class Search:
     """What is known so far: results by cell, and what became of each difference.
 
     `without` is a failure of which nothing is known, where it is to be found blind; `met` is the case that shows it.
-    `related` counts by relation whether it held; `apart` are cases that break one and are to be made small, and `made`
-    are those that were, with what is wrong. `once` are cases that train when they run again, and what they did.
+    `planted` counts planted faults by kind and by how they were seen, with an empty word if not. `related` counts by
+    relation whether it held; `apart` are cases that break one and are to be made small, and `made` are those that were,
+    with what is wrong. `once` are cases that train when they run again, and what they did. `again` counts further runs
+    of what was found, by whether they did the same.
     """
 
     strategies: Sequence[str]
@@ -83,12 +65,12 @@ class Search:
     clusters: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
     known: dict[Case, Known] = field(default_factory=dict)
     left: list[Case] = field(default_factory=list)
-    planted: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    planted: Counter[tuple[str, str]] = field(default_factory=Counter)
     pairs: list[Pair] = field(default_factory=list)
     related: Counter[tuple[str, bool]] = field(default_factory=Counter)
     apart: list[Apart] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
-    steady: Counter[Cell] = field(default_factory=Counter)
+    again: Counter[tuple[Cell, bool]] = field(default_factory=Counter)
     once: dict[str, str] = field(default_factory=dict)
     met: Case | None = None
 
@@ -121,7 +103,7 @@ class Search:
 
     def saw_again(self, result: Result) -> None:
         """One more result of a finding: does it do the same?"""
-        self.steady[result.cell] += alike(result) == alike(self.results[result.cell])
+        self.again[result.cell, alike(result) == alike(self.results[result.cell])] += 1
 
     def sort(self, cases: Sequence[Case]) -> None:
         """Set apart those of a chunk that differ for no reason that is known."""
@@ -130,8 +112,12 @@ class Search:
             if not result:
                 continue
             self.funnel["cases run"] += 1
-            if case.fault:
-                self.planted[case.fault.kind, result.outcome != Outcome.TRAINS] += 1
+            refused = known.refusal(case, result) if case.fault else None
+            if case.fault and not refused and result.outcome != Outcome.IMPOSSIBLE:
+                unseen = result.outcome in (Outcome.TRAINS, Outcome.INVALID)
+                self.planted[case.fault.kind, "" if unseen else result.signature or result.outcome] += 1
+            elif case.fault:
+                self.funnel["cases with a planted fault that can't be"] += 1
             elif result.outcome == Outcome.IMPOSSIBLE:
                 self.funnel["cases that can't be"] += 1
             elif result.outcome == Outcome.INVALID:
@@ -224,36 +210,38 @@ class Search:
         return self.made | {each.words(each.case): each.where(each.case) for each in self.apart}
 
     @property
+    def found(self) -> list[Cluster]:
+        """The findings: what did the same whenever it ran."""
+        return [each for each in self.clusters.values() if not self.again[each.shrunk.case.cell, False]]
+
+    @property
+    def unsteady(self) -> list[Cluster]:
+        """What did something else when it ran again: a race, or a machine that was too slow."""
+        return [each for each in self.clusters.values() if self.again[each.shrunk.case.cell, False]]
+
+    def runs(self, cluster: Cluster) -> int:
+        """How often what was found ran."""
+        return 1 + sum(self.again[cluster.shrunk.case.cell, same] for same in (True, False))
+
+    @property
     def silent(self) -> int:
         """How many findings raise nothing."""
-        return sum(silent(each.shrunk.result) for each in self.clusters.values())
+        return sum(silent(each.shrunk.result) for each in self.found)
 
     @property
     def planted_seen(self) -> int:
         return sum(number for (_, seen), number in self.planted.items() if seen)
 
     @property
+    def planted_by_kind(self) -> dict[str, dict[str, int]]:
+        """How often a planted fault of each kind was seen, by how; with an empty word, how often it wasn't."""
+        kinds = sorted({kind for kind, _ in self.planted})
+        return {kind: {how: n for (each, how), n in sorted(self.planted.items()) if each == kind} for kind in kinds}
+
+    @property
     def held(self) -> int:
         """How many pairs their relations held."""
         return sum(number for (_, alike), number in self.related.items() if alike)
-
-    def numbers(self, seed: int, minutes: float, stack: str) -> Numbers:
-        """What it came to so far."""
-        return Numbers(
-            seed,
-            round(minutes, 1),
-            programs=self.funnel[PROGRAMS],
-            cases=self.funnel["cases run"],
-            differ=self.funnel["cases that differ"],
-            known=self.funnel["of them known by what they do"] + self.funnel["of them known once shrunk"],
-            findings=len(self.clusters),
-            silent=self.silent,
-            planted=self.planted.total(),
-            planted_seen=self.planted_seen,
-            related=self.related.total(),
-            held=self.held,
-            stack=stack,
-        )
 
     def _explained(self, case: Case) -> tuple[object, ...] | None:
         """The key of what was found that a case has all features of, if it does the same."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from jinja2 import FileSystemLoader
 
-from faultline import strategies
 from faultline.base.errors import UsageError
 from faultline.base.text import listing
 from faultline.catalogue.outcomes import Outcome
@@ -107,14 +106,14 @@ def write(finding: Finding, folder: Path) -> None:
 def failure(finding: Finding) -> str:
     """The source of failure.py."""
     case, seen = finding.case, finding.seen
-    program, package = case.program, strategies.package(case.strategy)
+    program, package = case.program, finding.package
     did = seen.where.get(case.strategy)
     raises = seen.outcome == Outcome.RAISES
     return TEMPLATES.get_template("failure_in_trl.py.j2" if program.in_trl else "failure.py.j2").render(
         title=json.dumps(finding.about.title),
         sentence=finding.about.title.replace('"', "'"),
         since=f"{package} {seen.stack.get(package, '')} (where it was seen)",
-        upstream=UPSTREAM.get(package, ""),
+        upstream=UPSTREAM.get(package, f"huggingface/{package}"),
         signature=signature(finding) if raises else "",
         pattern=pattern(seen.detail) if raises else "",
         strategies=[name for name, other in seen.where.items() if other == did or other == Outcome.TRAINS],

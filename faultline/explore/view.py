@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from faultline.base.text import count, one_line
-from faultline.catalogue.outcomes import Outcome
 from faultline.explore import kind as kinds
+from faultline.explore import overview
 from faultline.explore.findings import Finding
 from faultline.explore.search import Cluster, Search
 
@@ -13,20 +13,24 @@ SHOWN = 300  # letters of a detail
 
 def show(search: Search, findings: Sequence[Finding]) -> None:
     """Print what was found and the funnel."""
-    pairs = zip(search.clusters.values(), findings, strict=True)
-    for cluster, finding in sorted(pairs, key=lambda pair: rank(pair[0])):
+    pairs = zip(search.found, findings, strict=True)
+    for cluster, finding in sorted(pairs, key=lambda pair: overview.grave(pair[1])):
         print("\n".join(lines(cluster, finding)))
     for name, number in search.funnel.items():
         print(f"{name}: {number}")
     print(f"findings: {len(findings)}, of them silent: {search.silent}")
+    for each in search.unsteady:
+        same, runs = search.again[each.shrunk.case.cell, True] + 1, search.runs(each)
+        print(f"  unsteady: {each.shrunk.case.words}: {kinds.kind(each.shrunk.result)} in {same} of {runs} runs")
     print(f"relations between two cases: {search.related.total()}, held {search.held}")
     for words, where in search.broken.items():
         print(f"  broken: {words}: {where}")
     for words, did in search.once.items():
         print(f"  once: {words}: {did}")
     print(f"cases with a planted fault: {search.planted.total()}, seen {search.planted_seen}")
-    for kind, number in sorted((kind, number) for (kind, seen), number in search.planted.items() if not seen):
-        print(f"  missed: {kind}, {number}")
+    for kind, seen in search.planted_by_kind.items():
+        missed = seen.get("", 0)
+        print(f"  {kind}: {sum(seen.values()) - missed} of {sum(seen.values())}{', MISSED SOME' if missed else ''}")
 
 
 def lines(cluster: Cluster, finding: Finding) -> list[str]:
@@ -38,9 +42,3 @@ def lines(cluster: Cluster, finding: Finding) -> list[str]:
     if elsewhere := [f"{name} {did}" for name, did in finding.seen.where.items() if name != shrunk.case.strategy]:
         text.append(f"  elsewhere: {', '.join(elsewhere)}")
     return [*text, f"  {finding.name}: {count(cluster.cases, 'case')}, the same in {count(finding.seen.steady, 'run')}"]
-
-
-def rank(cluster: Cluster) -> tuple[bool, bool, int, int]:
-    """Silent before hanging before raising; few features first, then what many cases show."""
-    result, features = cluster.shrunk.result, cluster.shrunk.case.program.chosen
-    return not kinds.silent(result), result.outcome == Outcome.RAISES, len(features), -cluster.cases

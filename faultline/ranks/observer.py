@@ -21,7 +21,8 @@ class Observer:
 
     `share` is the rank whose rows are going through the model: in a reference they go one after the other. `outputs`
     has the first tensor of each call in the step, named ``share module#call`` in the order of the calls. `logged` are
-    the norms of gradients that an engine gave. Where weights are read is seen where the model trains `alone`.
+    the norms of gradients that an engine gave. Where weights are read, what moves by hand and whether a
+    backward pass makes a graph is seen where the model trains `alone`.
     """
 
     def __init__(self, model: torch.nn.Module, alone: bool = False) -> None:
@@ -103,7 +104,7 @@ class Observer:
         first = next(tensors(output), None)
         if first is not None:
             self.outputs[f"{self.share} {name}#{call}"] = first.detach().clone()
-            if first.grad_fn:
+            if self._reads and first.grad_fn:
                 first.grad_fn.register_prehook(self._on_backward)
         if any(True for _ in module.parameters(recurse=False)):
             self._used.setdefault(self.share, set()).add(name)

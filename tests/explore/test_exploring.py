@@ -12,7 +12,7 @@ from faultline.base.errors import UsageError
 from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.cells.expected import Expectation
 from faultline.cells.finding import Difference, Factor, Finding
-from faultline.explore import findings, kind, known, relations, shrinking
+from faultline.explore import findings, kind, known, numbers, relations, shrinking
 from faultline.explore.case import Case
 from faultline.explore.known import Explains
 from faultline.explore.search import PROGRAMS, Search
@@ -110,6 +110,19 @@ def test_a_plainer_trainer_leaves_no_setting_of_another():
     assert small == (Case(program, "ddp"), True)
 
 
+def test_what_does_something_else_when_it_runs_again_is_filed_apart():
+    """Breaks when a race counts as a finding of which a file will show nothing."""
+    cases = [Case(Program.of(1, {name: "norm"}), "zero2") for name in ("clip", "block")]
+    search, _ = searched(cases, lambda each: of(each, WRONG if each.program.chosen else RIGHT))
+    assert len(search.found) == 2 and not search.unsteady
+    steady, other = search.found
+    for cluster, judgement in ((steady, WRONG), (other, RIGHT)):
+        search.saw_again(of(cluster.shrunk.case, judgement))
+        search.saw_again(of(cluster.shrunk.case, WRONG))
+    assert search.found == [steady] and search.unsteady == [other] and search.runs(other) == 3
+    assert numbers.of(search, 1, 1.0, "").findings == 1
+
+
 def test_what_trains_when_it_runs_again_is_no_finding():
     """Breaks when a machine that was slow for a moment makes a finding, or nobody hears of it."""
     case = Case(Program.of(1, {"accumulate": 3, "zero.stage3_max_reuse_distance": 0}), "zero2")
@@ -161,11 +174,14 @@ def test_a_documented_refusal_is_no_finding():
 
 def test_planted_faults_are_counted_and_not_shrunk():
     """Breaks when a fault of our own making is listed as a finding."""
-    cases = [Case(Program.of(n, {"layers": 3}), "zero2", fault=Fault("zero", "first")) for n in (1, 2)]
+    cases = [Case(Program.of(n, {"layers": 3}), "zero2", fault=Fault("zero", "first")) for n in range(4)]
     search = Search(STRATEGIES)
-    search.take([of(cases[0]), of(cases[1], RIGHT)])
+    refused = Judgement(Outcome.RAISES, Signature.OTHER, "pre-scale gradients is not yet supported with ZeRO-2")
+    judged = (WRONG, RIGHT, refused, Judgement(Outcome.IMPOSSIBLE, "", "no such setting"))
+    search.take(of(case, judgement) for case, judgement in zip(cases, judged, strict=True))
     search.sort(cases)
-    assert search.planted == Counter({("zero", True): 1, ("zero", False): 1})
+    assert search.planted == Counter({("zero", "differs"): 1, ("zero", ""): 1}), "what was refused was never planted"
+    assert search.planted_by_kind == {"zero": {"": 1, "differs": 1}} and search.planted_seen == 1
     assert not search.left and not search.shrink()
 
 

@@ -12,7 +12,7 @@ from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.explore import findings, overview, publishing
 from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
-from faultline.explore.search import Numbers
+from faultline.explore.numbers import Numbers
 from faultline.programs.program import Program
 
 OUTCOMES = ("diverges", "hangs", "crashes", "raises")

@@ -1,0 +1,48 @@
+"""What an exploration came to, in numbers that are kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from faultline.explore.search import PROGRAMS, Search
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Programs, cases that ran, that differ, and that are known by what they do or once they are small; findings;
+    planted faults and relations, and how many were seen, or held; and the planted ones by kind and by how they were
+    seen, with an empty word for those that weren't."""
+
+    seed: int
+    minutes: float
+    programs: int
+    cases: int
+    differ: int
+    known: int
+    findings: int
+    silent: int
+    planted: int
+    planted_seen: int
+    related: int
+    held: int
+    stack: str
+    by_kind: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:
+    """What a search came to so far."""
+    return Numbers(
+        seed,
+        round(minutes, 1),
+        programs=search.funnel[PROGRAMS],
+        cases=search.funnel["cases run"],
+        differ=search.funnel["cases that differ"],
+        known=search.funnel["of them known by what they do"] + search.funnel["of them known once shrunk"],
+        findings=len(search.found),
+        silent=search.silent,
+        planted=search.planted.total(),
+        planted_seen=search.planted_seen,
+        related=search.related.total(),
+        held=search.held,
+        stack=stack,
+        by_kind=search.planted_by_kind,
+    )
