@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -100,8 +100,10 @@ def look(
     """
     runner, began = Runner(), time.monotonic() - 60 * spent(folder)
     measuring = partial(measure, request, stack, runner, folder, search)
-    source = drawing.drawn(request.seed or 0, known.together(search.earlier, request.without), away)
     try:
+        if not request.without:
+            replayed(stack, search, measuring)
+        source = drawing.drawn(request.seed or 0, known.together(search.earlier, request.without), away)
         needed: list[Case] = []
         while not search.met:
             over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
@@ -120,6 +122,18 @@ def look(
         view.show(search, keep(request, stack, folder, search, began))
         raise
     return keep(request, stack, folder, search, began)
+
+
+def replayed(stack: Environment, search: Search, measuring: Callable[[Sequence[Case]], None]) -> None:
+    """Run the findings first that were seen on other versions: one that does something else now explains nothing."""
+    versions = {**stack.versions}
+    old = [
+        each
+        for each in findings.every()
+        if each.case.strategy in search.strategies and not each.seen.stack.items() <= versions.items()
+    ]
+    measuring([each.case for each in old])
+    search.replay(old)
 
 
 def changed(request: Request, stack: Environment) -> set[str]:

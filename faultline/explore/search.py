@@ -8,6 +8,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.cells.cell import Cell
 from faultline.explore import known, relations, shrinking
 from faultline.explore.case import Case
+from faultline.explore.findings import Finding
 from faultline.explore.kind import alike, kind, role, silent
 from faultline.explore.known import Explains, Known
 from faultline.explore.relations import Pair
@@ -53,7 +54,7 @@ class Search:
     `planted` counts planted faults by kind and by how they were seen, with an empty word if not. `related` counts by
     relation whether it held; `apart` are cases that break one and are to be made small, and `made` are those that were,
     with what is wrong. `once` are cases that train when they run again, and what they did. `again` counts further runs
-    of what was found, by whether they did the same.
+    of what was found, by whether they did the same. `changed` are findings that are kept, and do something else now.
     """
 
     strategies: Sequence[str]
@@ -71,6 +72,7 @@ class Search:
     apart: list[Apart] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
     again: Counter[tuple[Cell, bool]] = field(default_factory=Counter)
+    changed: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
     met: Case | None = None
 
@@ -104,6 +106,14 @@ class Search:
     def saw_again(self, result: Result) -> None:
         """One more result of a finding: does it do the same?"""
         self.again[result.cell, alike(result) == alike(self.results[result.cell])] += 1
+
+    def replay(self, kept: Iterable[Finding]) -> None:
+        """Hold findings that ran anew against what was seen of them."""
+        for finding in kept:
+            before, now = finding.seen.where[finding.case.strategy], str(self.results[finding.case.cell].did)
+            if now != before:
+                self.changed[finding.name] = f"{before} before, {now} now"
+        self.earlier = [each for each in self.earlier if each.name not in self.changed]
 
     def sort(self, cases: Sequence[Case]) -> None:
         """Set apart those of a chunk that differ for no reason that is known."""

@@ -19,6 +19,8 @@ def show(search: Search, findings: Sequence[Finding]) -> None:
     for name, number in search.funnel.items():
         print(f"{name}: {number}")
     print(f"findings: {len(findings)}, of them silent: {search.silent}")
+    for name, words in search.changed.items():
+        print(f"  {name}: {words}")
     for each in search.unsteady:
         same, runs = search.again[each.shrunk.case.cell, True] + 1, search.runs(each)
         print(f"  unsteady: {each.shrunk.case.words}: {kinds.kind(each.shrunk.result)} in {same} of {runs} runs")

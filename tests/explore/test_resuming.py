@@ -7,10 +7,14 @@ import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.explore import command
+from faultline.explore.case import Case
+from faultline.explore.findings import About, Finding, Seen
+from faultline.programs.program import Program
 from faultline.runs import storage
 from tests.support.entries import entry
 
 TWO = ("ddp", "zero2")
+VERSIONS = {"deepspeed": "0.19.8"}
 
 
 @pytest.fixture
@@ -58,6 +62,19 @@ def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     more = explored(resume=True, specs=16)
     assert more and not {*more} & {*first, *rest} and numbers(tmp_path)["programs"] == 16
     assert {*explored(**asked)} == {*first, *rest}, "in one go they are the same"
+
+
+@pytest.mark.parametrize(("version", "first"), [("0.19.7", True), ("0.19.8", False)])
+def test_findings_of_other_versions_run_first(explored, monkeypatch, capsys, version, first):
+    """Breaks when a finding that another release has mended still hides what is near it."""
+    case = Case(Program.of(3, {"accumulate": 3}), "zero2")
+    seen = Seen("differs", "diverges", "differs", "", {"zero2": "diverges (differs)"}, {"deepspeed": version})
+    kept = Finding("kept", case, seen, About("A title", cause="somewhere"))
+    monkeypatch.setattr(command.findings, "every", lambda *folder: [kept])
+    monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
+    ran = explored(specs=2, seed=5, strategies=TWO)
+    assert (ran[:1] == [case.cell]) == first
+    assert ("kept: diverges (differs) before, trains now" in capsys.readouterr().out) == first
 
 
 @pytest.mark.parametrize(
