@@ -35,7 +35,7 @@ def run(request: Request) -> int:
     folder = storage.new_run(kind=KIND)
     cells = [runner.add(case) for finding in chosen for case in places(finding)]
     plan = Plan(request.workers, run=runner)
-    folders.measure(cells, plan, folder, seen=lambda entry: results.update({entry.cell: entry}))
+    folders.measure(cells, plan, folder, wrong="differ", seen=lambda entry: results.update({entry.cell: entry}))
     changed = 0
     for finding in chosen:
         different = changes(finding, results)
