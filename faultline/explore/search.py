@@ -33,8 +33,9 @@ class Cluster:
     @property
     def explains(self) -> Explains:
         """The cases that it explains."""
-        case = self.shrunk.case
-        return Explains(case.words, case.program.chosen, (case.strategy,))
+        case, where = self.shrunk.case, self.shrunk.where
+        alike = tuple(name for name, did in where.items() if did == self.shrunk.result.did)
+        return Explains(case.words, case.program.chosen, alike or (case.strategy,))
 
 
 @dataclass(frozen=True)

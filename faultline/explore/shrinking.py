@@ -40,7 +40,8 @@ class Shrunk:
 
 
 def shrunk(case: Case, look: Look, strategies: Sequence[str]) -> Shrunk:
-    """The smallest case that still does the same, and what its program does elsewhere.
+    """The smallest case that still does the same, under the first of the strategies where it does, and what its program
+    does elsewhere.
 
     It only looks at results: given the same, it comes to the same. `look` raises Missing for one that isn't there yet.
     """
@@ -51,8 +52,11 @@ def shrunk(case: Case, look: Look, strategies: Sequence[str]) -> Shrunk:
         return Shrunk(case, look(case), {}, minimal=False)
     case, minimal = small
     others = [replace(case, strategy=name) for name in strategies]
-    where = {other.strategy: result.did for other, result in zip(others, all_of(others, look), strict=True)}
-    return Shrunk(case, look(case), where, minimal)
+    results = all_of(others, look)
+    where = {other.strategy: result.did for other, result in zip(others, results, strict=True)}
+    same = (other for other, result in zip(others, results, strict=True) if alike(result) == wanted)
+    plainest = next((other for other in same if other.pruned == case.program), case)  # it has all of the settings
+    return Shrunk(plainest, look(plainest), where, minimal)
 
 
 def smaller(case: Case, same: Callable[[Case], bool]) -> tuple[Case, bool] | None:

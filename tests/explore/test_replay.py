@@ -28,7 +28,7 @@ def replayed(tmp_path, monkeypatch):
     """Replays the finding where each strategy does what it is given."""
 
     def go(did, **request):
-        def measure(cells, plan, folder, seen):
+        def measure(cells, plan, folder, wrong, seen):
             assert {cell.strategy for cell in cells} == {*WHERE}
             for cell in cells:
                 seen(results.result(cell, did[cell.strategy], Ended([]), {}, Expectation(), "expected"))
