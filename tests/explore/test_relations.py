@@ -84,6 +84,36 @@ def test_a_relation_holds_and_sees_a_fault(name, shared_server, references):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("micro-batches", Fault("rows", step=2)),
+        ("ranks swapped", Fault("lost", "first")),
+        ("world sizes", Fault("lost", "first")),
+    ],
+)
+def test_a_relation_sees_what_is_wrong_on_both_sides(name, fault, shared_server, references):
+    """Breaks when a relation only sees that two runs differ, and not what its change of a program brings to light."""
+    case = CASES[name]
+    assert broken_with(fault, case, named(name), shared_server, references)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.program.trainer])
+def test_a_relation_lets_pass_what_it_says_nothing_of(name, shared_server, references):
+    """Breaks when a relation blames its own change for what both sides have."""
+    fault = Fault("factor", "first", times=3.0)
+    assert not broken_with(fault, CASES[name], named(name), shared_server, references)
+
+
+def broken_with(fault, case, relation, server, references):
+    """What breaks a relation of which both sides have a fault."""
+    sides = (case, relation.twin(case))
+    one, other = (run(Case(each.program, each.strategy, fault), server, references) for each in sides)
+    return relations.broken(one, other, relation)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp1-full", "fsdp2"])
 def test_an_engine_logs_the_norm_that_its_gradients_have(strategy, shared_server, references):
     """Breaks when an engine clips by a norm of its own shard alone, or the norm isn't seen at all."""
