@@ -120,14 +120,14 @@ class Warned:
 class Model:
     """The facts about a model, seen in one process or beside its reference, of which the failure needs one.
 
-    `distinguished_by` has words for facts that several failures show. With `any_error`, whatever such a model raises
-    where the failure ends with an error is likely the failure: engines word it in many ways. `mechanism` says, by
-    fact, what happens to any model of which it holds, where no more than that is known.
+    `distinguished_by` has words for facts that several failures show. Of those in `any_error`, whatever such a
+    model raises where the failure ends with an error is likely the failure: engines word it in many ways. `mechanism`
+    says, by fact, what happens to any model of which it holds, where no more than that is known.
     """
 
     any_of: tuple[str, ...] = ()
     distinguished_by: str = ""
-    any_error: bool = False
+    any_error: tuple[str, ...] = ()
     mechanism: Mapping[str, str] = field(default_factory=dict)
 
 

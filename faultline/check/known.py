@@ -77,7 +77,7 @@ def _by_facts(result: Result, signatures: Mapping[str, str]) -> tuple[Match, ...
     """
     names, matches = seen(result.checked.facts), []
     for failure in failures().values() if result.outcome in ENDS else ():
-        by = needed(failure, names) if failure.recognition.model.any_error else ""
+        by = next((fact for fact in failure.recognition.model.any_error if fact in names), "")
         if by and (where := _nearest(failure, place(result))):
             matches.append(_found(failure, signatures.get(failure.name, result.signature), where, by))
     return tuple(matches)
@@ -171,5 +171,6 @@ def needed(failure: Failure, names: Collection[str]) -> str:
 def check_facts(catalogue: Collection[Failure]) -> None:
     """Refuse a failure that is recognised by a fact that there isn't: it would never be."""
     for failure in catalogue:
-        if unknown := {*failure.recognition.model.any_of} - KNOWN_FACTS:
+        model = failure.recognition.model
+        if unknown := {*model.any_of, *model.any_error, *model.mechanism} - KNOWN_FACTS:
             raise UsageError(f"repros/{failure.name}: no fact of a model is called {', '.join(sorted(unknown))}")

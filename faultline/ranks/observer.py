@@ -47,6 +47,7 @@ class Observer:
         self._unequal: set[str] = set()
         self._frozen_weights: dict[str, torch.Tensor] = {}
         self._by_hand: dict[str, None] = {}
+        self._without_root: dict[str, None] = {}
         self._order: dict[str, None] = {}
         self._gradients: dict[str, str] = {}
         self._entered: dict[str, None] = {}
@@ -88,6 +89,8 @@ class Observer:
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         name = self._seen(module)
         if name is not None:
+            if name and "" not in self._inside:
+                self._without_root.setdefault(name)
             self._inside.append(name)
         if self._on and (name == "" or module not in self._names):  # the model, or what may be its wrapper
             self._entered.update(dict.fromkeys(base.__name__ for base in type(module).__mro__))
@@ -130,6 +133,7 @@ class Observer:
             frozen_input=tuple(self._frozen | self._cut_off.modules),
             unfrozen=tuple(self._unfrozen),
             double_backward=self._double_backward,
+            without_root=tuple(self._without_root),
             moved_by_hand=tuple(self._by_hand),
             read_outside=tuple(self._reads.outside) if self._reads else (),
             entered=tuple(self._entered),

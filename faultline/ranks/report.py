@@ -116,6 +116,7 @@ class Facts:
       off for that (see `checkpointing.CutOff`)
     - `unfrozen`: parameters that require gradients only since a step
     - `double_backward`: that a backward pass made a graph of itself, as a gradient penalty needs it
+    - `without_root`: modules that run where the model's own forward pass doesn't
     - `moved_by_hand`: parameters that require no gradients, and that a forward pass moves
     - `left_unlike`: attributes of modules, other than buffers, in which each rank's rows leave another value
     - `read_outside`: parameters that are read where no forward pass of their module runs
@@ -137,6 +138,7 @@ class Facts:
     frozen_input: Names = ()
     unfrozen: Names = ()
     double_backward: bool = False
+    without_root: Names = ()
     moved_by_hand: Names = ()
     left_unlike: Names = ()
     read_outside: Names = ()

@@ -34,6 +34,7 @@ def run(shared_server, tmp_path_factory):
         ("gradient_penalty", ("ddp-static-graph", "zero2-small", "zero3", "fsdp1-full", "fsdp2"), "double_backward"),
         ("weight_penalty", ("zero3", "fsdp2"), "penalty_outside"),
         ("codebook", ("zero2", "fsdp2"), "buffers_never"),
+        ("method", ("fsdp1-full", "fsdp2"), "fsdp2_method_or_child"),
     ],
 )
 def test_a_mechanism_is_known_in_whatever_words_it_ends(run, model, strategies, failure):
@@ -50,7 +51,7 @@ def test_what_is_like_a_mechanism_is_not_taken_for_it(run, model):
     """Breaks when a gradient of inputs, or a penalty where a weight is whole, is taken for the failure."""
     results = run(model, "ddp", "fsdp2")
     facts = findings.facts_of(results)
-    assert not facts.double_backward and facts.read_outside == ()
+    assert not facts.double_backward and facts.read_outside == facts.without_root == ()
     assert all(map(known.fine, results)), [result.detail for result in results]
 
 

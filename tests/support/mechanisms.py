@@ -55,6 +55,21 @@ def weight_penalty():
     return Model(), loss, batch
 
 
+class Scoring(Model):
+    """Has a weight of its own, which no part of it gathers."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(16))
+
+    def score(self, x):
+        return self.head(self.hidden(x) @ self.mix)
+
+
+def method():
+    return Scoring(), lambda model, rows: model.score(rows).pow(2).mean(), batch
+
+
 class Shrinking(Model):
     """The penalty of a weight while its module runs."""
 
