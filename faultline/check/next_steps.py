@@ -59,8 +59,8 @@ def own_state(result: Result) -> list[str]:
     unlike, first = result.checked.facts.left_unlike, result.finding.first
     lines = []
     if unlike and first and first.phase == "forward":
-        kept = "ranks keep their own, and one process has one"
-        lines.append(f"each rank's rows leave another value in {some(unlike)}: {kept}")
+        why = "ranks keep their own, and one process has one"
+        lines.append(f"each rank's rows leave another value in {some(unlike)}: {why}")
     if moved_by_hand(result):
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")

@@ -240,7 +240,7 @@ def keep(request: Request, stack: Environment, folder: RunFolder, search: Search
     minutes = (time.monotonic() - began) / 60
     came_to = numbers.of(search, request.seed or 0, minutes, stack_name(stack.versions))
     (folder.path / NUMBERS).write_text(json.dumps(asdict(came_to)))
-    made = [written(folder, "findings", search, each) for each in search.found]
+    made = [written(folder, "findings", search, each) for each in search.findings]
     for each in search.unsteady:
         written(folder, "unsteady", search, each)
     broken = [json.dumps({"relation": words, "apart": where}) for words, where in search.broken.items()]

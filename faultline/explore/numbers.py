@@ -37,7 +37,7 @@ def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:
         cases=search.funnel["cases run"],
         differ=search.funnel["cases that differ"],
         known=search.funnel["of them known by what they do"] + search.funnel["of them known once shrunk"],
-        findings=len(search.found),
+        findings=len(search.findings),
         silent=search.silent,
         planted=search.planted.total(),
         planted_seen=search.planted_seen,

@@ -108,9 +108,9 @@ class Search:
         """One more result of a finding: does it do the same?"""
         self.again[result.cell, alike(result) == alike(self.results[result.cell])] += 1
 
-    def replay(self, kept: Iterable[Finding]) -> None:
+    def replay(self, replayed: Iterable[Finding]) -> None:
         """Hold findings that ran anew against what was seen of them."""
-        for finding in kept:
+        for finding in replayed:
             before, now = finding.seen.where[finding.case.strategy], str(self.results[finding.case.cell].did)
             if now != before:
                 self.changed[finding.name] = f"{before} before, {now} now"
@@ -221,7 +221,7 @@ class Search:
         return self.made | {each.words(each.case): each.where(each.case) for each in self.apart}
 
     @property
-    def found(self) -> list[Cluster]:
+    def findings(self) -> list[Cluster]:
         """The findings: what did the same whenever it ran."""
         return [each for each in self.clusters.values() if not self.again[each.shrunk.case.cell, False]]
 
@@ -237,7 +237,7 @@ class Search:
     @property
     def silent(self) -> int:
         """How many findings raise nothing."""
-        return sum(silent(each.shrunk.result) for each in self.found)
+        return sum(silent(each.shrunk.result) for each in self.findings)
 
     @property
     def planted_seen(self) -> int:

@@ -13,7 +13,7 @@ SHOWN = 300  # letters of a detail
 
 def show(search: Search, findings: Sequence[Finding]) -> None:
     """Print what was found and the funnel."""
-    pairs = zip(search.found, findings, strict=True)
+    pairs = zip(search.findings, findings, strict=True)
     for cluster, finding in sorted(pairs, key=lambda pair: overview.grave(pair[1])):
         print("\n".join(lines(cluster, finding)))
     for name, number in search.funnel.items():

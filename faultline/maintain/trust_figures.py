@@ -86,7 +86,7 @@ def measured(proof: Proof, entries: Sequence[Result], specs: int = 0) -> Figures
     """The figures of a proof from its results."""
     healthy = Counter(proof.worth(entry) for entry in entries if not proof.faulty(entry.cell))
     faulty = Counter(proof.worth(entry) for entry in entries if proof.faulty(entry.cell))
-    called = Counter(said for entry in entries if (said := proof.called(entry)) is not None)
+    called = Counter(named for entry in entries if (named := proof.called(entry)) is not None)
     return Figures(healthy, faulty, specs, called)
 
 

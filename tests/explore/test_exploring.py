@@ -123,12 +123,12 @@ def test_what_does_something_else_when_it_runs_again_is_filed_apart():
     """Breaks when a race counts as a finding of which a file will show nothing."""
     cases = [Case(Program.of(1, {name: "norm"}), "zero2") for name in ("clip", "block")]
     search, _ = searched(cases, lambda each: of(each, WRONG if each.program.chosen else RIGHT))
-    assert len(search.found) == 2 and not search.unsteady
-    steady, other = search.found
+    assert len(search.findings) == 2 and not search.unsteady
+    steady, other = search.findings
     for cluster, judgement in ((steady, WRONG), (other, RIGHT)):
         search.saw_again(of(cluster.shrunk.case, judgement))
         search.saw_again(of(cluster.shrunk.case, WRONG))
-    assert search.found == [steady] and search.unsteady == [other] and search.runs(other) == 3
+    assert search.findings == [steady] and search.unsteady == [other] and search.runs(other) == 3
     assert numbers.of(search, 1, 1.0, "").findings == 1
 
 
