@@ -79,7 +79,7 @@ def _by_facts(result: Result, signatures: Mapping[str, str]) -> tuple[Match, ...
     for failure in failures().values() if result.outcome in ENDS else ():
         by = next((fact for fact in failure.recognition.model.any_error if fact in names), "")
         if by and (where := _nearest(failure, place(result))):
-            matches.append(_found(failure, signatures.get(failure.name, result.signature), where, by))
+            matches.append(_likely(failure, signatures.get(failure.name, result.signature), where, by))
     return tuple(matches)
 
 
@@ -95,10 +95,10 @@ def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
     """The failures that need one of these facts, and of which a cell does this there."""
     fitting = [f for f in failures().values() if needed(f, names) and _measured(f, did, where)]
     fitting.sort(key=_share_of_trainers)  # a model that is checked has none
-    return tuple(_found(f, did.signature, frozenset([where]), needed(f, names)) for f in fitting)
+    return tuple(_likely(f, did.signature, frozenset([where]), needed(f, names)) for f in fitting)
 
 
-def _found(failure: Failure, signature: str, where: frozenset[Place], by: str) -> Match:
+def _likely(failure: Failure, signature: str, where: frozenset[Place], by: str) -> Match:
     """A failure that is likely by a fact of the model."""
     mechanism = failure.recognition.model.mechanism.get(by, "")
     return Match(failure, signature, matching.LIKELY, where=where, mechanism=mechanism, by=by)

@@ -295,7 +295,6 @@ def failures(spec: Spec, strategy: str, outcome: str, text: str) -> set[str]:
 
 
 def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
-    """Whether a fault can be seeded into a spec under a strategy: that trains, and its ranks can differ where they
-    have to."""
+    """Whether a fault can be seeded into a spec: its strategy trains it, and ranks can differ where they have to."""
     mended = (fault.kind == "bit" and strategy in SHARDED) or (fault.kind == "buffer" and strategy in BROADCASTING)
     return not known(spec, strategy) and not mended

@@ -69,12 +69,12 @@ def test_findings_of_other_versions_run_first(explored, monkeypatch, capsys, ver
     """Breaks when a finding that another release has mended still hides what is near it."""
     case = Case(Program.of(3, {"accumulate": 3}), "zero2")
     seen = Seen("differs", "diverges", "differs", "", {"zero2": "diverges (differs)"}, {"deepspeed": version})
-    finding = Finding("kept", case, seen, About("A title", cause="somewhere"))
+    finding = Finding("one", case, seen, About("A title", cause="somewhere"))
     monkeypatch.setattr(command.findings, "every", lambda *folder: [finding])
     monkeypatch.setattr(command.environments.Environment, "versions", property(lambda stack: VERSIONS))
     ran = explored(specs=2, seed=5, strategies=TWO)
     assert (ran[:1] == [case.cell]) == first
-    assert ("finding: diverges (differs) before, trains now" in capsys.readouterr().out) == first
+    assert ("one: diverges (differs) before, trains now" in capsys.readouterr().out) == first
 
 
 @pytest.mark.parametrize(
