@@ -98,9 +98,8 @@ def groups(results: Collection[Result]) -> list[Group]:
 
     With them are those that do what one process does, where that is what a known failure does there already.
     """
-    by_group: dict[object, dict[tuple[str, str, object], list[Result]]] = {}
+    by_group: dict[object, dict[tuple[str, str, object], list[tuple[Result, frozenset[Place]]]]] = {}
     known_as: dict[object, list[tuple[Match, tuple[Match, ...]]]] = {}
-    where: dict[object, frozenset[Place]] = {}
     for result in results:
         form: tuple[str, str, object]
         match, either = recognised(result)
@@ -108,7 +107,6 @@ def groups(results: Collection[Result]) -> list[Group]:
             unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
             form = (result.outcome, match.signature, unlike)
             known_as.setdefault(match.failure.name, []).append((match, either))
-            where[match.failure.name, form] = where.get((match.failure.name, form), frozenset()) | match.where
         elif fine(result):
             continue
         elif result.outcome == "diverges":
@@ -116,14 +114,19 @@ def groups(results: Collection[Result]) -> list[Group]:
             form = (result.outcome, "", difference and (difference.phase, difference.module))
         else:
             form = (result.outcome, "", normalised(result.detail))
-        by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(result)
-    return [
-        Group(
-            tuple(Form(tuple(alike), form[1], where.get((group, form), frozenset())) for form, alike in forms.items()),
-            *_weakest(known_as.get(group, ())),
+        by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(
+            (result, match.where if match else frozenset())
         )
+    return [
+        Group(tuple(_form(form[1], alike) for form, alike in forms.items()), *_weakest(known_as.get(group, ())))
         for group, forms in by_group.items()
     ]
+
+
+def _form(signature: str, alike: Sequence[tuple[Result, frozenset[Place]]]) -> Form:
+    """Cells that do the same, each with the places in which that was measured."""
+    results, places = zip(*alike, strict=True)
+    return Form(results, signature, frozenset().union(*places))
 
 
 def _weakest(known_as: Sequence[tuple[Match, tuple[Match, ...]]]) -> Known:

@@ -157,8 +157,9 @@ def remarks(facts: Facts) -> list[str]:
 def by_rank(results: Sequence[Result]) -> list[str]:
     """The modules that run on some ranks only, which one process can't show."""
     names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
-    alike = {name: None for name in names if name not in facts_of(results).unequal}
-    return [f"{some(list(alike))}: run on some ranks only, whatever their rows are"] if alike else []
+    by_rows = facts_of(results).unequal
+    others = [name for name in names if name not in by_rows]
+    return [f"{some(others)}: run on some ranks only, whatever their rows are"] if others else []
 
 
 def _group(

@@ -48,10 +48,12 @@ def judged(case: Case, entry: Result) -> str:
 
 def called(case: Case, entry: Result) -> bool | None:
     """Whether `check` names the failure that a healthy spec is known to meet; None where it isn't known to meet one."""
-    if case.fault or not (met := truth.failures(case.spec, entry.cell.strategy, entry.outcome, text(entry))):
+    rules = truth.met(case.spec, entry.cell.strategy, entry.outcome, text(entry))
+    expected = {each.failure for each in rules if each.failure}
+    if case.fault or not expected:
         return None
     match, others = recognised(entry)
-    return any(each.failure.name in met for each in (match, *others) if each)
+    return any(each.failure.name in expected for each in (match, *others) if each)
 
 
 def text(entry: Result) -> str:

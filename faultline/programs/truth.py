@@ -282,16 +282,14 @@ def known(spec: Spec, strategy: str) -> list[Rule]:
 
 def agrees(spec: Spec, strategy: str, outcome: str, text: str) -> bool:
     """Whether an outcome, with its detail, is what is known of a healthy spec."""
-    rules = known(spec, strategy)
-    if not rules:
+    if not known(spec, strategy):
         return outcome == Outcome.TRAINS
-    return any(outcome == each.outcome and re.search(each.words, text) for each in rules)
+    return bool(met(spec, strategy, outcome, text))
 
 
-def failures(spec: Spec, strategy: str, outcome: str, text: str) -> set[str]:
-    """The catalogue's failures that a healthy spec meets where it does what is known of it."""
-    met = (each for each in known(spec, strategy) if outcome == each.outcome and re.search(each.words, text))
-    return {each.failure for each in met} - {""}
+def met(spec: Spec, strategy: str, outcome: str, text: str) -> list[Rule]:
+    """The rules that a spec's outcome, with its detail, is an example of."""
+    return [each for each in known(spec, strategy) if outcome == each.outcome and re.search(each.words, text)]
 
 
 def injectable(spec: Spec, fault: Fault, strategy: str) -> bool:
