@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,11 +106,11 @@ def ask(campaign: Campaign, candidate: str, base: Stack, cells: Sequence[Cell], 
     unusable = f"{known_as}: {old.unusable}" if old.unusable else ""
     if new.unusable and not unusable:
         unusable = f"{text} on {known_as}: {new.unusable}"
-    covers, lines, asked = Reach(), list[str](), cells
+    covers, lines, asked, watch = Reach(), list[str](), cells, Watch(how.fail_fast)
     if not unusable and changed:
         covers = reached(campaign, (old, new), changed, cells)
         cells = covers.ordered(scope.some(covers, cells, how))
-        comparison, ran = compare(campaign, (old, new), cells, how.fail_fast)
+        comparison, ran = compare(campaign, (old, new), cells, watch)
         covers = covers.within(ran)
         covers = covers if comparison.unusable else on_candidate(campaign, new, covers)
         left_out = scope.narrowing(covers, asked, cells, how, [name for name, _, _ in changed])
@@ -181,12 +182,12 @@ def on(base: Stack, lock: str, candidate: str) -> Stack:
 
 
 def compare(
-    campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], fail_fast: bool = False
+    campaign: Campaign, both: tuple[Measured, Measured], cells: Sequence[Cell], watch: "Watch"
 ) -> tuple[Comparison, Sequence[Cell]]:
     """Measure cells on both stacks, then as often as it takes those whose change is in doubt; gives also which ran."""
     runs: tuple[list[Measured], list[Measured]] = ([], [])
     repeated: Counter[str] = Counter()
-    watch, wanted = Watch(fail_fast), list(cells)
+    wanted = list(cells)
     # The baseline goes first: if much of it is still to be measured, a first regression would be seen only after that.
     if campaigns.lacking(campaign, shared(campaign, both[0]), Stack(both[0].name), cells) > 4 * FIRST:
         on_both(campaign, both, wanted[:FIRST], 0, watch)
@@ -224,11 +225,15 @@ def on_both(
 
 @dataclass
 class Watch:
-    """Reports a candidate's first regression as soon as a result shows it and, if asked, ends the measurement."""
+    """Reports a candidate's first regression as soon as a result shows it and, if asked, ends the measurement.
+
+    It is made when both environments are ready: from `began` on, a clock in seconds, the report says how long it took.
+    """
 
     fail_fast: bool = False
     before: Mapping[Cell, Result] = field(default_factory=dict)
     first: Change | None = None
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def enough(self) -> bool:
@@ -241,7 +246,8 @@ class Watch:
         if change and change.kind in (Kind.DIVERGES, Kind.REGRESSED) and not self.first:
             self.first = change
             what = f"{self.before[entry.cell].did} → {entry.did}"
-            campaigns.note(cut(f"first: {entry.cell.id} {change.kind}: {what}: {change.error}", 300))
+            when = f"first regression, {time.monotonic() - self.began:.0f} s after both environments were ready"
+            campaigns.note(cut(f"{when}: {entry.cell.id} {change.kind}: {what}: {change.error}", 300))
         if self.enough:
             raise Enough
 

@@ -131,7 +131,7 @@ def test_the_first_regression_may_end_it(lab, asked):
     assert code == EXIT_UNEXPECTED and answer["cells"] == answer["compared"] == answer["changed"] == 1
     assert [count for _, count in done[2:]] == [1, 1], "the cell that ended it runs again on both stacks"
     assert f"--fail-fast: {done[0][1] - 1} cells did not run" in out
-    assert any(line.startswith("first: ") and "Output 0 of Split" in line for line in errors)
+    assert any(line.startswith("first regression, ") and "Output 0 of Split" in line for line in errors)
 
 
 def test_a_flake_that_ends_it_is_unknown(lab, asked):
