@@ -53,6 +53,7 @@ def explore(
     since: Annotated[
         str, Parameter(metavar="STACK", help="Begin with what packages do that have changed since this stack.")
     ] = "",
+    loops: Annotated[bool | None, Parameter(negative="", help="Draw plain loops only, no trainers.")] = None,
     crew: Crew = HERE,
     resume: Annotated[bool, Parameter(help="Go on with the newest exploration, as it was asked for.")] = False,
 ) -> int:
@@ -72,7 +73,9 @@ def explore(
 
     names = command.strategies(listed(strategy)) if strategy else ()
     workers, engine = crew.workers or 0, crew.engine()
-    request = command.Request(minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since)
+    request = command.Request(
+        minutes, specs, seed, names, workers, resume, engine, stack, device=device, since=since, loops=loops
+    )
     return command.run(request)
 
 

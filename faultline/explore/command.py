@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,12 +16,13 @@ from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import matches
-from faultline.explore import findings, known, numbers, view
+from faultline.explore import findings, known, numbers, overview, publishing, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
+from faultline.explore.numbers import Numbers
 from faultline.explore.running import Runner
 from faultline.explore.search import PROGRAMS, Cluster, Search
-from faultline.programs import drawing, sampling
+from faultline.programs import drawing, faulty, sampling
 from faultline.programs.fault import Fault
 from faultline.programs.program import Program
 from faultline.runs import devices, folders, storage
@@ -35,17 +37,19 @@ MINUTES = 10.0  # unless somebody says for how long
 CHUNK = 50  # programs that run before what differs is shrunk
 TIMES = 3  # that what is found has to show
 PLANTED = 0.05  # of the programs
+SAME = ("seed", "strategies", "device", "since", "loops")
+"""What an exploration that goes on has to be asked as before."""
 DIFFER = "differ"
-NUMBERS = "numbers.json"  # in the folder of an exploration
+FINDINGS = "findings"  # in the folder of an exploration
 
 
 @dataclass(frozen=True)
 class Request:
     """How long to look, or at how many programs; from which seed, and under which strategies (none: the usual ones).
 
-    What isn't given is the usual, or with `resume` what was given before. Programs begin with what packages have a part
-    in that changed `since` another stack. With `without`, nothing that is known of that failure counts, and the search
-    ends as it is met.
+    Trainers take longer than plain `loops`, which may be all that is looked at. What isn't given is the usual, or with
+    `resume` what was given before. Programs begin with what packages have a part in that changed `since` another stack.
+    With `without`, nothing that is known of that failure counts, and the search ends as it is met.
     """
 
     minutes: float | None = None
@@ -59,11 +63,12 @@ class Request:
     without: str = ""
     device: str = ""
     since: str = ""
+    loops: bool | None = None
 
     @property
     def as_json(self) -> dict[str, object]:
         """What an exploration that goes on has to know of it."""
-        return {name: getattr(self, name) for name in ("minutes", "specs", "seed", "strategies", "device", "since")}
+        return {name: getattr(self, name) for name in ("minutes", "specs", *SAME)}
 
 
 def strategies(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -86,9 +91,21 @@ def run(request: Request) -> int:
         devices.check_device(request.device, environment.python)
     search = prepared(request, folder)
     explored = look(request, environment, folder, search, changed(request, environment))
+    came_to = msgspec.json.decode((folder.path / numbers.FILE).read_bytes(), type=Numbers)
     view.show(search, explored)
-    print(f"results: {folder.shown}")
+    print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")
+    publish(folder, explored, came_to, environment.python == sys.executable)
+    print(f"results: {folder.shown}/{FINDINGS}/{overview.README}")
     return EXIT_AS_EXPECTED
+
+
+def publish(folder: RunFolder, explored: Sequence[Finding], came_to: Numbers, here: bool) -> None:
+    """Write the file of each finding, which runs on the stack that is installed `here`, and the exploration's page."""
+    home = folder.path / FINDINGS
+    home.mkdir(exist_ok=True)
+    for finding in explored if here else ():
+        print(publishing.export(finding, home)[0], flush=True)
+    (home / overview.README).write_text(f"# Findings of an exploration\n\n{overview.page(explored, [came_to], home)}\n")
 
 
 def look(
@@ -104,6 +121,7 @@ def look(
         if not request.without:
             replayed(stack, search, measuring)
         source = drawing.drawn(request.seed or 0, known.together(search.earlier, request.without), away)
+        source = (each for each in source if not (request.loops and each.trainer))
         needed: list[Case] = []
         while not search.met:
             over = not request.specs and time.monotonic() - began > 60 * (request.minutes or MINUTES)
@@ -147,7 +165,7 @@ def changed(request: Request, stack: Environment) -> set[str]:
 def planted(program: Program, request: Request) -> tuple[Program, Fault | None]:
     """One program of twenty has a fault in it: how many of these are seen is what the search is worth."""
     choose = random.Random(f"planted/{request.seed or 0}/{program.digest}")
-    return drawing.planted(program, choose) if choose.random() < PLANTED else (program, None)
+    return faulty.planted(program, choose) if choose.random() < PLANTED else (program, None)
 
 
 def begun(request: Request, stack: Environment) -> tuple[Request, RunFolder]:
@@ -175,7 +193,7 @@ def gone_on(request: Request, folder: RunFolder) -> Request:
     """The request that a folder is of, for as long as is asked now; `begun` says what it raises."""
     info = folder.info()
     before = msgspec.convert(info.request, Asked)
-    for name in ("seed", "strategies", "device", "since"):
+    for name in SAME:
         given, had = getattr(request, name), getattr(before, name)
         if given not in (None, "", (), had):
             option = f"--{'strategy' if name == 'strategies' else name}"
@@ -196,6 +214,7 @@ class Asked(msgspec.Struct, frozen=True):
     device: str
     specs: int = 0
     since: str = ""
+    loops: bool | None = None
 
 
 def prepared(request: Request, folder: RunFolder) -> Search:
@@ -208,7 +227,7 @@ def prepared(request: Request, folder: RunFolder) -> Search:
 
 def spent(folder: RunFolder) -> float:
     """For how many minutes an exploration has gone on already."""
-    file = folder.path / NUMBERS
+    file = folder.path / numbers.FILE
     return float(json.loads(file.read_text())["minutes"]) if file.exists() else 0.0
 
 
@@ -239,8 +258,8 @@ def keep(request: Request, stack: Environment, folder: RunFolder, search: Search
     """Write the numbers, each finding as a folder beside the results, and what was known of the other differences."""
     minutes = (time.monotonic() - began) / 60
     came_to = numbers.of(search, request.seed or 0, minutes, stack_name(stack.versions))
-    (folder.path / NUMBERS).write_text(json.dumps(asdict(came_to)))
-    made = [written(folder, "findings", search, each) for each in search.findings]
+    (folder.path / numbers.FILE).write_text(json.dumps(asdict(came_to)))
+    made = [written(folder, FINDINGS, search, each) for each in search.findings]
     for each in search.unsteady:
         written(folder, "unsteady", search, each)
     broken = [json.dumps({"relation": words, "apart": where}) for words, where in search.broken.items()]

@@ -49,13 +49,14 @@ class About:
     """What a person knows of a finding.
 
     `cause` is where it happens in upstream's source, `links` are reports of it, and `searched` is what was searched for
-    them. `failure` is that of the catalogue which it is, or which it has become.
+    them. `failure` is that of the catalogue which it is, or which it has become; `since` is what a bisect came to.
     """
 
     title: str
     status: str = "new"
     cause: str = ""
     failure: str = ""
+    since: str = ""
     links: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
 
@@ -130,6 +131,14 @@ def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
     return Seen(
         kind(result), result.outcome, result.signature, shortened(result.detail), words, dict(result.stack), steady
     )
+
+
+def write_since(folder: Path, since: str) -> None:
+    """Write since when a finding shows into its folder, in place of what was there."""
+    lines = [line for line in (folder / ABOUT).read_text().splitlines() if not line.startswith("since = ")]
+    status = next(place for place, line in enumerate(lines, 1) if line.startswith("status = "))
+    lines.insert(status, f"since = {json.dumps(since)}")
+    (folder / ABOUT).write_text("\n".join(lines) + "\n")
 
 
 def write_seen(folder: Path, what: Seen) -> None:

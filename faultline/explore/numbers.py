@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from faultline.explore.search import PROGRAMS, Search
 
+FILE = "numbers.json"  # in the folder of an exploration
+
 
 @dataclass(frozen=True)
 class Numbers:
     """Programs, cases that ran, that differ, and that are known by what they do or once they are small; findings;
     planted faults and relations, and how many were seen, or held; and the planted ones by kind and by how they were
-    seen, with an empty word for those that weren't."""
+    seen, with an empty word for those that weren't. `small` is what the cases came down to that weren't known."""
 
     seed: int
     minutes: float
@@ -26,6 +28,7 @@ class Numbers:
     held: int
     stack: str
     by_kind: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    small: int | None = None
 
 
 def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:
@@ -45,4 +48,5 @@ def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:
         held=search.held,
         stack=stack,
         by_kind=search.planted_by_kind,
+        small=search.small,
     )

@@ -14,7 +14,8 @@ from faultline.explore.findings import Finding
 from faultline.explore.numbers import Numbers
 from faultline.programs.settings import SETTINGS
 
-PAGE = findings.FINDINGS / "README.md"
+README = "README.md"
+PAGE = findings.FINDINGS / README
 EXPLORATIONS = findings.FINDINGS / "explorations.jsonl"
 RAISING = (Outcome.HANGS, Outcome.CRASHES, Outcome.RAISES)
 
@@ -28,37 +29,42 @@ def grave(finding: Finding) -> tuple[int, int, int, bool, int, str]:
     return findings.STATUSES.index(finding.about.status), loud, rare, not in_trainer, len(features), finding.name
 
 
-def page(remaining: Iterable[Finding], explorations: Iterable[Numbers]) -> str:
-    """The measured part of findings/README.md."""
+def page(remaining: Iterable[Finding], explorations: Iterable[Numbers], home: Path = findings.FINDINGS) -> str:
+    """The measured part of the page of the findings in a folder."""
     every, numbers = sorted(remaining, key=grave), [*explorations]
     new = sum(each.about.status == "new" for each in every)
     parts = [
         f"{count(len(every), 'finding')}, {new} of them new.",
-        "\n".join(headed(("finding", "program", "under", "what it does", "seen with", "files"), map(line, every))),
+        "\n".join(
+            headed(
+                ("finding", "program", "under", "what it does", "seen with", "files"),
+                (line(each, home) for each in every),
+            )
+        ),
         "\n".join(funnel(numbers)),
     ]
     return "\n\n".join(parts)
 
 
-def line(finding: Finding) -> str:
+def line(finding: Finding, home: Path = findings.FINDINGS) -> str:
     """One finding as a row."""
     about, seen = finding.about, finding.seen
-    home, names = findings.FINDINGS / finding.name, (findings.FILE, findings.ISSUE)
-    files = [f"[{name}]({finding.name}/{name})" for name in names if (home / name).exists()]
+    names = (findings.FILE, findings.ISSUE)
+    files = [f"[{name}]({finding.name}/{name})" for name in names if (home / finding.name / name).exists()]
     became = f", [{about.failure}](../repros/{about.failure}/README.md)" if about.failure else ""
     return row(
         f"**{about.title}** ({about.status}{became})",
         finding.case.program.words,
         f"`{finding.case.strategy}`",
         seen.kind,
-        f"{finding.package} {seen.stack.get(finding.package, '')}",
+        f"{finding.package} {seen.stack.get(finding.package, '')}{about.since and f'; {about.since}'}",
         ", ".join(files) or "none",
     )
 
 
 def funnel(explorations: list[Numbers]) -> list[str]:
     """What each exploration drew, ran and came down to."""
-    names = ("seed", "minutes", "programs", "cases run", "differ", "known by what they do", "findings (silent)")
+    names = ("seed", "minutes", "programs", "cases run", "differ", "known", "made small", "findings (silent)")
     rows = [
         row(
             str(each.seed),
@@ -67,6 +73,7 @@ def funnel(explorations: list[Numbers]) -> list[str]:
             str(each.cases),
             str(each.differ),
             str(each.known),
+            "" if each.small is None else str(each.small),
             f"{each.findings} ({each.silent})",
             f"{each.planted_seen} of {each.planted}",
             f"{each.held} of {each.related}",

@@ -8,10 +8,8 @@ import msgspec
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, UsageError
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import count
-from faultline.explore import findings, overview, reproduction, skeleton
-from faultline.explore.command import NUMBERS
+from faultline.explore import findings, numbers, overview, reproduction, skeleton
 from faultline.explore.findings import Finding
-from faultline.explore.numbers import Numbers
 from faultline.export import prove
 
 
@@ -23,50 +21,59 @@ def files(names: Sequence[str]) -> int:
     wrong = 0
     chosen = findings.named(names)
     for finding in chosen:
-        hand = ""
-        try:
-            text = reproduction.source(finding)
-        except (UsageError, NotExportable) as error:
-            text = hand = by_hand(finding)
-            if not hand:
-                print(f"{finding.name}: no file: {error}", flush=True)
-                continue
-        code, output = prove.run(text)
-        wrong += bool(code)
-        print(f"{finding.name}: {'not reproduced' if code else 'reproduced'}, {count(len(text.splitlines()), 'line')}")
-        if not (hand and code):
-            keep(finding, text, output, reproduced=not code)
+        line, reproduced = export(finding, findings.FINDINGS)
+        print(line, flush=True)
+        wrong += reproduced is False
     print(f"{count(len(chosen), 'finding')}, {wrong} with a file that doesn't reproduce")
     return EXIT_UNEXPECTED if wrong else EXIT_AS_EXPECTED
 
 
-def by_hand(finding: Finding) -> str:
+def export(finding: Finding, home: Path) -> tuple[str, bool | None]:
+    """Write a finding's file and issue into its folder, if the file reproduces it in an empty one.
+
+    Gives a line that says so, and whether it did; None where there is no file.
+    """
+    hand = ""
+    try:
+        text = reproduction.source(finding)
+    except (UsageError, NotExportable) as error:
+        text = hand = by_hand(finding, home)
+        if not hand:
+            return f"{finding.name}: no file: {error}", None
+    code, output = prove.run(text)
+    if not (hand and code):
+        keep(finding, home, text, output, reproduced=not code)
+    word = "not reproduced" if code else "reproduced"
+    return f"{finding.name}: {word}, {count(len(text.splitlines()), 'line')}", not code
+
+
+def by_hand(finding: Finding, home: Path) -> str:
     """The file of a finding that no program could write; empty if there is none."""
-    file = findings.FINDINGS / finding.name / findings.FILE
+    file = home / finding.name / findings.FILE
     return file.read_text("utf-8") if file.exists() else ""
 
 
 def count_in(run: str) -> int:
     """Add what an exploration came to, and write the page of the findings anew."""
-    file = Path(run) / NUMBERS
+    file = Path(run) / numbers.FILE
     try:
-        numbers = msgspec.json.decode(file.read_bytes(), type=Numbers)
+        came_to = msgspec.json.decode(file.read_bytes(), type=numbers.Numbers)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
-        raise UsageError(f"{run} is not the folder of an exploration that ended: it has no {NUMBERS}") from None
-    overview.add(numbers)
+        raise UsageError(f"{run} is not the folder of an exploration that ended: it has no {numbers.FILE}") from None
+    overview.add(came_to)
     print(overview.write())
     return EXIT_AS_EXPECTED
 
 
-def keep(finding: Finding, text: str, output: str, reproduced: bool) -> None:
+def keep(finding: Finding, home: Path, text: str, output: str, reproduced: bool) -> None:
     """Put the file and the issue beside the finding, or take away those that are there."""
-    home = findings.FINDINGS / finding.name
+    folder = home / finding.name
     if reproduced:
-        (home / findings.FILE).write_text(text, encoding="utf-8")
-        (home / findings.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
+        (folder / findings.FILE).write_text(text, encoding="utf-8")
+        (folder / findings.ISSUE).write_text(reproduction.issue(finding, text, output), encoding="utf-8")
     else:
         for name in (findings.FILE, findings.ISSUE):
-            (home / name).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
 
 
 def adopt(name: str) -> int:

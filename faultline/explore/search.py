@@ -240,6 +240,11 @@ class Search:
         return sum(silent(each.shrunk.result) for each in self.findings)
 
     @property
+    def small(self) -> int:
+        """To how many differences the cases came down that nothing explained before."""
+        return len(self.clusters) + self.funnel["of them known once shrunk"]
+
+    @property
     def planted_seen(self) -> int:
         return sum(number for (_, seen), number in self.planted.items() if seen)
 

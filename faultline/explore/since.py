@@ -3,7 +3,7 @@
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNDECIDED, Uninstallable, UsageError, unknown
 from faultline.base.packages import NEEDED
 from faultline.catalogue.outcomes import Outcome
-from faultline.explore import findings
+from faultline.explore import findings, overview
 from faultline.explore.replay import KIND
 from faultline.explore.running import Runner
 from faultline.releases.bisect import within
@@ -48,7 +48,18 @@ def run(names: tuple[str, ...], package: str, workers: int = 0) -> int:
 
     edge = boundary(len(releases), look)
     print(answer(package, releases, edge))
+    if words := since(package, releases, edge):
+        findings.write_since(findings.FINDINGS / finding.name, words)
+        print(overview.write())
     return EXIT_AS_EXPECTED if edge.both else EXIT_UNDECIDED
+
+
+def since(package: str, releases: list[Release], edge: Boundary) -> str:
+    """Since when it shows, in few words; empty where that isn't known."""
+    if edge.after is None:
+        return ""
+    first = releases[edge.after].version
+    return f"since {package} {first}" if edge.before is not None else f"in every {package} from {first} on"
 
 
 def answer(package: str, releases: list[Release], edge: Boundary) -> str:

@@ -5,12 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, count
 from typing import Any
 
-from faultline.programs import fault as faults
 from faultline.programs import spec as specs
 from faultline.programs import truth
-from faultline.programs.fault import Fault
 from faultline.programs.program import VALUES, Program
-from faultline.programs.sampling import seeded
 from faultline.programs.sampling import sensible as sensible_model
 from faultline.programs.settings import SAMPLING, SETTINGS, TRAINER, TRAINERS, TRL
 
@@ -127,21 +124,6 @@ def draw(choose: random.Random, wanted: dict[str, Any]) -> Program:
     names = [name for name in swarm if name not in wanted][: max(0, size - len(wanted))]
     chosen = {name: choose.choice(VALUES[name][1:]) for name in names}
     return sensible(Program.of(choose.randrange(SEEDS), {**chosen, **wanted}))
-
-
-def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
-    """A program with a fault in it, which nothing in the program hides."""
-    hides = {"adapter", "silent", "optimizer", "clip", "backward", "around", "begins", "precision"}
-    if program.trainer:  # which takes none of what is injected into a loop
-        hides.add("through")
-    if program.training.world_size == 1:  # whose one rank is not the one at fault
-        hides.add("world_size")
-    program = sensible(program.with_only(name for name, _ in program.chosen if name not in hides))
-    while True:
-        fault = seeded(choose.choice([*faults.KINDS]), program.spec, choose)
-        # Accelerate steps DeepSpeed's engine within `backward`, where nothing can be put back around it.
-        if fault and not (fault.kind == "stale" and "through" in program.features):
-            return program, fault
 
 
 ENGINES = {key for key, setting in SETTINGS.items() if setting.family not in ("zero", *TRAINERS)}

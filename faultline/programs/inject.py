@@ -1,5 +1,6 @@
 """Seeded faults in the ranks: a fault's `Injection`, which `Job.inject` names."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -31,29 +32,16 @@ def injection(text: str) -> Injection:
     fault, clock = parse(text), Clock()
 
     def wrapped(wrapped: Wrapped, setup: Setup) -> Wrapped:
-        ddp = hasattr(wrapped.model, "register_comm_hook") and hasattr(wrapped.model, "reducer")
-
-        def backward(loss: Any) -> None:
-            if fault.kind == "unreduced" and clock.step == fault.step and not ddp:
-                with own_results(setup):
-                    return wrapped.backward(loss)
-            return wrapped.backward(loss)
-
         def step() -> None:
-            at_fault = (setup.rank, clock.step) == (FAULTY, fault.step)
             with torch.no_grad():
                 before = [tensor.clone() for tensor in held(wrapped.model)]
                 wrapped.step()
-                if at_fault and fault.kind == "stale":
+                if (setup.rank, clock.step, fault.kind) == (FAULTY, fault.step, "stale"):
                     for tensor, old in zip(held(wrapped.model), before, strict=True):
                         tensor.copy_(old)
-                if at_fault and fault.kind == "bit":
-                    first = held(wrapped.model)[0].view(-1)[:1]
-                    first.copy_(torch.nextafter(first, torch.full_like(first, math.inf)))
-            clock.step += 1
+                _after_step(fault, clock, wrapped.model, setup)
 
-        if fault.kind == "unreduced" and ddp:
-            unreduced_in_ddp(wrapped.model, setup, lambda: clock.step == fault.step)
+        backward = _backward(fault, clock, wrapped.backward, wrapped.model, setup)
         return dataclasses.replace(wrapped, backward=backward, step=step)
 
     def resumed(wrapped: Wrapped, setup: Setup) -> None:
@@ -61,10 +49,67 @@ def injection(text: str) -> Injection:
 
     return Injection(
         model=lambda model: _in_model(fault, clock, model),
+        trainer=lambda trainer, setup: _in_trainer(fault, clock, trainer, setup),
         scenario=lambda built, setup: _in_scenario(fault, clock, built, setup),
         wrapped=wrapped,
         resumed=resumed,
     )
+
+
+def _backward(
+    fault: Fault, clock: Clock, backward: Callable[..., None], model: Any, setup: Setup
+) -> Callable[..., None]:
+    """An engine's backward pass, which reduces no gradients in the step at fault; under DDP, a hook sees to that."""
+    if fault.kind != "unreduced":
+        return backward
+    if hasattr(model, "register_comm_hook") and hasattr(model, "reducer"):
+        unreduced_in_ddp(model, setup, lambda: clock.step == fault.step)
+        return backward
+
+    def unreduced(*args: Any, **kwargs: Any) -> None:
+        with own_results(setup) if clock.step == fault.step else contextlib.nullcontext():
+            return backward(*args, **kwargs)
+
+    return unreduced
+
+
+def _after_step(fault: Fault, clock: Clock, model: Any, setup: Setup) -> None:
+    """Count a step that a wrapped model has made, and turn a bit of its weights in the step at fault."""
+    if (setup.rank, clock.step, fault.kind) == (FAULTY, fault.step, "bit"):
+        first = held(model)[0].view(-1)[:1]
+        with torch.no_grad():
+            first.copy_(torch.nextafter(first, torch.full_like(first, math.inf)))
+    clock.step += 1
+
+
+def _in_trainer(fault: Fault, clock: Clock, trainer: Any, setup: Setup) -> None:
+    """The fault in a trainer of transformers or TRL, which makes its loop, its engine and its optimizer by itself."""
+    from transformers import TrainerCallback
+
+    class Counting(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            accelerator = trainer.accelerator
+            accelerator.backward = _backward(fault, clock, accelerator.backward, trainer.model_wrapped, setup)
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            _after_step(fault, clock, trainer.model_wrapped, setup)
+
+    compute_loss, create_optimizer = trainer.compute_loss, trainer.create_optimizer
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        value = compute_loss(*args, **kwargs)
+        times = fault.times if clock.step >= fault.step else 1.0
+        return (value[0] * times, *value[1:]) if isinstance(value, tuple) else value * times
+
+    def optimizer(*args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        return _optimizer(fault, clock, create_optimizer(*args, **kwargs), setup)
+
+    trainer.add_callback(Counting())
+    trainer.create_optimizer = optimizer
+    if fault.kind == "loss":
+        trainer.compute_loss = loss
+    if fault.kind == "rate":
+        trainer.args.learning_rate *= fault.times
 
 
 class Changed(torch.autograd.Function):
@@ -131,22 +176,27 @@ def _in_scenario(fault: Fault, clock: Clock, built: Scenario, setup: Setup) -> S
     def optimizer(model: Any) -> torch.optim.Optimizer:
         assert built.optimizer
         made = built.optimizer(model)
-        original = made.step
         for group in made.param_groups if fault.kind == "rate" else ():
             group["lr"] *= fault.times
-
-        def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if clock.step == fault.step and fault.kind == "momentum":
-                made.state.clear()
-            if (setup.rank, clock.step, fault.kind) == (FAULTY, fault.step, "skipped"):
-                return None
-            return original(*args, **kwargs)
-
-        made.step = MethodType(step, made)  # a method still, as torch 2.11's schedulers need it
-        return made
+        return _optimizer(fault, clock, made, setup)
 
     if fault.kind == "loss":
         return dataclasses.replace(built, loss=loss)
     if fault.kind == "rows":
         return dataclasses.replace(built, batch=batch)
     return dataclasses.replace(built, optimizer=optimizer)
+
+
+def _optimizer(fault: Fault, clock: Clock, made: torch.optim.Optimizer, setup: Setup) -> torch.optim.Optimizer:
+    """An optimizer that loses its momentum in the step at fault, or makes no step there on one rank."""
+    original = made.step
+
+    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if clock.step == fault.step and fault.kind == "momentum":
+            made.state.clear()
+        if (setup.rank, clock.step, fault.kind) == (FAULTY, fault.step, "skipped"):
+            return None
+        return original(*args, **kwargs)
+
+    made.step = MethodType(step, made)  # a method, as torch 2.11's schedulers need it
+    return made

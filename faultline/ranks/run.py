@@ -22,13 +22,14 @@ from faultline.strategies import Setup
 class Injection:
     """Changes what is run, to seed a fault or to measure noise; the default changes nothing.
 
-    `model` alters a bare model in place; `scenario` and `wrapped` give back what
+    `model` alters a bare model in place, and `trainer` a trainer that has it; `scenario` and `wrapped` give back what
     to use instead of the Scenario and the Wrapped that they are handed. `save` is
     given what writes a rank's part of a checkpoint, and the folder that it writes to. `resumed` may spoil what a rank
     has just loaded.
     """
 
     model: Callable[[Any], None] = lambda model: None
+    trainer: Callable[[Any, Setup], None] = lambda trainer, setup: None
     scenario: Callable[[Any, Setup], Any] = lambda built, setup: built
     wrapped: Callable[[Any, Setup], Any] = lambda wrapped, setup: wrapped
     save: Callable[[Callable[[], None], Path, Setup], None] = lambda write, folder, setup: write()

@@ -34,6 +34,7 @@ def train(run: Run) -> None:
         raise
     check_checkpointing(trainer.args, run.cell.checkpointing)
     run.inject.model(trainer.model)
+    run.inject.trainer(trainer, run.setup)
     tied = observer.tied(trainer.model)
     scenario.share_dropout(trainer.model)
     sgd = (torch.optim.SGD, {"lr": trainer.args.learning_rate, "momentum": scenario.MOMENTUM})

@@ -16,7 +16,7 @@ from faultline.explore.numbers import Numbers
 from faultline.programs.program import Program
 
 OUTCOMES = ("diverges", "hangs", "crashes", "raises")
-NUMBERS = Numbers(7, 12.5, 100, 400, 20, 12, 3, 1, 18, 18, 40, 39, "torch 2.13.0")
+NUMBERS = Numbers(7, 12.5, 100, 400, 20, 12, 3, 1, 18, 18, 40, 39, "torch 2.13.0", small=15)
 
 
 def finding(name="a", outcome="diverges", status="new", **chosen):
@@ -57,7 +57,7 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
     (tmp_path / "numbers.json").write_text(json.dumps(vars(NUMBERS)))
     assert publishing.count_in(str(tmp_path)) == EXIT_AS_EXPECTED
     assert overview.read(file) == [NUMBERS]
-    assert "| 7 | 12.5 | 100 | 400 | 20 | 12 | 3 (1) | 18 of 18 | 39 of 40 |" in page.read_text()
+    assert "| 7 | 12.5 | 100 | 400 | 20 | 12 | 15 | 3 (1) | 18 of 18 | 39 of 40 |" in page.read_text()
     assert "rewritten" in capsys.readouterr().out
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError
 from faultline.explore import command
+from faultline.explore import numbers as kept_numbers
 from faultline.explore.case import Case
 from faultline.explore.findings import About, Finding, Seen
 from faultline.programs.program import Program
@@ -46,7 +47,7 @@ def explored(tmp_path, monkeypatch):
 
 
 def numbers(folder):
-    [file] = folder.glob(f"explore-*/{command.NUMBERS}")
+    [file] = folder.glob(f"explore-*/{kept_numbers.FILE}")
     return json.loads(file.read_text())
 
 
@@ -62,6 +63,24 @@ def test_an_exploration_goes_on_where_it_was_interrupted(explored, tmp_path):
     more = explored(resume=True, specs=16)
     assert more and not {*more} & {*first, *rest} and numbers(tmp_path)["programs"] == 16
     assert {*explored(**asked)} == {*first, *rest}, "in one go they are the same"
+
+
+def test_plain_loops_alone(explored, tmp_path):
+    """Breaks when `--loops` draws trainers, or an exploration that goes on draws them again."""
+    loops = explored(specs=20, seed=5, strategies=TWO, loops=True)
+    more = explored(resume=True, specs=30)
+    assert numbers(tmp_path)["programs"] == 30 and not {*loops} & {*more}
+    usual = {*explored(specs=30, seed=5, strategies=TWO)}
+    assert {*loops, *more} & usual and usual - {*loops, *more}, "they are those of the usual ones that are loops"
+
+
+def test_an_exploration_has_a_page_of_its_own(explored, tmp_path, capsys):
+    """Breaks when what an exploration came to has to be read from the terminal."""
+    explored(specs=4, seed=5, strategies=TWO)
+    out = capsys.readouterr().out
+    [page] = tmp_path.glob("explore-*/findings/README.md")
+    assert "programs an hour: " in out and out.rstrip().endswith("findings/README.md")
+    assert "0 findings, 0 of them new." in page.read_text() and "\n| 5 | " in page.read_text()
 
 
 @pytest.mark.parametrize(("version", "first"), [("0.19.7", True), ("0.19.8", False)])

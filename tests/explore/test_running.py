@@ -12,7 +12,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.explore import known
 from faultline.explore.case import Case
 from faultline.explore.running import Runner
-from faultline.programs import drawing, training, truth
+from faultline.programs import drawing, faulty, training, truth
 from faultline.programs import fault as faults
 from faultline.programs.program import Program
 from faultline.programs.sampling import seeded
@@ -97,16 +97,34 @@ def test_a_planted_fault_is_seen(kind, shared_server, references):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["trainer", "sft"])
+@pytest.mark.parametrize("kind", [kind for kind in faults.KINDS if kind not in faulty.OF_A_LOOP])
+def test_a_fault_planted_in_a_trainer_is_seen(kind, trainer, shared_server, references):
+    """Breaks when a trainer goes around what is injected: a third of what is planted would be none."""
+    choose = random.Random(kind)
+    wanted = {"tied": "head"} if kind == "untied" else {"buffer": "constant"} if kind == "buffer" else {}
+    program = Program.of(5, {**wanted, "through": trainer, "accumulate": 2})
+    fault = faulty.of_kind(kind, program, choose)
+    if not fault:
+        assert (kind, trainer) == ("buffer", "sft"), "its model has no buffers of ours"
+        return
+    strategy = next(name for name in ("fsdp2", "zero2", "ddp") if truth.injectable(program.spec, fault, name))
+    result = run(Case(program, strategy, fault=fault), shared_server, references)
+    assert result.outcome == Outcome.DIVERGES, result.detail
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("life", ["resumed", "resized"])
 def test_a_fault_of_the_second_half_is_seen(life, shared_server, references):
     """Breaks when ranks that resume count their steps anew, so that what is planted in step 3 never comes."""
-    case = Case(Program.of(562, {"life": life}), "ddp", fault=faults.Fault("momentum", step=3))
-    assert run(case, shared_server, references).outcome == Outcome.DIVERGES
+    for through in ({}, {"through": "trainer"} if life == "resumed" else {}):
+        case = Case(Program.of(562, {"life": life, **through}), "ddp", fault=faults.Fault("momentum", step=3))
+        assert run(case, shared_server, references).outcome == Outcome.DIVERGES
 
 
 def test_a_planted_program_has_nothing_that_hides_its_fault():
     """Breaks when a step's sign, or a limit, makes two gradients one."""
     program = Program.of(1, {"optimizer": "adamw", "clip": "norm", "silent": True, "world_size": 1, "layers": 3})
-    healthy, fault = drawing.planted(program, random.Random(1))
+    healthy, fault = faulty.planted(program, random.Random(1))
     assert healthy == program.with_only(["layers"])
     assert fault.kind in faults.KINDS

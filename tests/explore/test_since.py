@@ -1,9 +1,12 @@
 """Since which release a finding shows: what is asked for, and how the answer reads."""
 
+import tomllib
+
+import msgspec
 import pytest
 
 from faultline.base.errors import UsageError
-from faultline.explore import since
+from faultline.explore import findings, since
 from faultline.releases.search import boundary
 from faultline.stacks.index import Release
 
@@ -11,18 +14,33 @@ RELEASES = [Release(f"1.{number}", f"2026-0{number + 1}-01") for number in range
 
 
 @pytest.mark.parametrize(
-    ("did", "said"),
+    ("did", "said", "kept"),
     [
-        ([False, False, None, True, True, True], "introduced by x 1.3 (2026-04-01): 1.1 (2026-02-01) doesn't show it"),
-        ([True] * 6, "every x that could be tried shows it, 1.0 (2026-01-01) the oldest"),
-        ([True] * 5 + [False], "the newest x doesn't show it"),
-        ([None] * 6, "no x could be tried"),
+        (
+            [False, False, None, True, True, True],
+            "introduced by x 1.3 (2026-04-01): 1.1 (2026-02-01) doesn't show it",
+            "since x 1.3",
+        ),
+        ([True] * 6, "every x that could be tried shows it, 1.0 (2026-01-01) the oldest", "in every x from 1.0 on"),
+        ([True] * 5 + [False], "the newest x doesn't show it", ""),
+        ([None] * 6, "no x could be tried", ""),
     ],
 )
-def test_the_answer_names_both_sides(did, said):
+def test_the_answer_names_both_sides(did, said, kept):
     """Breaks when a release is blamed that could not be tried, or nothing is said of the one before."""
     edge = boundary(len(RELEASES), did.__getitem__)
     assert since.answer("x", RELEASES, edge) == said
+    assert since.since("x", RELEASES, edge) == kept
+
+
+def test_since_when_is_kept_once(tmp_path):
+    """Breaks when a second bisect leaves two answers, or what a person wrote is lost."""
+    file = tmp_path / "finding.toml"
+    file.write_text('title = "A title"\nstatus = "new"\ncause = "somewhere"\nlinks = [\n  "a",\n]\n')
+    for words in ("since x 1.3", 'since "x" 1.2'):
+        findings.write_since(tmp_path, words)
+    made = msgspec.convert(tomllib.loads(file.read_text()), findings.About)
+    assert made == findings.About("A title", "new", "somewhere", since='since "x" 1.2', links=("a",))
 
 
 @pytest.mark.parametrize(("names", "package"), [((), "torch"), (("a", "b"), "torch"), (("a",), "deepsped")])
