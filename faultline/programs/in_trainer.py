@@ -14,7 +14,7 @@ from faultline.programs.program import Program
 from faultline.programs.settings import TRAINER
 from faultline.programs.training import LIMIT
 from faultline.ranks.own_model import target
-from faultline.strategies import Setup
+from faultline.strategies import ROWS, Setup, merged
 from faultline.trainers import changed_config
 
 STEPS = 2 * HALF  # of the longest life
@@ -74,9 +74,11 @@ def configured(config: type, made: Program, arguments: dict[str, object], setup:
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}
     if training.between == "saving" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": 1}
+    if made.value("trainer.split_batches"):  # then it is of all ranks
+        arguments["per_device_train_batch_size"] = ROWS
     changes = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}
     settings = made.nested(TRAINER) | made.nested(made.trainer)
-    given = changed_config(arguments | settings, changes, setup)
+    given = changed_config(merged(arguments, settings), changes, setup)
     try:
         return config(**given)
     except TypeError as error:

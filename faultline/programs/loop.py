@@ -27,6 +27,7 @@ from tiny_models.second import prepared_as_by_trl
 RANKS = 2  # by whose rows those of a step are drawn
 Rank = Callable[[int, int, int], build.Batch]
 OTHER_WEIGHTS = 1000  # further on is the seed of those that another rank builds
+MOST = 4  # ranks
 SILENT = 1  # the rank whose loss is zero
 ADAPTER = {"r": 2, "lora_alpha": 4, "target_modules": "all-linear"}
 
@@ -171,11 +172,23 @@ def _loss(
 
 def _keywords(program: Program) -> dict[str, dict[str, Any]]:
     """The arguments of torch's engines, by family; raises Impossible where this release has no such argument."""
-    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, fully_shard
+    from torch.distributed.fsdp import (
+        BackwardPrefetch,
+        CPUOffloadPolicy,
+        FullyShardedDataParallel,
+        fully_shard,
+    )
+    from torch.distributed.tensor import Shard
     from torch.nn.parallel import DistributedDataParallel
 
     engines = {"ddp": DistributedDataParallel, "fsdp1": FullyShardedDataParallel, "fsdp2": fully_shard}
-    made: dict[str, Callable[[Any], Any]] = {"fsdp1.backward_prefetch": lambda name: name and BackwardPrefetch[name]}
+    made: dict[str, Callable[[Any], Any]] = {
+        "fsdp1.backward_prefetch": lambda name: name and BackwardPrefetch[name],
+        "fsdp2.offload_policy": lambda name: CPUOffloadPolicy(pin_memory=False),
+        "fsdp2.shard_placement_fn": lambda name: (
+            lambda weight: Shard(0 if weight.shape[-1] % MOST else weight.ndim - 1)
+        ),
+    }
     keywords: dict[str, dict[str, Any]] = {}
     for key, value in program.chosen:
         if key in SETTINGS and (family := SETTINGS[key].family) in engines:
