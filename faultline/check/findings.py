@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from faultline import strategies
 from faultline.catalogue import Failure
-from faultline.catalogue.outcomes import Signature
+from faultline.catalogue.outcomes import Outcome, Signature
 from faultline.check.known import Known, fine, place, recognised
 from faultline.observations import matching, remedies
 from faultline.observations.matching import Match
@@ -102,7 +102,7 @@ def groups(results: Collection[Result]) -> list[Group]:
     known_as: dict[object, list[tuple[Match, tuple[Match, ...]]]] = {}
     for result in results:
         form: tuple[str, str, object]
-        match, either = recognised(result)
+        match, either = recognised(result, results)
         if match:
             unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
             form = (result.outcome, match.signature, unlike)
@@ -112,8 +112,8 @@ def groups(results: Collection[Result]) -> list[Group]:
         elif result.outcome == "diverges":
             difference = result.finding.first
             form = (result.outcome, "", difference and (difference.phase, difference.module))
-        else:
-            form = (result.outcome, "", normalised(result.detail))
+        else:  # a hang is one, wherever its ranks were at that moment
+            form = (result.outcome, "", "" if result.outcome == Outcome.HANGS else normalised(result.detail))
         by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(
             (result, match.where if match else frozenset())
         )

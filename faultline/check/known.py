@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from faultline.base.errors import UsageError
 from faultline.catalogue import Failure
 from faultline.catalogue.loading import failures
-from faultline.catalogue.outcomes import Did
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.observations import matching, measured
 from faultline.observations.matching import Hints, Match, in_place
 from faultline.observations.measured import Place
@@ -32,25 +32,25 @@ def fine(result: Result) -> bool:
     return result.outcome in ("trains", "impossible")
 
 
-def recognised(result: Result) -> Known:
+def recognised(result: Result, others: Collection[Result] = ()) -> Known:
     """The known failure that a cell shows, and those with its mechanism, or that show the same, where no more is known.
 
     By its error, as `diagnose` does; without one, by what the model needs for it and what was measured in its place.
-    What its comparison shows decides before what the model is like.
+    What its comparison shows decides before what the model is like. The model's `others` say what can't be the reason.
     """
     if fine(result):
         return _alone(result), ()
     if result.outcome == "raises":
-        return _by_error(result)
+        return _by_error(result, others)
     did = result.did
     if compared := _doing(did, place(result), result.checked.shows):
         return compared[0], compared[1:]
     names = seen(result.checked.facts) | ({APART} if result.finding.apart else set())
-    alike = _doing(did, place(result), names) or _by_facts(result, {})
+    alike = _doing(did, place(result), names) or _by_facts(result, {}, others)
     return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
 
 
-def _by_error(result: Result) -> Known:
+def _by_error(result: Result, others: Collection[Result]) -> Known:
     facts, (strategy, mode) = result.checked.facts, place(result)
     traceback = next((rank.error.traceback for rank in result.ranks if rank.error), "")
     hints = Hints(frozenset([strategy]), frozenset([mode]), {}, in_place(traceback, strategy, mode))
@@ -66,17 +66,19 @@ def _by_error(result: Result) -> Known:
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature):
             return replace(match, sure=matching.LIKELY), matching.sharing(match, fits)
-    likely = _by_facts(result, {match.failure.name: match.signature for match in worded})
+    likely = _by_facts(result, {match.failure.name: match.signature for match in worded}, others)
     return (likely[0], likely[1:]) if likely else (None, ())
 
 
-def _by_facts(result: Result, signatures: Mapping[str, str]) -> tuple[Match, ...]:
+def _by_facts(result: Result, signatures: Mapping[str, str], others: Collection[Result]) -> tuple[Match, ...]:
     """The failures that any end of a cell by an error is where they end so, whether or not it has their words.
 
-    `signatures` has the names of errors with its words, by failure.
+    `signatures` has the names of errors with its words, by failure. Where one of the model's `others` trains under the
+    same strategy, in another checkpointing mode, what the model is like is no reason.
     """
     names, matches = seen(result.checked.facts), []
-    for failure in failures().values() if result.outcome in ENDS else ():
+    trains = any(each.cell.strategy == result.cell.strategy and each.outcome == Outcome.TRAINS for each in others)
+    for failure in failures().values() if result.outcome in ENDS and not trains else ():
         by = next((fact for fact in failure.recognition.model.any_error if fact in names), "")
         if by and (where := _nearest(failure, place(result))):
             matches.append(_likely(failure, signatures.get(failure.name, result.signature), where, by))

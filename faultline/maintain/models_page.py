@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from faultline.base.markdown import headed, put, row
 from faultline.base.packages import TODAY
 from faultline.base.paths import OBSERVATIONS, ROOT
 from faultline.base.text import count, cut, listing
-from faultline.catalogue.outcomes import Did
+from faultline.catalogue.outcomes import Did, Outcome
 from faultline.cells.cell import CHECKPOINTING, Cell
 from faultline.cells.words import ordered, places
 from faultline.check import findings, known
@@ -22,7 +23,7 @@ from faultline.runs.results import Result
 
 RECORD, PAGE = OBSERVATIONS / "models.jsonl", ROOT / "docs" / "models.md"
 REFUSED = "refused"  # the signature of what one process can't build or train
-LONGEST = 160  # characters of a reason
+LONGEST, REFUSAL = 160, 260  # characters of a reason, and of one why nothing was trained
 EXPORTED = (
     "Each line has a config, and what writes the difference as [one file](check.md#as-a-script) that builds the model"
     " and needs nothing of this repository:"
@@ -99,7 +100,7 @@ def _differences(entries: Sequence[Result]) -> Iterable[Difference]:
             if wrong:
                 did = Did(wrong[0].outcome, form.signature or wrong[0].signature)
                 where = "; ".join(places([result.cell for result in wrong], among))
-                yield Difference(failure, str(did), where, cut(wrong[0].detail, LONGEST), wrong[0].cell.id)
+                yield Difference(failure, str(did), where, wrong[0].detail, wrong[0].cell.id)
 
 
 def read() -> list[Summary]:
@@ -157,7 +158,9 @@ def page(every: Sequence[Summary]) -> str:
             parts += [f"### {kind[0].upper()}{kind[1:]}", "\n".join(headed(("model", *columns), rows))]
     parts += ["## What differs", *_listed_differences(today)]
     if refused := [each for each in today if each.refused]:
-        lines = [f"- `{each.model}`{' with LoRA' if each.lora else ''}: {_shown(each.refused)}" for each in refused]
+        lines = [
+            f"- `{each.model}`{' with LoRA' if each.lora else ''}: {_shown(each.refused, REFUSAL)}" for each in refused
+        ]
         parts += ["## What could not be trained", "\n".join(lines)]
     if unfed := [each for each in today if each.not_fed and not each.lora]:
         lines = [f"- `{each.model}`: {_shown('; '.join(each.not_fed))}" for each in unfed]
@@ -193,7 +196,10 @@ def _listed_differences(rows: Sequence[Summary]) -> list[str]:
 
 def _kind(difference: Difference) -> tuple[str, str]:
     """What stands in one line: a failure and how it ends, or an error that no failure has."""
-    return difference.failure, difference.did if difference.failure else _shown(difference.text)
+    if difference.failure:
+        return difference.failure, difference.did
+    hangs = difference.did.startswith(Outcome.HANGS)  # wherever its ranks were at that moment
+    return "", _shown(difference.text.partition("; rank ")[0] if hangs else difference.text)
 
 
 def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str], str]:
@@ -203,7 +209,7 @@ def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str
         by_kind.setdefault(_kind(difference), {}).setdefault(difference.where, []).append(name)
     lines = {}
     for (failure, did), by_place in sorted(by_kind.items()):
-        where = _shown("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()), whole=True)
+        where = _shown("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()), 0)
         what = f"[{failure}](../repros/{failure}/README.md), {did}." if failure else did
         lines[failure, did] = f"- {what} {where}."
     return lines
@@ -233,8 +239,8 @@ def _since(every: Sequence[Summary]) -> list[str]:
         refused: dict[str, list[str]] = {}
         for there, now in both:
             if there.refused and not now.refused:
-                refused.setdefault(_shown(there.refused), []).append(there.name)
-        lines = [f"- {_shown(listing(names), whole=True)}: {reason}" for reason, names in refused.items()]
+                refused.setdefault(_shown(there.refused, REFUSAL), []).append(there.name)
+        lines = [f"- {_shown(listing(names), 0)}: {reason}" for reason, names in refused.items()]
         cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
         lists = (("There, but not today:", [*only_there.values()]), ("Today, but not there:", [*only_today.values()]))
         parts.append(f"### transformers {both[0][0].transformers}")
@@ -250,7 +256,15 @@ def _without(one: Summary, other: Summary) -> list[Difference]:
     return [each for each in one.differences if (*_kind(each), each.where) not in known]
 
 
-def _shown(text: str, whole: bool = False) -> str:
-    """Text from a run as Markdown that nothing of it can break."""
-    words = text if whole else cut(text, LONGEST)
+def _shown(text: str, most: int = LONGEST) -> str:
+    """Text from a run as Markdown that nothing of it can break: its first sentences, up to so many characters.
+
+    All of it if `most` is zero.
+    """
+    first, *others = re.split(r"(?<=[.;]) ", text)
+    for each in others:
+        if len(first) + len(each) >= most or each.endswith("…"):  # of a record that was cut
+            break
+        first = f"{first} {each}"
+    words = cut(first.rstrip("; ") if first != text else text, most) if most else text
     return words.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("`", "'")

@@ -250,6 +250,28 @@ def test_a_known_failure_is_recognised_by_its_error_and_by_what_the_model_needs_
     assert known.recognised(result)[0] is None
 
 
+def test_what_a_model_is_like_is_no_reason_where_it_trains_in_another_mode():
+    """Breaks when a model that reads a weight outside of its module, and trains so, gets that for any other error."""
+    facts = replace(FACTS, read_outside=("head.weight",))
+    raised = [
+        of(entry("raises", f"check/model/{name}/reentrant/fp32/w2/cpu", detail="E: x", ranks=(error("E: x"),)), facts)
+        for name in ("zero3", "fsdp2")
+    ]
+    trains = of(entry("trains", "check/model/zero3/off/fp32/w2/cpu"), facts)
+    named = {group.failure and group.failure.name: group for group in findings.groups([*raised, trains])}
+    assert named.keys() == {None, "penalty_outside_forward"}
+    assert [result.cell.strategy for form in named[None].forms for result in form.results] == ["zero3"]
+
+
+def test_a_hang_is_one_wherever_its_ranks_were():
+    """Breaks when each strategy under which a model hangs is a finding of its own."""
+    hung = [
+        entry("hangs", f"check/model/{name}/off/fp32/w2/cpu", detail=f"still running after 9 s; rank 0: wait ({name})")
+        for name in ("zero2", "fsdp2")
+    ]
+    assert len(findings.groups(hung)) == 1
+
+
 def test_words_that_only_a_remedy_leads_to_name_no_failure():
     """Breaks when a parameter that DDP waits for is called a failure of ZeRO-3's, with the remedies of that."""
     words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."

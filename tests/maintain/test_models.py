@@ -84,6 +84,22 @@ def test_the_page_has_a_symbol_for_each_mode_and_links_known_failures():
     assert "faultline check config.json --strategy fsdp2 --checkpointing off --export repro.py`" in text
 
 
+@pytest.mark.parametrize(
+    ("did", "text", "shown"),
+    [
+        ("raises (other)", "E: short. And more", "E: short. And more"),
+        ("raises (other)", f"E: first. {'second ' * 30}", "E: first."),
+        ("raises (other)", "E: first. This was cut in a rec…", "E: first."),
+        ("raises (other)", "word " * 60, "word " * 31 + "word…"),
+        ("hangs (no-progress)", "still running after 9 s; rank 0: wait (a.py:3)", "still running after 9 s"),
+    ],
+)
+def test_a_reason_is_whole_sentences(did, text, shown):
+    """Breaks when a reason ends in the middle, or each place in which ranks hang is a line."""
+    difference = Difference("", did, "ddp", text, "models/qwen2/ddp/off/fp32/w2/cpu")
+    assert f"- {shown} ddp: qwen2." in models_page.page([summary(differences=(difference,))])
+
+
 def test_a_record_replaces_the_same_model_on_the_same_stack_alone(files):
     """Breaks when a run of one model loses what was measured of the others, or on another stack."""
     order = ["qwen2", "llama"]
