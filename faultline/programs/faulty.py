@@ -20,8 +20,8 @@ INSIDE = "inside"
 
 def planted(program: Program, choose: random.Random) -> tuple[Program, Fault]:
     """A program with a fault in it, and without what would hide it."""
-    # Whose one rank is not the one at fault.
-    hiding = HIDING | ({"world_size"} if program.training.world_size == 1 else set())
+    alone = program.training.world_size == 1  # whose rank is not the one at fault
+    hiding = HIDING | ({"world_size"} if alone else set())
     program = sensible(program.with_only(name for name, _ in program.chosen if name not in hiding))
     while True:
         if fault := of_kind(choose.choice([*faults.KINDS]), program, choose):
@@ -49,6 +49,6 @@ def _in_trl(kind: str, program: Program, choose: random.Random) -> Fault | None:
     if kind == "untied":
         return replace(fault, module="lm_head")
     layers = range(1 if spec.frozen == "block" else 0, spec.layers)  # of which the first is the frozen one
-    return (
-        replace(fault, module=choose.choice([f"model.layers.{n}.self_attn.o_proj" for n in layers])) if layers else None
-    )
+    if not layers:
+        return None
+    return replace(fault, module=f"model.layers.{choose.choice(layers)}.self_attn.o_proj")
