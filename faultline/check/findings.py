@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.check.known import Known, fine, place, recognised
+from faultline.check.known import Known, fine, moved_by_hand, place, recognised
 from faultline.observations import matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.measured import Place
@@ -62,12 +62,16 @@ class Group:
 
     def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
+        # What was only tried in trainers is of a trainer, unless the failure is.
+        plain = any(variant.broken and not variant.trainer for variant in match.failure.variants)
         for form in self.forms:
             signature = form.signature if match is self.match else match.signature
             where = form.where or frozenset(map(place, form.results))
             engines = set(map(strategies.family, {result.cell.strategy for result in form.results}))
             for fate in remedies.fates(match.failure, signature, where):
                 # What helps elsewhere may help here too; not what only another engine was given.
+                if fate.in_trainers and plain:
+                    continue
                 there = fate.scope not in remedies.ELSEWHERE or engines & set(map(strategies.family, fate.strategies))
                 if fate.claim.kind == "helps" and there:
                     by_key.setdefault(fate.key, []).append(fate)
@@ -100,9 +104,8 @@ def groups(results: Collection[Result]) -> list[Group]:
     """
     by_group: dict[object, dict[tuple[str, str, object], list[tuple[Result, frozenset[Place]]]]] = {}
     known_as: dict[object, list[tuple[Match, tuple[Match, ...]]]] = {}
-    for result in results:
+    for result, (match, either) in _named(results):
         form: tuple[str, str, object]
-        match, either = recognised(result, results)
         if match:
             unlike = normalised(result.detail) if match.signature == result.signature == Signature.OTHER else None
             form = (result.outcome, match.signature, unlike)
@@ -111,7 +114,7 @@ def groups(results: Collection[Result]) -> list[Group]:
             continue
         elif result.outcome == "diverges":
             difference = result.finding.first
-            form = (result.outcome, "", difference and (difference.phase, difference.module))
+            form = (result.outcome, "", difference and (difference.phase, difference.module, moved_by_hand(result)))
         else:  # a hang is one, wherever its ranks were at that moment
             form = (result.outcome, "", "" if result.outcome == Outcome.HANGS else normalised(result.detail))
         by_group.setdefault(match.failure.name if match else form, {}).setdefault(form, []).append(
@@ -121,6 +124,17 @@ def groups(results: Collection[Result]) -> list[Group]:
         Group(tuple(_form(form[1], alike) for form, alike in forms.items()), *_weakest(known_as.get(group, ())))
         for group, forms in by_group.items()
     ]
+
+
+def _named(results: Collection[Result]) -> list[tuple[Result, Known]]:
+    """Results with what is known of them; an error of one engine is one failure under all of its strategies."""
+    named = [(result, recognised(result, results)) for result in results]
+    by_error = {_error(result): known for result, known in named if known[0] and result.outcome == Outcome.RAISES}
+    return [(result, known if known[0] else by_error.get(_error(result), known)) for result, known in named]
+
+
+def _error(result: Result) -> tuple[str, str, str]:
+    return result.outcome, normalised(result.detail), strategies.family_name(result.cell.strategy)
 
 
 def _form(signature: str, alike: Sequence[tuple[Result, frozenset[Place]]]) -> Form:

@@ -42,12 +42,27 @@ def recognised(result: Result, others: Collection[Result] = ()) -> Known:
         return _alone(result), ()
     if result.outcome == "raises":
         return _by_error(result, others)
+    if by_itself(result):
+        return None, ()
     did = result.did
     if compared := _doing(did, place(result), result.checked.shows):
         return compared[0], compared[1:]
     names = seen(result.checked.facts) | ({APART} if result.finding.apart else set())
     alike = _doing(did, place(result), names) or _by_facts(result, {}, others)
     return (alike[0] if alike else _cut_off_here(result)), ()  # what a model is like shows no more than one
+
+
+def by_itself(result: Result) -> bool:
+    """Whether a silent cell differs by what the model changes by itself: weights that it moves, or a cache."""
+    first = result.finding.first
+    cached = bool(result.checked.facts.left_unlike and first and first.phase == "forward" and not result.finding.apart)
+    return result.outcome == Outcome.DIVERGES and (cached or moved_by_hand(result))
+
+
+def moved_by_hand(result: Result) -> bool:
+    """Whether what never moves in a cell is what the model moves by itself in one process."""
+    unmoved = {*result.finding.unmoved}
+    return bool(unmoved) and unmoved <= {*result.checked.facts.moved_by_hand}
 
 
 def _by_error(result: Result, others: Collection[Result]) -> Known:
@@ -62,12 +77,13 @@ def _by_error(result: Result, others: Collection[Result]) -> Known:
     names = seen(replace(facts, no_gradient=unused)).union(result.checked.shows)
     if fitting := [match for match in fits if needed(match.failure, names)]:
         return fitting[0], matching.sharing(fitting[0], fitting) if cut else ()
+    if likely := _by_facts(result, {match.failure.name: match.signature for match in worded}, others):
+        return likely[0], likely[1:]
     for match in fits:
         # Their words, and nothing that the model could be asked for; not those that only a remedy leads to.
         if not match.failure.recognition.model.any_of and measured.shown_by_itself(match.failure, match.signature):
             return replace(match, sure=matching.LIKELY), matching.sharing(match, fits)
-    likely = _by_facts(result, {match.failure.name: match.signature for match in worded}, others)
-    return (likely[0], likely[1:]) if likely else (None, ())
+    return None, ()
 
 
 def _by_facts(result: Result, signatures: Mapping[str, str], others: Collection[Result]) -> tuple[Match, ...]:

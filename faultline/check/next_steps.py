@@ -1,4 +1,4 @@
-"""Where to go from what is silent and has no name."""
+"""Where to go from what has no name, and what ranks that run different modules need."""
 
 from collections.abc import Sequence
 
@@ -8,25 +8,26 @@ from faultline.catalogue.outcomes import Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group
-from faultline.check.known import as_silent, fine
+from faultline.check.known import as_silent, fine, moved_by_hand
 from faultline.runs.results import Result
 
 FEW = 5  # failures that do the same: of more, nobody learns anything
 
 
 def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
-    """Where to go from what is silent and has no name: strategies that agree, and failures that do the same there."""
-    if not all(form.results[0].outcome == "diverges" for form in group.forms):
-        return []
+    """Where to go from what has no name: strategies that agree, and where it is silent failures that do the same."""
     one = group.forms[0].results[0]
+    silent = all(form.results[0].outcome == "diverges" for form in group.forms)
     wrong = {result.cell.strategy for result in results if not fine(result)}
-    lines = [*same_start(group), *same_buffers(group), *own_state(one)]
+    lines = [*same_start(group), *same_buffers(group), *own_state(one)] if silent else []
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if agreeing:
         lines.append(f"agree with a single process: {grouped(agreeing, ())}")
     elif ran > 1:
         lines.append(f"none of the {ran} strategies that ran agrees with a single process")
+    if not silent:
+        return lines
     lines += involved(group)
     names = [] if moved_by_hand(one) else [failure.name for failure in as_silent(one)]  # all are of what is trained
     if 0 < len(names) <= FEW:
@@ -38,8 +39,13 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
 
 
 def involved(group: Group) -> list[str]:
-    """What a smaller model has to keep to show it: the modules where cells first differ, or the buffers."""
+    """What a smaller model has to keep to show it: the modules where cells first differ, or the buffers.
+
+    Of what a model moves by itself nobody knows what it is moved by.
+    """
     results = [result for form in group.forms for result in form.results]
+    if any(map(moved_by_hand, results)):
+        return []
     named = modules(results) or list(dict.fromkeys(name for result in results for name in result.finding.apart))
     return [f"a smaller model shows it if it keeps {some(named)}"] if named else []
 
@@ -67,10 +73,16 @@ def own_state(result: Result) -> list[str]:
     return lines
 
 
-def moved_by_hand(result: Result) -> bool:
-    """Whether what never moves in a cell is what the model moves by itself in one process."""
-    unmoved = {*result.finding.unmoved}
-    return bool(unmoved) and unmoved <= {*result.checked.facts.moved_by_hand}
+def unlike_modules(group: Group) -> list[str]:
+    """What ranks need that run different modules, where that ended in a crash or a hang: collectives don't match."""
+    ended = [result for form in group.forms for result in form.results if result.outcome in ("crashes", "hangs")]
+    names = dict.fromkeys(name for result in ended for name in (*result.checked.facts.unequal, *result.checked.by_rank))
+    how = "run all of them on every rank, and add 0 times what isn't needed to the loss"
+    return (
+        [f"ranks run different modules ({some([*names])}), so that their collectives don't match: {how}"]
+        if names
+        else []
+    )
 
 
 def same_start(group: Group) -> list[str]:

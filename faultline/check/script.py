@@ -80,13 +80,23 @@ def chosen(results: Collection[Result]) -> Result:
     raise UsageError("there is nothing to export: no cell trains wrongly or raises an error")
 
 
+def exportable(result: Result) -> bool:
+    """Whether a script can show a cell: what is silent or raises, in one life, on the CPU."""
+    cell = result.cell
+    return result.outcome in SHOWN and cell.device == "cpu" and cell.life == "straight" and _template(cell).exists()
+
+
+def _template(cell: Cell) -> Path:
+    return Path(str(strategies.family(cell.strategy).__file__)).with_suffix(".py.j2")
+
+
 def write(target: Target, result: Result, file: Path, python: str) -> str:
     """The source of a file for a cell of a target; raises NotExportable for what a script can't show."""
     cell = result.cell
-    template = Path(str(strategies.family(cell.strategy).__file__)).with_suffix(".py.j2")
-    if cell.device != "cpu" or cell.life != "straight" or not template.exists():
+    if not exportable(result):
         raise NotExportable(
-            "a script shows what runs through on the CPU, under a strategy that has a template", cell.id
+            "a script shows what is silent or raises, on the CPU and in one go: no crash, no hang, no resumed life",
+            cell.id,
         )
     written = _written(target, cell, python)
     if written.refused:
@@ -94,7 +104,7 @@ def write(target: Target, result: Result, file: Path, python: str) -> str:
     module, folders = importable(target.file, target.path)
     of = File(cell)
     text = TEMPLATES.get_template("script.py.j2").render(
-        template=template.name,
+        template=_template(cell).name,
         file=of,
         cell=cell,
         name=file.name,

@@ -17,9 +17,9 @@ AXES = {"strategy", "checkpointing", "precision"}
 """What a remedy can change about any model's cell."""
 MEASURED = {
     "there": "",
-    "there in other words": ", with another error",
-    "elsewhere": ", elsewhere",
-    "other words": ", elsewhere and with another error",
+    "there in other words": " that end with another error",
+    "elsewhere": " elsewhere",
+    "other words": " elsewhere that end with another error",
 }
 """What is said of the scope of a remedy's cells (see `remedies.SCOPES`)."""
 

@@ -13,9 +13,10 @@ from faultline.catalogue.outcomes import Signature, named
 from faultline.cells.cell import default_world
 from faultline.cells.finding import some, where
 from faultline.cells.words import places
+from faultline.check import script
 from faultline.check.findings import Form, Group, agrees, facts_of, groups, raising, ran, worst
 from faultline.check.known import COMPARED, CUT_OFF, cut_off, fine
-from faultline.check.next_steps import next_steps
+from faultline.check.next_steps import next_steps, unlike_modules
 from faultline.check.tried import tried
 from faultline.observations import matching, remedies, several
 from faultline.ranks.report import Facts
@@ -138,11 +139,18 @@ def remarks(facts: Facts) -> list[str]:
         ),
         (facts.unequal, "run for some ranks' rows only: ranks use different parameters"),
         (facts.moved_by_hand, "require no gradients, and the model moves them by itself"),
+        (
+            facts.read_outside,
+            "are read where no forward pass of their module runs: there, a rank may have a part of them",
+        ),
+        (facts.without_root, "run where the model's own forward pass doesn't: what wraps the model isn't asked"),
     )
     lines = [f"{some(names)}: {text}" for names, text in follows if names]
     still = [name for name in (*facts.no_gradient, *facts.zero_gradient) if "lora_" in name]
     if still:
         lines.insert(0, f"{some(still)}: these adapters never move, not even in a single process")
+    if facts.double_backward:
+        lines.append("a backward pass makes a graph of itself (`create_graph=True`), as a gradient penalty needs it")
     if facts.checkpointing != "off":
         lines.append(f"checkpoints by itself ({facts.checkpointing}), also in the cells with checkpointing off")
     if facts.cast:
@@ -158,8 +166,13 @@ def by_rank(results: Sequence[Result]) -> list[str]:
     """The modules that run on some ranks only, which one process can't show."""
     names = dict.fromkeys(name for result in results for name in result.checked.by_rank)
     by_rows = facts_of(results).unequal
-    others = [name for name in names if name not in by_rows]
+    others = [name for name in names if not any(within(name, each) or within(each, name) for each in by_rows)]
     return [f"{some(others)}: run on some ranks only, whatever their rows are"] if others else []
+
+
+def within(module: str, other: str) -> bool:
+    """Whether a module is another one, or a part of it."""
+    return f"{module}.".startswith(f"{other}.")
 
 
 def _group(
@@ -188,12 +201,12 @@ def _group(
         for word, text, cells in (each.row for each in tried(group, (*results, *more))):
             write_line(console, f"    {word:<11}  {text}  [{cells}]")
         write_line(console, "  details: " + here(f"faultline show {match.failure.name}"))
-    else:
-        for line in next_steps(group, results):
-            write_line(console, f"  {line}")
-    again = command(target, options, group.forms[0].results[0])
+    for line in (*unlike_modules(group), *([] if group.match else next_steps(group, results))):
+        write_line(console, f"  {line}")
+    first = group.forms[0].results[0]
+    again = command(target, options, first)
     write_line(console, f"  reproduce: {again}", "dim")
-    if group.forms[0].results[0].outcome in ("diverges", "raises"):
+    if script.exportable(first):
         write_line(console, f"  as a script: {again} --export repro.py", "dim")
 
 

@@ -210,8 +210,8 @@ def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str
     lines = {}
     for (failure, did), by_place in sorted(by_kind.items()):
         where = _shown("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()), 0)
-        what = f"[{failure}](../repros/{failure}/README.md), {did}." if failure else did
-        lines[failure, did] = f"- {what} {where}."
+        what = f"[{failure}](../repros/{failure}/README.md), {did}" if failure else did
+        lines[failure, did] = f"- {what.rstrip('.')}. Under {where}."
     return lines
 
 

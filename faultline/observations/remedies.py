@@ -22,7 +22,7 @@ class Fate:
     """What became of a remedy where somebody needs it: how many cells support it, how many there are.
 
     `against` has what the cells do that contradict it, with their places if these are not all; `scope` says where
-    they were run (see `fates`), and `strategies` under which.
+    they were run (see `fates`), `strategies` under which, and `in_trainers` that all were in a trainer.
     """
 
     key: str
@@ -33,6 +33,7 @@ class Fate:
     against: tuple[str, ...]
     scope: str = "there"
     strategies: frozenset[str] = frozenset()
+    in_trainers: bool = False
 
 
 def as_json(fate: Fate) -> dict[str, object]:
@@ -103,5 +104,8 @@ def _fate(failure: Failure, key: str, claim: Claim, known: Outcomes, chosen: Col
     pro, contra = len(held.supporting), len(held.against)
     if not pro and not contra:
         return None
-    under = frozenset(cell.strategy for cell in (*held.supporting, *held.against))
-    return Fate(key, claim, held.word, pro, pro + contra, tuple(where(failure, held, known)), strategies=under)
+    every = (*held.supporting, *held.against)
+    under = frozenset(cell.strategy for cell in every)
+    in_trainers = all(failure.variant(cell.variant).trainer for cell in every)
+    against = tuple(where(failure, held, known))
+    return Fate(key, claim, held.word, pro, pro + contra, against, strategies=under, in_trainers=in_trainers)

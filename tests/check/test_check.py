@@ -20,7 +20,8 @@ from faultline.cells.cell import Cell
 from faultline.cells.finding import Difference, Finding
 from faultline.cells.selection import Selection
 from faultline.check import cell as checking
-from faultline.check import command, findings, known, target, tried, view
+from faultline.check import command, findings, known, script, target, tried, view
+from faultline.check.next_steps import next_steps, unlike_modules
 from faultline.diagnose import diagnosis, lines
 from faultline.maintain import score
 from faultline.observations import matching
@@ -261,6 +262,80 @@ def test_what_a_model_is_like_is_no_reason_where_it_trains_in_another_mode():
     named = {group.failure and group.failure.name: group for group in findings.groups([*raised, trains])}
     assert named.keys() == {None, "penalty_outside_forward"}
     assert [result.cell.strategy for form in named[None].forms for result in form.results] == ["zero3"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "finding"),
+    [
+        (Facts(left_unlike=("bank",)), Finding(first=Difference(2, 0, "forward", "", "", ""))),
+        (Facts(moved_by_hand=("target.w",)), Finding(unmoved=("target.w",), apart=("queue",))),
+    ],
+)
+def test_what_a_model_changes_by_itself_is_no_known_failure(facts, finding):
+    """Breaks when a cache or a target network is told as what is known of models that read weights as this one does."""
+    facts = replace(facts, model="M", read_outside=("emb.weight",), batch_statistics=("norm",))
+    cells = [f"check/model/{name}/off/fp32/w2/cpu" for name in ("ddp", "zero3", "fsdp2")]
+    wrong = [of(entry("diverges", cell, signature="unmoved", finding=finding), facts) for cell in cells]
+    [group] = findings.groups(wrong)
+    assert group.failure is None
+    assert not any("a smaller model" in line for line in next_steps(group, wrong)) or facts.left_unlike
+
+
+def test_one_error_of_an_engine_is_one_failure():
+    """Breaks when the variants of a strategy that no cell was run under have the same error without its name."""
+    words = "RuntimeError: self.dim() cannot be 0 to view Float as Byte (different element sizes)"
+    of_engine = [
+        entry("raises", f"check/model/{name}/off/fp32/w2/cpu", detail=words, ranks=(error(words),))
+        for name in ("zero2", "zero2-small", "fsdp2")
+    ]
+    groups = findings.groups(of_engine)
+    named = {result.cell.strategy: each.failure for each in groups for form in each.forms for result in form.results}
+    assert named["zero2"] is named["zero2-small"] and named["zero2"].name == "zero_broadcast_of_scalar_weights"
+    assert named["fsdp2"] is None
+
+
+def test_ranks_that_run_different_modules_are_told_what_to_do():
+    """Breaks when a crash under ZeRO is explained by what stops DDP, and no more."""
+    facts = replace(FACTS, unequal=("exit",))
+    crashed = of(entry("crashes", "check/model/zero3/off/fp32/w2/cpu"), facts)
+    [group] = findings.groups([crashed])
+    [line] = unlike_modules(group)
+    assert line.startswith("ranks run different modules (exit)") and "0 times" in line
+    [other] = findings.groups([of(entry("raises", detail="E: x", ranks=(error("E: x"),)), facts)])
+    assert unlike_modules(other) == []
+
+
+def test_what_runs_by_the_rows_is_not_told_of_the_ranks():
+    """Breaks when a container of what runs for some rows only is said to run whatever the rows are."""
+    facts = replace(FACTS, unequal=("blocks.1.0", "exit"))
+    names = ("blocks.1", "blocks.1.0.inner", "exit", "exits")
+    assert view.by_rank([entry(by_rank=names, facts=facts)]) == [
+        "exits: run on some ranks only, whatever their rows are"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cell", "can"),
+    [
+        ("diverges", "check/model/ddp/off/fp32/w2/cpu", True),
+        ("raises", "check/model/zero3-small/off/fp32/w2/cpu", True),
+        ("diverges", "check/model/ddp/off/fp32/w2/resumed/cpu", False),
+        ("diverges", "check/model/ddp/off/fp32/w2/cuda", False),
+        ("hangs", "check/model/ddp/off/fp32/w2/cpu", False),
+    ],
+)
+def test_a_script_is_offered_where_there_is_one(outcome, cell, can):
+    """Breaks when the last line of an answer is a command that is refused."""
+    assert script.exportable(entry(outcome, cell)) is can
+
+
+def test_what_helps_in_trainers_alone_is_no_remedy_of_a_model():
+    """Breaks when somebody with a plain loop reads how to start a trainer."""
+    words = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    cell = "check/model/ddp/off/fp32/w2/cpu"
+    unused = of(entry("raises", cell, detail=words, ranks=(error(""),)), replace(FACTS, no_gradient=("spare",)))
+    [group] = findings.groups([unused])
+    assert group.fates and not any(fate.in_trainers for fate in group.fates)
 
 
 def test_a_hang_is_one_wherever_its_ranks_were():
