@@ -19,7 +19,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     one = group.forms[0].results[0]
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
     wrong = {result.cell.strategy for result in results if not fine(result)}
-    lines = [*same_start(group), *same_buffers(group), *own_state(one)] if silent else []
+    lines = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if agreeing:
@@ -71,6 +71,20 @@ def own_state(result: Result) -> list[str]:
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")
     return lines
+
+
+def gathered(results: Sequence[Result]) -> list[str]:
+    """What a model does that leaves the same buffers under every engine, and others in one process."""
+    ran = [result for result in results if result.outcome != "impossible"]
+    engines = {strategies.family_name(result.cell.strategy) for result in ran}
+    left = {(first.parameter, first.error) for result in ran if (first := result.finding.first)}
+    if len(engines) < 2 or len(left) > 1 or any(result.signature != Signature.BUFFERS_DIFFER for result in ran):
+        return []
+    name = some([name for name, _ in left])
+    return [
+        f"every engine leaves the same in {name}, as a model does that gathers over ranks in its forward pass:"
+        " one process has none to gather from, and says nothing about what comes of that"
+    ]
 
 
 def unlike_modules(group: Group) -> list[str]:

@@ -281,6 +281,19 @@ def test_what_a_model_changes_by_itself_is_no_known_failure(facts, finding):
     assert not any("a smaller model" in line for line in next_steps(group, wrong)) or facts.left_unlike
 
 
+def test_a_queue_that_is_gathered_over_ranks_is_no_fault_of_an_engine():
+    """Breaks when MoCo, whose queue has the rows of all ranks, is called wrong everywhere, and no more is said."""
+
+    def left(strategy, error):
+        finding = Finding(first=Difference(1, 0, "buffers", "", error, "queue"))
+        return entry("diverges", f"check/m/{strategy}/off/fp32/w2/cpu", signature="buffers-differ", finding=finding)
+
+    same = [left("ddp", 0.8), left("zero2", 0.8)]
+    assert "gathers over ranks" in " ".join(next_steps(findings.groups(same)[0], same))
+    for others in ([left("ddp", 0.8), left("zero2", 0.7)], [left("ddp", 0.8)], [*same, entry("trains")]):
+        assert "gathers" not in " ".join(next_steps(findings.groups(others)[0], others))
+
+
 def test_one_error_of_an_engine_is_one_failure():
     """Breaks when the variants of a strategy that no cell was run under have the same error without its name."""
     words = "RuntimeError: self.dim() cannot be 0 to view Float as Byte (different element sizes)"
