@@ -20,6 +20,7 @@ def next_steps(group: Group, results: Sequence[Result]) -> list[str]:
     silent = all(form.results[0].outcome == "diverges" for form in group.forms)
     wrong = {result.cell.strategy for result in results if not fine(result)}
     lines = [*same_start(group), *same_buffers(group), *own_state(one), *gathered(results)] if silent else []
+    lines += resumed(group)
     agreeing = {result.cell.strategy for result in results if result.outcome == "trains"} - wrong
     ran = len({result.cell.strategy for result in results if result.outcome != "impossible"})
     if agreeing:
@@ -71,6 +72,13 @@ def own_state(result: Result) -> list[str]:
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")
     return lines
+
+
+def resumed(group: Group) -> list[str]:
+    """What no checkpoint holds, where a resumed run goes on otherwise."""
+    if all(form.results[0].signature != Signature.RESUMED_DIFFERS for form in group.forms):
+        return []
+    return ["a checkpoint holds no attribute of a module, and no buffer with `persistent=False`: these begin anew"]
 
 
 def gathered(results: Sequence[Result]) -> list[str]:
