@@ -16,7 +16,7 @@ from faultline import strategies as every_strategy
 from faultline.base.errors import EXIT_AS_EXPECTED, UsageError, unknown
 from faultline.base.packages import TODAY, stack_name
 from faultline.base.text import matches
-from faultline.explore import findings, known, numbers, overview, publishing, view
+from faultline.explore import findings, known, numbers, overview, view
 from faultline.explore.case import Case
 from faultline.explore.findings import Finding
 from faultline.explore.numbers import Numbers
@@ -101,6 +101,8 @@ def run(request: Request) -> int:
 
 def publish(folder: RunFolder, explored: Sequence[Finding], came_to: Numbers, here: bool) -> None:
     """Write the file of each finding, which runs on the stack that is installed `here`, and the exploration's page."""
+    from faultline.explore import publishing  # which imports torch
+
     home = folder.path / FINDINGS
     home.mkdir(exist_ok=True)
     for finding in explored if here else ():
