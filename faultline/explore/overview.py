@@ -1,6 +1,7 @@
 """The page of the findings: all that are kept, the gravest first, and what the explorations came to."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from faultline.catalogue.outcomes import Outcome
 from faultline.explore import findings
 from faultline.explore.findings import Finding
 from faultline.explore.numbers import Numbers
+from faultline.programs.fault import KINDS
 from faultline.programs.settings import SETTINGS
 
 README = "README.md"
@@ -42,8 +44,9 @@ def page(remaining: Iterable[Finding], explorations: Iterable[Numbers], home: Pa
             )
         ),
         "\n".join(funnel(numbers)),
+        "\n".join(planted(numbers)),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def line(finding: Finding, home: Path = findings.FINDINGS) -> str:
@@ -81,6 +84,23 @@ def funnel(explorations: list[Numbers]) -> list[str]:
         for each in explorations
     ]
     return headed((*names, "planted faults seen", "relations held"), rows)
+
+
+def planted(explorations: list[Numbers]) -> list[str]:
+    """How many planted faults of each kind were seen, and as what, in the explorations that counted them so."""
+    by_kind: dict[str, Counter[str]] = {}
+    for each in explorations:
+        for kind, seen in each.by_kind.items():
+            by_kind.setdefault(kind, Counter()).update(seen)
+    rows = [
+        row(
+            f"{kind}: {KINDS[kind]}",
+            f"{seen.total() - seen['']} of {seen.total()}",
+            ", ".join(f"{number} {how}" for how, number in sorted(seen.items()) if how),
+        )
+        for kind, seen in sorted(by_kind.items())
+    ]
+    return headed(("planted fault", "seen", "as"), rows) if rows else []
 
 
 def write() -> str:

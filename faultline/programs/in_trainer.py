@@ -74,9 +74,9 @@ def configured(config: type, made: Program, arguments: dict[str, object], setup:
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}
     if training.between == "saving" and not setup.reference:
         arguments |= {"save_strategy": "steps", "save_steps": 1}
-    if made.value("trainer.split_batches"):  # then it is of all ranks
-        arguments["per_device_train_batch_size"] = ROWS
     changes = {**made.deepspeed, "gradient_accumulation_steps": training.accumulate}
+    if made.value("trainer.split_batches"):  # then it is of all ranks
+        arguments["per_device_train_batch_size"] = changes["train_micro_batch_size_per_gpu"] = ROWS
     settings = made.nested(TRAINER) | made.nested(made.trainer)
     given = changed_config(merged(arguments, settings), changes, setup)
     try:

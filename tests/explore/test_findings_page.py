@@ -61,6 +61,14 @@ def test_an_exploration_is_added_once_it_ended(tmp_path, monkeypatch, capsys):
     assert "rewritten" in capsys.readouterr().out
 
 
+def test_planted_faults_are_counted_by_kind_over_all_explorations():
+    """Breaks when a fault that was missed in one exploration is hidden by those that were seen in another."""
+    one, other = (replace(NUMBERS, by_kind={"bit": seen}) for seen in ({"ranks-differ": 2, "": 1}, {"ranks-differ": 3}))
+    [*_, line] = overview.planted([NUMBERS, one, other])
+    assert line == "| bit: one rank's weights differ in one bit | 5 of 6 | 5 ranks-differ |"
+    assert overview.planted([NUMBERS]) == []
+
+
 def test_a_row_cannot_be_broken_by_what_was_seen():
     """Breaks when a title or a program ends the cell of a table."""
     assert overview.line(replace(finding(), about=About("a | b"))).count(" | ") == 5

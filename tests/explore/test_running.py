@@ -74,6 +74,15 @@ def test_every_feature_is_really_there(name, value, shared_server, references):
         assert result.outcome == Outcome.TRAINS, f"{name} {value} under {case.strategy}: {result.detail}"
 
 
+@pytest.mark.slow
+def test_batches_are_split_under_every_engine(shared_server, references):
+    """Breaks when DeepSpeed's config has the rows of one rank where a trainer is given those of all."""
+    for strategy in ("ddp", "zero2", "zero3"):
+        case = Case(Program.of(3, {"through": "trainer", "trainer.split_batches": True}), strategy)
+        result = run(case, shared_server, references)
+        assert result.outcome == Outcome.TRAINS, f"{strategy}: {result.detail}"
+
+
 def test_what_a_release_does_not_take_is_impossible(monkeypatch):
     """Breaks when an exploration of an older stack counts our own TypeError as what an engine does."""
     from faultline.programs import loop
