@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from faultline import strategies
 from faultline.catalogue import Failure
 from faultline.catalogue.outcomes import Outcome, Signature
-from faultline.check.known import Known, fine, moved_by_hand, place, recognised
+from faultline.check.known import Known, fine, moved_by_hand, place, recognised, share_of_trainers
 from faultline.observations import matching, remedies
 from faultline.observations.matching import Match
 from faultline.observations.measured import Place
@@ -62,18 +62,15 @@ class Group:
 
     def _fates(self, match: Match) -> list[Fate]:
         by_key: dict[str, list[Fate]] = {}
-        # What was only tried in trainers is of a trainer, unless the failure is.
-        plain = any(variant.broken and not variant.trainer for variant in match.failure.variants)
+        of_trainers = share_of_trainers(match.failure) == 1
         for form in self.forms:
             signature = form.signature if match is self.match else match.signature
             where = form.where or frozenset(map(place, form.results))
             engines = set(map(strategies.family, {result.cell.strategy for result in form.results}))
             for fate in remedies.fates(match.failure, signature, where):
-                # What helps elsewhere may help here too; not what only another engine was given.
-                if fate.in_trainers and plain:
-                    continue
+                # What helps elsewhere may help here too; not what only another engine was given, or only trainers.
                 there = fate.scope not in remedies.ELSEWHERE or engines & set(map(strategies.family, fate.strategies))
-                if fate.claim.kind == "helps" and there:
+                if fate.claim.kind == "helps" and there and (of_trainers or not fate.in_trainers):
                     by_key.setdefault(fate.key, []).append(fate)
         return matching.worded(map(_together, by_key.values()), match.mechanism)
 

@@ -54,9 +54,14 @@ def recognised(result: Result, others: Collection[Result] = ()) -> Known:
 
 def by_itself(result: Result) -> bool:
     """Whether a silent cell differs by what the model changes by itself: weights that it moves, or a cache."""
-    first = result.finding.first
-    cached = bool(result.checked.facts.left_unlike and first and first.phase == "forward" and not result.finding.apart)
+    cached = differs_by_cache(result) and not result.finding.apart
     return result.outcome == Outcome.DIVERGES and (cached or moved_by_hand(result))
+
+
+def differs_by_cache(result: Result) -> bool:
+    """Whether a cell first differs in the forward pass of a model in which each rank's rows leave something else."""
+    first = result.finding.first
+    return bool(result.checked.facts.left_unlike and first and first.phase == "forward")
 
 
 def moved_by_hand(result: Result) -> bool:
@@ -112,7 +117,7 @@ def _nearest(failure: Failure, where: Place) -> frozenset[Place]:
 def _doing(did: Did, where: Place, names: Collection[str]) -> tuple[Match, ...]:
     """The failures that need one of these facts, and of which a cell does this there."""
     fitting = [f for f in failures().values() if needed(f, names) and _measured(f, did, where)]
-    fitting.sort(key=_share_of_trainers)  # a model that is checked has none
+    fitting.sort(key=share_of_trainers)  # a model that is checked has none
     return tuple(_likely(f, did.signature, frozenset([where]), needed(f, names)) for f in fitting)
 
 
@@ -125,7 +130,7 @@ def _likely(failure: Failure, signature: str, where: frozenset[Place], by: str) 
 def as_silent(result: Result) -> list[Failure]:
     """The failures that are as silent in a cell's place, those that are no trainer's first."""
     there = [f for f in failures().values() if place(result) in measured.silent(f, {result.signature})]
-    return sorted(there, key=_share_of_trainers)
+    return sorted(there, key=share_of_trainers)
 
 
 def _alone(result: Result) -> Match | None:
@@ -161,7 +166,8 @@ def place(result: Result) -> Place:
     return result.cell.strategy, result.checked.facts.checkpointing if mode == "off" else mode
 
 
-def _share_of_trainers(failure: Failure) -> float:
+def share_of_trainers(failure: Failure) -> float:
+    """How many of a failure's broken variants are in a trainer."""
     broken = [variant for variant in failure.variants if variant.broken]
     return sum(bool(variant.trainer) for variant in broken) / len(broken)
 

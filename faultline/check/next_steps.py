@@ -8,7 +8,7 @@ from faultline.catalogue.outcomes import Signature
 from faultline.cells.finding import some
 from faultline.cells.words import grouped
 from faultline.check.findings import Group
-from faultline.check.known import as_silent, fine, moved_by_hand
+from faultline.check.known import as_silent, differs_by_cache, fine, moved_by_hand
 from faultline.runs.results import Result
 
 FEW = 5  # failures that do the same: of more, nobody learns anything
@@ -63,11 +63,10 @@ def modules(results: Sequence[Result]) -> list[str]:
 
 def own_state(result: Result) -> list[str]:
     """What the model changes by itself, where that is why it differs: attributes, or weights that aren't trained."""
-    unlike, first = result.checked.facts.left_unlike, result.finding.first
     lines = []
-    if unlike and first and first.phase == "forward":
+    if differs_by_cache(result):
         why = "ranks keep their own, and one process has one"
-        lines.append(f"each rank's rows leave another value in {some(unlike)}: {why}")
+        lines.append(f"each rank's rows leave another value in {some(result.checked.facts.left_unlike)}: {why}")
     if moved_by_hand(result):
         moved = "a rank that has a shard moves a copy, or a part"
         lines.append(f"the model moves them by itself, without gradients: {moved}")

@@ -91,7 +91,7 @@ def run(request: Request) -> int:
         devices.check_device(request.device, environment.python)
     search = prepared(request, folder)
     explored = look(request, environment, folder, search, changed(request, environment))
-    came_to = msgspec.json.decode((folder.path / numbers.FILE).read_bytes(), type=Numbers)
+    came_to = numbers.read(folder.path)
     view.show(search, explored)
     print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")
     publish(folder, explored, came_to, environment.python == sys.executable)
@@ -229,8 +229,7 @@ def prepared(request: Request, folder: RunFolder) -> Search:
 
 def spent(folder: RunFolder) -> float:
     """For how many minutes an exploration has gone on already."""
-    file = folder.path / numbers.FILE
-    return float(json.loads(file.read_text())["minutes"]) if file.exists() else 0.0
+    return numbers.read(folder.path).minutes if (folder.path / numbers.FILE).exists() else 0.0
 
 
 def measure(

@@ -135,10 +135,11 @@ def seen(result: Result, where: Mapping[str, Did], steady: int) -> Seen:
 
 def write_since(folder: Path, since: str) -> None:
     """Write since when a finding shows into its folder, in place of what was there."""
-    lines = [line for line in (folder / ABOUT).read_text().splitlines() if not line.startswith("since = ")]
-    status = next(place for place, line in enumerate(lines, 1) if line.startswith("status = "))
-    lines.insert(status, f"since = {json.dumps(since)}")
-    (folder / ABOUT).write_text("\n".join(lines) + "\n")
+    import tomlkit  # which takes time, and only a bisect needs it
+
+    about = tomlkit.parse((folder / ABOUT).read_text())
+    about["since"] = since
+    (folder / ABOUT).write_text(tomlkit.dumps(about))
 
 
 def write_seen(folder: Path, what: Seen) -> None:

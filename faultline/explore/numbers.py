@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from faultline.explore.search import PROGRAMS, Search
 
@@ -29,6 +32,11 @@ class Numbers:
     stack: str
     by_kind: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     small: int | None = None
+
+
+def read(folder: Path) -> Numbers:
+    """What the exploration of a folder came to; raises OSError or ValueError where it has no such numbers."""
+    return msgspec.json.decode((folder / FILE).read_bytes(), type=Numbers)  # whose errors are ValueErrors
 
 
 def of(search: Search, seed: int, minutes: float, stack: str) -> Numbers:

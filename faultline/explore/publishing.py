@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from faultline.base.errors import EXIT_AS_EXPECTED, EXIT_UNEXPECTED, NotExportable, UsageError
 from faultline.base.paths import REPROS, ROOT
 from faultline.base.text import count
@@ -55,10 +53,9 @@ def by_hand(finding: Finding, home: Path) -> str:
 
 def count_in(run: str) -> int:
     """Add what an exploration came to, and write the page of the findings anew."""
-    file = Path(run) / numbers.FILE
     try:
-        came_to = msgspec.json.decode(file.read_bytes(), type=numbers.Numbers)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        came_to = numbers.read(Path(run))
+    except (OSError, ValueError):
         raise UsageError(f"{run} is not the folder of an exploration that ended: it has no {numbers.FILE}") from None
     overview.add(came_to)
     print(overview.write())

@@ -209,7 +209,7 @@ def _lines(differences: Iterable[tuple[str, Difference]]) -> dict[tuple[str, str
         by_kind.setdefault(_kind(difference), {}).setdefault(difference.where, []).append(name)
     lines = {}
     for (failure, did), by_place in sorted(by_kind.items()):
-        where = _shown("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()), 0)
+        where = _escaped("; ".join(f"{place}: {listing(names)}" for place, names in by_place.items()))
         what = f"[{failure}](../repros/{failure}/README.md), {did}" if failure else did
         lines[failure, did] = f"- {what.rstrip('.')}. Under {where}."
     return lines
@@ -240,7 +240,7 @@ def _since(every: Sequence[Summary]) -> list[str]:
         for there, now in both:
             if there.refused and not now.refused:
                 refused.setdefault(_shown(there.refused, REFUSAL), []).append(there.name)
-        lines = [f"- {_shown(listing(names), 0)}: {reason}" for reason, names in refused.items()]
+        lines = [f"- {_escaped(listing(names))}: {reason}" for reason, names in refused.items()]
         cells = count(sum(len(there.outcomes) for there, _ in ran), "cell")
         lists = (("There, but not today:", [*only_there.values()]), ("Today, but not there:", [*only_today.values()]))
         parts.append(f"### transformers {both[0][0].transformers}")
@@ -257,14 +257,15 @@ def _without(one: Summary, other: Summary) -> list[Difference]:
 
 
 def _shown(text: str, most: int = LONGEST) -> str:
-    """Text from a run as Markdown that nothing of it can break: its first sentences, up to so many characters.
-
-    All of it if `most` is zero.
-    """
+    """The first sentences of a reason, up to so many characters, as Markdown."""
     first, *others = re.split(r"(?<=[.;]) ", text)
     for each in others:
         if len(first) + len(each) >= most or each.endswith("…"):  # of a record that was cut
             break
         first = f"{first} {each}"
-    words = cut(first.rstrip("; ") if first != text else text, most) if most else text
-    return words.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("`", "'")
+    return _escaped(cut(first if first == text else first.rstrip("; "), most))
+
+
+def _escaped(text: str) -> str:
+    """Text from a run as Markdown that nothing of it can break."""
+    return text.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("`", "'")

@@ -98,7 +98,7 @@ def _in_trainer(fault: Fault, clock: Clock, trainer: Any, setup: Setup) -> None:
 
     def loss(*args: Any, **kwargs: Any) -> Any:
         value = compute_loss(*args, **kwargs)
-        times = fault.times if clock.step >= fault.step else 1.0
+        times = _times(fault, clock)
         return (value[0] * times, *value[1:]) if isinstance(value, tuple) else value * times
 
     def optimizer(*args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -167,7 +167,7 @@ def _change(fault: Fault, clock: Clock) -> Change:
 
 def _in_scenario(fault: Fault, clock: Clock, built: Scenario, setup: Setup) -> Scenario:
     def loss(model: Any, batch: Any) -> torch.Tensor:
-        return built.loss(model, batch) * (fault.times if clock.step >= fault.step else 1.0)
+        return built.loss(model, batch) * _times(fault, clock)
 
     def batch(step: int, rank: int, world_size: int) -> Any:
         at_fault = (rank, step + 1) == (FAULTY, fault.step)
@@ -185,6 +185,11 @@ def _in_scenario(fault: Fault, clock: Clock, built: Scenario, setup: Setup) -> S
     if fault.kind == "rows":
         return dataclasses.replace(built, batch=batch)
     return dataclasses.replace(built, optimizer=optimizer)
+
+
+def _times(fault: Fault, clock: Clock) -> float:
+    """What a loss is multiplied by: from the step at fault on by the fault's factor."""
+    return fault.times if clock.step >= fault.step else 1.0
 
 
 def _optimizer(fault: Fault, clock: Clock, made: torch.optim.Optimizer, setup: Setup) -> torch.optim.Optimizer:
