@@ -90,7 +90,9 @@ def run(request: Request) -> int:
     if request.engine.here:
         devices.check_device(request.device, environment.python)
     search = prepared(request, folder)
-    explored = look(request, environment, folder, search, changed(request, environment))
+    away = changed(request, environment)
+    with request.engine.warm() as engine:
+        explored = look(replace(request, engine=engine), environment, folder, search, away)
     came_to = numbers.read(folder.path)
     view.show(search, explored)
     print(f"programs an hour: {60 * came_to.programs / max(came_to.minutes, 0.1):.0f}")

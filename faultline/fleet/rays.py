@@ -27,6 +27,11 @@ class Rays:
     nodes: int = 1
     here: ClassVar[bool] = False
 
+    @contextlib.contextmanager
+    def warm(self) -> Iterator["Rays"]:
+        """The cluster stays up by itself, and slots take a node each time anew."""
+        yield self
+
     def room(self) -> int:
         """One for each processor of every node, as far as memory allows."""
         return self._room("cpu", 2, 0)

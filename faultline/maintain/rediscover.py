@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
@@ -21,6 +21,7 @@ from faultline.export.prove import REPRODUCING
 from faultline.observations import measured
 from faultline.programs import sampling
 from faultline.runs import storage
+from faultline.runs.pool import LOCAL
 from faultline.runs.storage import RunFolder
 from faultline.stacks import environments
 
@@ -90,7 +91,8 @@ def looked_for(failure: Failure, request: Request) -> Looked:
     asked, folder = command.begun(asked, environment)
     search = command.prepared(asked, folder)
     started = time.monotonic()
-    command.look(asked, environment, folder, search)
+    with LOCAL.warm() as engine:
+        command.look(replace(asked, engine=engine), environment, folder, search)
     minutes = (time.monotonic() - started) / 60
     spec = json.dumps(search.met.as_json()) if search.met else ""
     return Looked(failure.name, stack, round(minutes, 1), search.funnel[PROGRAMS], spec)

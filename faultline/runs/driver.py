@@ -178,6 +178,9 @@ class Engine(Protocol):
     def parts(self, part: Part) -> Sequence[Part]:
         """A part as this engine runs it: cells that need another kind of slot are a part of their own."""
 
+    def warm(self) -> AbstractContextManager["Engine"]:
+        """The same engine for several runs in a row: what can stay up between them does, until this ends."""
+
     def slots(self, workers: int, run: RunCell, driver: Driver) -> AbstractContextManager[None]:
         """Start slots, which run what the driver has until nothing is left; leaving with an exception ends them at
         once."""

@@ -1,10 +1,12 @@
 """The engine of this machine: workers, each with a rank server."""
 
 import contextlib
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from faultline.base import machine
@@ -23,11 +25,22 @@ LOOK = 0.5  # seconds between two looks for a cell, where there was none
 class Pool:
     """The engine of this machine. Its workers are all on one stack, and its GPUs are lent to each cell.
 
-    So many cells share a GPU at a time as `per_gpu` says.
+    So many cells share a GPU at a time as `per_gpu` says. Rank servers that are `up` stay for the next run.
     """
 
     per_gpu: int = 1
+    up: list[RankServer] | None = None
     here: ClassVar[bool] = True
+
+    @contextlib.contextmanager
+    def warm(self) -> Iterator["Pool"]:
+        """The same, with rank servers that stay up from one run to the next, until the end of this."""
+        up: list[RankServer] = []
+        try:
+            yield replace(self, up=up)
+        finally:
+            for server in up:
+                server.close()
 
     def room(self) -> int:
         """One for each processor."""
@@ -47,10 +60,11 @@ class Pool:
         [part] = driver.parts
         # A cell's ranks on the same processors wait less for each other: bench/README.md has what it gives.
         cores = machine.shares(workers) if driver.device == "cpu" else [frozenset[int]()] * workers
-        servers = [RankServer(part.stack.python, device=driver.device, cores=each) for each in cores]
+        servers = [self._server(each, part.stack.python, driver.device, cores[each]) for each in range(workers)]
         slots = [Slot(f"worker {number}") for number in range(workers)]
         # In a server's own folder: if this process is killed, the server removes it.
-        references = References(servers[0].folder, partial(driver.made, slots[0]))
+        folder = tempfile.TemporaryDirectory(dir=servers[0].folder, prefix="references-")
+        references = References(Path(folder.name), partial(driver.made, slots[0]))
         threads = [
             threading.Thread(target=_work, args=(slot, server, references, run, driver, self.per_gpu))
             for slot, server in zip(slots, servers, strict=True)
@@ -66,8 +80,21 @@ class Pool:
         finally:
             for thread in threads:
                 thread.join()
-            for server in servers:
+            folder.cleanup()
+            for server in servers if self.up is None else ():
                 server.close()
+
+    def _server(self, number: int, python: str, device: str, cores: frozenset[int]) -> RankServer:
+        """The rank server of a worker: the one that is up, if it is of that stack and device and lives."""
+        up = [] if self.up is None else self.up
+        if number < len(up) and (up[number].python, up[number].device, up[number].killed) == (python, device, False):
+            up[number].use(cores)
+            return up[number]
+        server = RankServer(python, device=device, cores=cores)
+        for before in up[number : number + 1]:
+            before.close()
+        up[number : number + 1] = [server]
+        return server
 
 
 LOCAL = Pool()

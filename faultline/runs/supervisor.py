@@ -142,8 +142,7 @@ class RankServer:
                 env=inherited(self.python) | preload.environment(self.device) | self._of_ranks,
                 start_new_session=True,
             )
-            if self.cores:
-                os.sched_setaffinity(self._process.pid, self.cores)
+            self.use(self.cores)
         self._buffer = b""
         try:
             self.versions = self._ready().versions
@@ -153,6 +152,12 @@ class RankServer:
             if type(error) is ServerDied and not self.killed:
                 raise NeverReady(str(error)) from None
             raise
+
+    def use(self, cores: frozenset[int]) -> None:
+        """Run on these cores alone, if any are named, as does each rank from now on."""
+        self.cores = cores
+        if cores and self._process and self._process.poll() is None:
+            os.sched_setaffinity(self._process.pid, cores)
 
     def run(self, job: Job) -> Ended:
         """Run one cell's ranks to their end, spread over the `peers` too where that can be; nothing of it is left."""
