@@ -1,7 +1,7 @@
 """What a cell did over the releases that were measured, and whether it shows its failure with others."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from packaging.version import Version
 
@@ -28,9 +28,9 @@ def state(failure: Failure, cell: Cell, versions: Mapping[str, Range]) -> tuple[
     others: list[Observation] = []
     for observation in history.of(failure, cell):
         (usual if observation.versions.get("torch", torch) == torch else others).append(observation)
-    answer = _usual_state(failure, cell, versions, usual)
+    answer, in_one = _usual_state(failure, cell, versions, usual), _in_one_version(versions)
     for observation in others:
-        pinned, contradicts = _pinned(observation, versions), observation.shows and answer == (False, "")
+        pinned, contradicts = _pinned(observation, in_one), observation.shows and answer == (False, "")
         if not ((pinned or contradicts) and _fits(observation, versions)):
             continue
         if pinned:
@@ -47,8 +47,13 @@ def _fits(observation: Observation, versions: Mapping[str, Range]) -> bool:
     return all(versions.get(name, ANY).holds(version) for name, version in observation.versions.items())
 
 
-def _pinned(observation: Observation, versions: Mapping[str, Range]) -> bool:
-    return all(versions.get(name, ANY).pinned is not None for name in observation.versions)
+def _pinned(observation: Observation, pinned: Set[str]) -> bool:
+    """Whether all versions of an observation are of packages that are asked for in one version."""
+    return observation.versions.keys() <= pinned
+
+
+def _in_one_version(versions: Mapping[str, Range]) -> set[str]:
+    return {name for name, range_ in versions.items() if range_.pinned is not None}
 
 
 def _usual_state(
@@ -68,8 +73,9 @@ def _usual_state(
     torch = versions.get("torch", ANY)
     same_torch = torch.holds(_measured_torch())
     exactly = asked | ({"torch": ranges.exactly(str(_measured_torch()))} if same_torch else {})
+    in_one = _in_one_version(exactly)
     for observation in before_fix:
-        if len(observation.versions) > 1 and _pinned(observation, exactly) and _fits(observation, exactly):
+        if len(observation.versions) > 1 and _pinned(observation, in_one) and _fits(observation, exactly):
             return observation.shows is True, ""
     inside, outside = relevant(before_fix, asked)
     if not inside:
