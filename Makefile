@@ -30,10 +30,11 @@ RUNNING = $(strip \
   $(call option,--per-gpu,PER_GPU) \
   $(call switch,--resume,RESUME) \
   $(call switch,--fresh,FRESH))
-# One worker more than there are cores, as some wait; nine at most, each with ranks of its own. Of both kinds of tests,
-# some take a hundred times as long as others.
-USUAL := $(shell n=`nproc`; echo $$((n < 8 ? n + 1 : 9)))
-BESIDE = -n $(call quote,$(or $(WORKERS),$(USUAL))) --dist worksteal
+# Of tests, one worker more than there are cores, as some wait; of cells, one for each, whose ranks keep to it. Eight or
+# nine at most, each with ranks of its own. Of both, some take a hundred times as long as others.
+CORES := $(shell n=`nproc`; echo $$((n < 8 ? n : 8)))
+BESIDE = -n $(call quote,$(or $(WORKERS),$(1))) --dist worksteal
+TESTS = $(call BESIDE,$(shell echo $$(($(CORES) + 1))))
 
 FLEET_TESTS := .fleet/bin/python -m pytest --confcutdir tests/fleet tests/fleet
 
@@ -85,16 +86,16 @@ $(STAMP): requirements.txt
 	mv .venv/.making $@
 
 test: lint fleet ## lint, the tests of the machinery but those of test-nightly, then the whole matrix under pytest
-	$(RUN) pytest tests --ignore tests/fleet -m 'not nightly' $(BESIDE)
+	$(RUN) pytest tests --ignore tests/fleet -m 'not nightly' $(TESTS)
 	$(FLEET_TESTS) -m 'not nightly'
-	$(RUN) pytest repros $(BESIDE) $(DEVICE_OPTION)
+	$(RUN) pytest repros $(call BESIDE,$(CORES)) $(DEVICE_OPTION)
 
 test-nightly: setup fleet ## the tests that take minutes: repeats, proofs, clusters whose nodes are killed
-	$(RUN) pytest tests --ignore tests/fleet -m nightly $(BESIDE)
+	$(RUN) pytest tests --ignore tests/fleet -m nightly $(TESTS)
 	$(FLEET_TESTS)
 
 test-quick: lint ## lint, the tests of the machinery that take no seconds, and one cell of each broken variant
-	$(RUN) pytest tests --ignore tests/fleet -m 'not slow' $(BESIDE)
+	$(RUN) pytest tests --ignore tests/fleet -m 'not slow' $(TESTS)
 	$(RUN) faultline run --quick --variant '*broken' $(call option,--workers,WORKERS)
 
 test-matrix: setup ## run the matrix, or the part of it that the variables name

@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -50,6 +51,15 @@ def cached(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FAULTLINE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal: a test that runs in the background would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run keeps Ctrl-C to itself"
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from faultline.base.paths import ROOT
+from tests.support.night import sampled
 
 # Says at the end of a session what pytest's process has imported.
 CONFTEST = """
@@ -278,13 +279,16 @@ def test_three():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "end"),
-    [
-        (("-x",), signal.SIGINT),
-        (("-x",), signal.SIGTERM),
-        (("-x",), signal.SIGKILL),
-        (("-n", "2"), signal.SIGINT),
-        (("-n", "2"), "worker"),
-    ],
+    sampled(
+        [
+            (("-n", "2"), "worker"),
+            (("-n", "2"), signal.SIGINT),
+            (("-x",), signal.SIGTERM),
+            (("-x",), signal.SIGINT),
+            (("-x",), signal.SIGKILL),
+        ],
+        3,
+    ),
 )
 def test_no_process_outlives_a_session_that_is_cut_short(project, words, end):
     """Breaks when a rank server and its ranks go on in the background, on somebody's laptop or in CI."""

@@ -398,6 +398,7 @@ def test_a_mistake_is_one_message_with_the_users_own_traceback(run, what, answer
     assert "/torch/multiprocessing/" not in failed.value.traceback
 
 
+@pytest.mark.nightly
 def test_the_command_tells_a_fault_from_a_mistake():
     """Scripts go by the exit code: 1 is an answer, 2 is none."""
     words = [sys.executable, "-m", "faultline", "check"]

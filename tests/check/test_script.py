@@ -66,6 +66,7 @@ def ran(file, *options):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_a_silent_difference_is_shown_beside_one_process(exported):
     """Breaks when the script of a silent finding shows no difference, or needs what is only here."""
     file = exported("own_models.py:experts", "fsdp2")

@@ -173,6 +173,7 @@ def test_a_script_and_a_public_models_config_are_checked(call, clone, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
     """Breaks when a script is asked for in an environment of its own, and imported in another one."""
     (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", "import torch\nimport only_there\n", 1))
@@ -191,6 +192,7 @@ def test_a_check_runs_where_the_scripts_own_packages_are(call, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cell_is_exported_and_its_file_shows_the_failure(call, tmp_path):
     code, answer, errors = call("export", CELL, "-o", "repro.py")
     assert (code, errors) == (0, "") and answer.startswith("repro.py: ")
@@ -199,6 +201,7 @@ def test_a_cell_is_exported_and_its_file_shows_the_failure(call, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_what_libraries_wrote_of_a_project_is_audited(call, tmp_path):
     """The files of accelerate, transformers and pip themselves."""
     python("-c", SETTINGS)

@@ -29,6 +29,7 @@ from faultline.maintain import score
 from faultline.observations import matching, measured, nearest, remedies, store, verdicts
 from faultline.observations.matching import CERTAIN, LIKELY, Hints
 from faultline.observations.store import Error, Row, Stack
+from tests.support.night import sampled
 
 FAILURES = loading.failures()
 SAMPLES = list(score.labelled_logs())
@@ -101,6 +102,7 @@ def test_there_are_as_many_fixtures_as_are_needed():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_near_misses_that_were_made_are_what_the_libraries_say(tmp_path):
     """Breaks when a log isn't what its case ends with, be it that a library says something else by now."""
     script = tmp_path / "made.py"
@@ -130,7 +132,7 @@ def test_prefixes_line_ends_and_noise_change_no_answer(sample):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.group[-4:]} {sample.name}")
+@pytest.mark.parametrize("sample", sampled(SAMPLES, 4), ids=lambda sample: f"{sample.group[-4:]} {sample.name}")
 def test_lines_that_are_passed_over_change_no_answer(sample):
     """Breaks when the quick look at a log's bytes misses a line that the slow one understands."""
     assert unhurried(sample.log, sample.options) == score.diagnosed(replace(sample, name="log"))

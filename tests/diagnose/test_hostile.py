@@ -16,6 +16,7 @@ import pytest
 from faultline.base.paths import ROOT
 from faultline.base.text import plain
 from faultline.diagnose import lines
+from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +148,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", sampled(LINES, 4))
 def test_hundreds_of_thousands_of_lines_that_all_matter_come_to_an_end(name):
     """Breaks when each of them is looked at as closely as a healthy log's few."""
     code, out, errors = diagnosed(content=repeated(LINES[name], 4 * MIB))

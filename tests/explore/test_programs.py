@@ -101,6 +101,7 @@ def test_a_program_of_trl_has_what_its_trainer_takes():
         assert program.features.keys().isdisjoint(drawing.NOT_IN_TRL)
 
 
+@pytest.mark.nightly
 def test_pairs_are_covered_before_anything_comes_twice():
     """Breaks when two features never meet however long one looks."""
     had = set()

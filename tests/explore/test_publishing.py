@@ -12,6 +12,7 @@ from faultline.explore.findings import About, Finding, Seen
 from faultline.programs import drawing
 from faultline.programs.program import VALUES, Program
 from faultline.programs.settings import SETTINGS, TRL
+from tests.support.night import sampled
 
 RAISED = "RuntimeError: size 3 of (a) must match 17"
 FEATURES = [
@@ -51,7 +52,7 @@ TRL_FEATURES = [
 ]
 
 
-@pytest.mark.parametrize("trainer", TRL)
+@pytest.mark.parametrize("trainer", sampled(TRL, 4))
 def test_programs_in_trl_can_be_written_out(trainer, tmp_path):
     """Breaks when the file of a finding in a trainer of TRL can't be exported, or lacks a feature that it has."""
     features = [(n, v) for n, v in TRL_FEATURES if n not in SETTINGS or SETTINGS[n].family in ("trainer", trainer)]

@@ -17,6 +17,7 @@ from faultline.programs import fault as faults
 from faultline.programs.program import Program
 from faultline.programs.sampling import seeded
 from faultline.programs.settings import SETTINGS, TRAINERS
+from tests.support.night import sampled
 
 USUAL = ("ddp", "zero2", "zero3", "fsdp1-full", "fsdp2", "ddp-find-unused")
 REFUSED = ("zero.prescale_gradients", "zero.gradient_predivide_factor")
@@ -52,11 +53,14 @@ def under(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        (name, value)
-        for name, values in {**training.VALUES, **{key: each.values for key, each in SETTINGS.items()}}.items()
-        for value in values[1:]
-    ],
+    sampled(
+        (
+            (name, value)
+            for name, values in {**training.VALUES, **{key: each.values for key, each in SETTINGS.items()}}.items()
+            for value in values[1:]
+        ),
+        5,
+    ),
 )
 def test_every_feature_is_really_there(name, value, shared_server, references):
     """Breaks when a feature is drawn that no loop has, or an engine has begun to do otherwise with one."""
@@ -106,8 +110,10 @@ def test_a_planted_fault_is_seen(kind, shared_server, references):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["trainer", "sft"])
-@pytest.mark.parametrize("kind", [kind for kind in faults.KINDS if kind not in faulty.OF_A_LOOP])
+@pytest.mark.parametrize(
+    ("trainer", "kind"),
+    sampled(((name, kind) for kind in faults.KINDS if kind not in faulty.OF_A_LOOP for name in ("trainer", "sft")), 3),
+)
 def test_a_fault_planted_in_a_trainer_is_seen(kind, trainer, shared_server, references):
     """Breaks when a trainer goes around what is injected: a third of what is planted would be none."""
     choose = random.Random(kind)

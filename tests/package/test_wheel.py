@@ -118,6 +118,7 @@ def test_the_extra_runs_cells_in_another_environment(full, tmp_path):
     assert {result["verdict"] for result in results} == {"expected"}
 
 
+@pytest.mark.nightly
 def test_the_extra_checks_a_model_in_another_environment(full, tmp_path):
     (tmp_path / "train.py").write_text(MODEL)
     places = ("--strategy", "ddp,fsdp2", "--checkpointing", "off")

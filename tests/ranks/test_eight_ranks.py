@@ -39,6 +39,7 @@ def test_eight_ranks_are_in_the_matrix_of_eight_rows_alone():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_eight_ranks_do_what_four_do(tmp_path):
     """Breaks when a global batch of eight rows isn't shared by eight ranks, or is held against one of four."""
     done = faultline("run", "--cell", ",".join(CELLS), "--results", str(tmp_path / "run"), FAULTLINE_ROWS="8")

@@ -20,6 +20,7 @@ from faultline.ranks.report import Report
 from faultline.runs import life, proof, runner
 from faultline.runs.nodes import Ended, RankEnd
 from faultline.runs.oracle import Judgement
+from tests.support.night import sampled
 
 USUAL = [name for name in strategies.listed_as("USUAL") if name != "single"]
 DATA = "data_loader_starts_again"
@@ -97,7 +98,7 @@ def run(shared_server, references):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", strategies.names())
+@pytest.mark.parametrize("strategy", sampled(strategies.names(), 3))
 def test_a_whole_checkpoint_trains_on(run, strategy):
     """Breaks when the engine's own saving and loading is taken for a fault."""
     result = run(resumed(strategy))

@@ -23,6 +23,7 @@ from faultline.maintain.planting import (
     one_of,
 )
 from faultline.runs import runner
+from tests.support.night import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,7 @@ def readable(value):
 STRAIGHT = [each for each in planting.planted() if each.cell.life == "straight"]  # the others are in test_life.py
 
 
-@pytest.mark.parametrize("planted", STRAIGHT, ids=readable)
+@pytest.mark.parametrize("planted", sampled(STRAIGHT, 5, lambda planted: planted.fault), ids=readable)
 def test_a_fault_is_caught(run, planted):
     """Breaks when a run with this fault passes for a healthy one, or when it is called something else."""
     entry = run(planted.cell, planted.fault)
@@ -62,7 +63,7 @@ def test_a_fault_is_caught(run, planted):
 
 @pytest.mark.parametrize(
     ("change", "strategy", "precision"),
-    [("INTERLEAVED_ROWS", name, "fp32") for name in ALL]
+    sampled([("INTERLEAVED_ROWS", name, "fp32") for name in ALL], 4)
     + [("SLIGHTLY_OFF", name, "fp32") for name in SUBSET]
     + [("INTERLEAVED_ROWS", name, "bf16") for name in SUBSET]
     + [("SAME_NODES", name, "fp32") for name in WITH_MESH],
@@ -84,7 +85,9 @@ HEALTHY = [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "strategy"), HEALTHY, ids=readable)
+@pytest.mark.parametrize(
+    ("scenario", "strategy"), sampled(HEALTHY, 4, lambda scenario, strategy: scenario), ids=readable
+)
 def test_a_healthy_run_stays_far_from_the_tolerance(run, scenario, strategy):
     """Breaks when the oracle raises an alarm at a healthy run, or soon will: the noise is a tenth of the tolerance."""
     assert not alarm(run(cell(scenario, strategy)))

@@ -56,15 +56,6 @@ def test_a_rank_that_always_dies_is_given_up(tmp_path):
     assert not server.ends
 
 
-@pytest.fixture
-def interruptible():
-    """Ctrl-C as in a terminal: a test that runs in the background would ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run keeps Ctrl-C to itself"
-    signal.signal(signal.SIGINT, before)
-
-
 def test_an_interruption_loses_no_result(interruptible):
     """Breaks when Ctrl-C drops the result in hand or those in the queue, or lets the cell that runs run on."""
     cells = [replace(CELL, world_size=size) for size in (1, 2, 4, 8)]

@@ -12,6 +12,7 @@ from faultline.catalogue import REMEDIES
 from faultline.catalogue.loading import failures
 from faultline.report.page import template
 from faultline.site import answers, build, docs, facts, pages
+from tests.support.night import sampled
 from tests.support.reading import torn
 
 WIDTHS = (390, 768, 1440)
@@ -95,8 +96,17 @@ def test_a_deep_link_shows_its_heading(page, site, name, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 1440), ("light", 390), ("dark", 768)])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    ("name", "scheme", "width"),
+    sampled(
+        (
+            (name, scheme, width)
+            for scheme, width in (("light", 1440), ("dark", 1440), ("light", 390), ("dark", 768))
+            for name in PAGES
+        ),
+        3,
+    ),
+)
 def test_axe_has_nothing_serious_to_say(page, site, name, scheme, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)

@@ -87,7 +87,7 @@ def test_a_failed_set_up_is_done_again(clone):
     assert len(make(clone)[1]) == 2, "half an environment passes for a whole one"
 
 
-def test_an_interrupted_set_up_is_done_again(clone):
+def test_an_interrupted_set_up_is_done_again(clone, interruptible):
     (clone / "hang").touch()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen(SETUP, cwd=clone, env=OUTSIDE, start_new_session=True, **quiet)
